@@ -201,7 +201,7 @@ def test_attention_is_the_models_own() -> None:
     """`inspect` runs the blocks one by one; that must stay what the model itself does."""
     model, images = lively(TOKEN), pictures(TOKEN)
     with torch.inference_mode():
-        by_layer = list(inspect._attention_by_layer(model, images))
+        by_layer = [weights for _, weights in inspect._attention_by_layer(model, images)]
     for mine, whole in zip(by_layer, attention(model, images), strict=True):
         assert (mine.numpy() == whole).all()
 

@@ -65,7 +65,11 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
         The paths written.
     """
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    replace_file(png, [_png(figure)])
+    buffer = io.BytesIO()
+    with styled(), _any_letters():
+        FigureCanvasAgg(figure)
+        figure.savefig(buffer, format="png", dpi=150)
+    replace_file(png, [buffer.getvalue()])
     replace_file(svg, [_svg(figure, stem.name).encode()])
     return png, svg
 
@@ -226,12 +230,4 @@ def _svg(figure: Figure, name: str) -> str:
         figure.draw(renderer)
         renderer.finalize()
     figure.dpi = dpi
-    return buffer.getvalue()
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    with styled(), _any_letters():
-        FigureCanvasAgg(figure)
-        figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()

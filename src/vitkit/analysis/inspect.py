@@ -110,7 +110,8 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
     total = torch.zeros(len(model.blocks), model.config.num_heads, dtype=torch.float64)
     with evaluation_mode(model):
         for start in range(0, len(images), batch_size):
-            for layer, weights in enumerate(_attention_by_layer(model, images[start : start + batch_size])):
+            layers = _attention_by_layer(model, images[start : start + batch_size])
+            for layer, (_, weights) in enumerate(layers):
                 to_patches = weights[:, :, -len(distances) :, -len(distances) :]  # (B, h, N, N)
                 sums = to_patches.sum(-1).clamp_min(torch.finfo(to_patches.dtype).tiny)
                 pixels = (to_patches * distances.to(weights)).sum(-1) / sums  # (B, h, N)
@@ -147,33 +148,26 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
     identity = torch.eye(model.config.num_tokens)
     rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
     with evaluation_mode(model):
-        tokens = model.embed(images.to(model.pixel_mean.device))
-        for layer in range(len(model.blocks)):
-            tokens, weights = _layer(model, layer, tokens)
+        for tokens, weights in _attention_by_layer(model, images):
             mixing = weights.mean(1).float().cpu() + identity
-            rollout = (mixing / mixing.sum(-1, keepdim=True)) @ rollout
-        reading = _read_by_the_head(model, rollout, tokens)
+            rollout, last = (mixing / mixing.sum(-1, keepdim=True)) @ rollout, tokens
+        reading = _read_by_the_head(model, rollout, last)
     output = reading[:, model.config.prefix_tokens :]  # (B, N)
     output = output / output.sum(-1, keepdim=True)
     return output.reshape(-1, *model.config.grid).numpy()
 
 
-def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[Tensor]:
-    """Yield the attention weights `(B, h, T, T)` layer by layer, with one layer's in memory at a time.
+def _attention_by_layer(model: ViT, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the tokens `(B, T, D)` and the attention weights `(B, h, T, T)` layer by layer, with one layer's
+    in memory at a time.
 
     `model(images, taps, attention_weights=True)` gives the same, all at once: gigabytes for a large model.
     """
     tokens = model.embed(images.to(model.pixel_mean.device))
-    for layer in range(len(model.blocks)):
-        tokens, weights = _layer(model, layer, tokens)
-        yield weights
-
-
-def _layer(model: ViT, layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a layer; returns its tokens `(B, T, D)` and its attention weights `(B, h, T, T)`."""
-    taps: Taps = {}
-    tokens = model.blocks[layer](model.before_layer(layer, tokens), taps, attention_taps=True)
-    return tokens, taps["/attention_weights"]
+    for layer, block in enumerate(model.blocks):
+        taps: Taps = {}
+        tokens = block(model.before_layer(layer, tokens), taps, attention_taps=True)
+        yield tokens, taps["/attention_weights"]
 
 
 def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:

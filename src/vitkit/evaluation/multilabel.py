@@ -409,28 +409,23 @@ def mark_repeated_labels(
     """
     new = ~np.isin(predictions.ids, rows)
     count = int((~new).sum())
-    if not count:
-        mean, interval = result.mean_average_precision, result.mean_average_precision_interval
-        repeated = RepeatedLabels(0, mean, interval, result.labels_that_occur)
-    elif count == len(predictions):
-        repeated = RepeatedLabels(count, None, None, 0)
-    else:
-        rest = (predictions.logits[new], predictions.labels[new], predictions.ids[new])
-        others = multi_label(LabelPredictions(*rest, predictions.bad), result.class_names)
-        repeated = RepeatedLabels(
-            count,
-            others.mean_average_precision,
-            others.mean_average_precision_interval,
-            others.labels_that_occur,
-        )
+    if count == len(predictions):
+        return replace(result, repeated=RepeatedLabels(count, None, None, 0))
+    rest = (predictions.logits[new], predictions.labels[new], predictions.ids[new], predictions.bad)
+    others = multi_label(LabelPredictions(*rest), result.class_names) if count else result
+    repeated = RepeatedLabels(
+        count,
+        others.mean_average_precision,
+        others.mean_average_precision_interval,
+        others.labels_that_occur,
+    )
     return replace(result, repeated=repeated)
 
 
 def _losses(predictions: LabelPredictions) -> list[float]:
     """Sum the labels' binary cross entropies of every image."""
     losses: list[float] = []
-    for rows in in_parts(predictions.logits):
-        targets = predictions.labels[len(losses) : len(losses) + len(rows)]
+    for rows, targets in in_parts(predictions.logits, predictions.labels):
         wide = rows.astype(np.float64)
         # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
         losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()

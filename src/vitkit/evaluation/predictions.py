@@ -71,11 +71,8 @@ class Predictions:
             VitkitError: a label is no class of the model.
         """
         check_labels(self.labels, self.classes)
-        scores, start = list[ImageScores](), 0
-        for rows in in_parts(self.logits):
-            scores.append(image_scores(rows, self.labels[start : start + len(rows)], self.loss))
-            start += len(rows)
-        return ImageScores.concatenate(scores)
+        parts = in_parts(self.logits, self.labels)
+        return ImageScores.concatenate(image_scores(rows, labels, self.loss) for rows, labels in parts)
 
     @property
     def predicted(self) -> NDArray[np.int64]:

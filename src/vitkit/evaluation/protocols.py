@@ -15,6 +15,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
+from vitkit.evaluation.stored import in_parts
 from vitkit.result import Block, Result, Table, Text, unreadable
 from vitkit.text import pluralize
 
@@ -28,8 +29,6 @@ WORST_SHOWN = 10
 """Classes with the lowest accuracy that are shown."""
 TOP = 5
 """Guesses of which any may be right, as in the paper's results on ObjectNet (D.9)."""
-ROWS = 4096
-"""Images whose logits are in memory at a time: 16 MiB of a thousand classes."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +158,8 @@ def outputs_of_classes(
 def five_likeliest(predictions: Predictions) -> NDArray[np.int64]:
     """Return the five classes with the largest logits of each image, `(N, 5)`, the largest first."""
     # The logits are mapped from a file where there are many: some rows at a time.
-    logits, guesses = predictions.logits, np.empty((len(predictions), TOP), np.int64)
-    for first in range(0, len(guesses), ROWS):
-        guesses[first : first + ROWS] = likeliest(logits[first : first + ROWS], TOP)
-    return guesses
+    parts = (likeliest(rows, TOP) for (rows,) in in_parts(predictions.logits))
+    return np.concatenate([np.empty((0, TOP), np.int64), *parts])
 
 
 def count_right(

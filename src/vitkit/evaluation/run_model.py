@@ -97,38 +97,30 @@ def run_model(
     """
     device = torch.device(device)
     with output_function(model, device, precision, features) as compute:
-        own = iter(batches)
+        left = iter(batches)
         while True:
+            own = None
             with prepared_together(world):  # else the others would wait for a process that has failed
-                batch = next(own, None)
-                rows = None if batch is None else compute(batch.to(device).images)
-                if rows is not None and rows.ndim != 2:
-                    raise VitkitError(
-                        f"Expected one row of {'features' if features else 'logits'} per image, found an "
-                        f"output of shape {rows.shape}: choose pool token, mean, max or map when the model "
-                        "is made."
-                    )
-            results = list(_results_of_all(rows, batch, world))
+                batch = next(left, None)
+                if batch is not None:
+                    rows = compute(batch.to(device).images)
+                    if rows.ndim != 2:
+                        raise VitkitError(
+                            f"Expected one row of {'features' if features else 'logits'} per image, found an "
+                            f"output of shape {rows.shape}: choose pool token, mean, max or map when the "
+                            "model is made."
+                        )
+                    targets = {name: target.numpy() for name, target in batch.targets.items()}
+                    own = rows, batch.mask.numpy(), batch.ids.numpy(), targets
+            results = [result for result in world.gather(own) if result is not None]
             if not results:
                 break
-            for result, computed in results:
-                take(result, computed)
+            for outputs, mask, ids, arrays in results:
+                tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+                pixels = torch.empty((len(ids), 0))  # none: they do not go to other processes
+                take(outputs, Batch(pixels, tensors, torch.from_numpy(mask), torch.from_numpy(ids)))
                 if progress is not None:
-                    progress(len(computed))
-
-
-def _results_of_all(rows: Rows | None, batch: Batch | None, world: World) -> Iterator[tuple[Rows, Batch]]:
-    """Give the results of one batch of each process, in order; these batches have no pixels."""
-    own = None
-    if rows is not None and batch is not None:
-        targets = {name: target.numpy() for name, target in batch.targets.items()}
-        own = rows, batch.mask.numpy(), batch.ids.numpy(), targets
-    for gathered in world.gather(own):
-        if gathered is not None:
-            result, mask, ids, labels = gathered
-            tensors = {name: torch.from_numpy(target) for name, target in labels.items()}
-            nothing = torch.empty((len(ids), 0))
-            yield result, Batch(nothing, tensors, torch.from_numpy(mask), torch.from_numpy(ids))
+                    progress(len(ids))
 
 
 def predict(

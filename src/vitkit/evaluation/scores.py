@@ -83,7 +83,10 @@ def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) 
     """
     predicted = logits.argmax(1)
     confidence = np.take_along_axis(probabilities(logits, loss), predicted[:, None], 1)[:, 0]
-    return ImageScores(predicted, confidence, _losses(logits, labels, loss), _ranks(logits, labels))
+    true = np.take_along_axis(logits, labels[:, None], 1)
+    lower_number = np.arange(logits.shape[1]) < labels[:, None]
+    ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
+    return ImageScores(predicted, confidence, _losses(logits, labels, loss), ahead)
 
 
 def check_labels(labels: NDArray[np.int64], classes: int) -> None:
@@ -134,11 +137,3 @@ def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ND
             true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
             losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
             return losses
-
-
-def _ranks(logits: Logits, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the classes that stand before the true one, `(N,)`."""
-    true = np.take_along_axis(logits, labels[:, None], 1)
-    lower_number = np.arange(logits.shape[1]) < labels[:, None]
-    ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
-    return ahead

@@ -28,11 +28,11 @@ PART = 1 << 22
 """Number of logits in a part; scoring makes a few copies of it in float64, 32 MiB each."""
 
 
-def in_parts(logits: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """Yield all rows of `(N, K)` in order, about `PART` numbers at a time."""
+def in_parts(logits: NDArray[np.float32], *beside: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Yield all rows of `(N, K)` in order, about `PART` numbers at a time, and these rows of other arrays."""
     count = max(1, PART // max(logits.shape[1], 1))
     for start in range(0, len(logits), count):
-        yield logits[start : start + count]
+        yield tuple(array[start : start + count] for array in (logits, *beside))
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -105,7 +105,7 @@ def _map_array(file: Path, name: str) -> NDArray[Any]:
     if name == "logits":
         if array.dtype != np.float32 or array.ndim != 2 or not array.flags.c_contiguous:
             raise _damaged(file, f"logits are {kind}, not rows of float32 (N, K)")
-        if not all(np.isfinite(part).all() for part in in_parts(array)):
+        if not all(np.isfinite(part).all() for (part,) in in_parts(array)):
             raise _damaged(file, "logits that are not finite")
     elif array.dtype.kind not in "iu":
         raise _damaged(file, f"{name} are {kind}, not integers")

@@ -21,12 +21,7 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
-from vitkit.evaluation.protocols import (
-    ProtocolResult,
-    count_right,
-    five_likeliest,
-    outputs_of_classes,
-)
+from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeliest, outputs_of_classes
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
@@ -36,12 +31,7 @@ from vitkit.result import ROWS_SHOWN, Block, Result, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
-from vitkit.runs.trained_model import (
-    is_training_data,
-    name_other_images,
-    open_model_data,
-    write_evaluation,
-)
+from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import Described, card_of

@@ -46,7 +46,6 @@ IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""
 SHOWN = 12
 """Images whose rollout is drawn."""
-AXIAL = "an axial model attends along rows and columns, and has no map of all tokens"
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,9 +126,7 @@ def inspect(
 
 def place_of_pictures(model: StrPath) -> Path:
     """Return the folder for the pictures of a model; where it is an address, one in the working folder."""
-    if is_address(model):
-        return Path("inspect")
-    path = Path(model)
+    path = Path("." if is_address(model) else model)
     return (path if path.is_dir() else path.parent) / "inspect"
 
 
@@ -219,7 +216,7 @@ def _explain_no_attention(model: ImageModel) -> str:
     if model.config.attention == "none":
         return f"a {model.config.family} has none"
     if model.config.attention == "axial":
-        return AXIAL
+        return "an axial model attends along rows and columns, and has no map of all tokens"
     if not has_attention_maps(model):
         return "one patch is the whole image, so there is nothing to compare"
     return "they need images: give some with --images"

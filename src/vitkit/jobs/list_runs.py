@@ -26,12 +26,7 @@ from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_runs
 from vitkit.runs.folder import SERIES, Place, kind_of
-from vitkit.runs.records import (
-    read_divergence,
-    read_metrics,
-    read_speed,
-    read_start_record,
-)
+from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
 from vitkit.runs.series_record import Series, read_score, read_series
 from vitkit.tasks import find_task
 from vitkit.text import pluralize, without_places
@@ -119,7 +114,10 @@ def list_runs(
                 row = read(place)
             except (VitkitError, OSError, ValueError, RecursionError) as error:
                 row = RunSummary(str(place), "run", "", "", "", "damaged", str(error))
-            rows.append(replace(row, changed=_last_change(place)))
+            for name in ("config.json", SERIES, STUDY, "speed.jsonl", "report.html"):
+                with suppress(OSError):
+                    row = replace(row, changed=max(row.changed, (place / name).lstat().st_mtime))
+            rows.append(row)
             progress(len(rows))
     return sorted(rows, key=lambda row: (row.changed, row.folder))
 
@@ -143,15 +141,6 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
             below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             for name in sorted(below):
                 yield from _find(folder / name, depth - 1)
-
-
-def _last_change(folder: Path) -> float:
-    """Return the time of the last change of a record in a folder, in seconds since 1970."""
-    times = [0.0]
-    for name in ("config.json", SERIES, STUDY, "speed.jsonl", "report.html"):
-        with suppress(OSError):
-            times.append((folder / name).lstat().st_mtime)
-    return max(times)
 
 
 def is_held(folder: Path) -> bool:

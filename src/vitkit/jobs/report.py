@@ -94,7 +94,11 @@ def write_report(
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:
         listener.note(sentence)
-    samples = _open_samples(model, listener) if trained is None else trained.samples
+    samples: Mapping[str, Samples] = {}
+    try:
+        samples = open_model_data(model).splits if trained is None else trained.samples
+    except VitkitError as error:  # the images are gone, and then the page has no pictures
+        listener.note(f"Without pictures of images: {error}")
     for split, (_, predictions) in evaluations.items():
         if split in samples and predictions.ids.max() >= len(samples[split]):
             raise VitkitError(
@@ -129,15 +133,6 @@ def write_report(
         page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
-
-
-def _open_samples(model: ImageModel, listener: Listener) -> Mapping[str, Samples]:
-    """Open the images of the run by split; none if they are gone, and then the page has no pictures."""
-    try:
-        return open_model_data(model).splits
-    except VitkitError as error:
-        listener.note(f"Without pictures of images: {error}")
-        return {}
 
 
 def _environment(folder: Path) -> dict[str, str]:

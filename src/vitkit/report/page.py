@@ -33,15 +33,7 @@ from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
 from vitkit.tasks.learning import Learning, ShowsExamples
-from vitkit.tasks.page import (
-    Block,
-    Pictures,
-    Section,
-    ShownImage,
-    TaskReport,
-    describe_images,
-    fraction_cell,
-)
+from vitkit.tasks.page import Block, Pictures, Section, ShownImage, TaskReport, fraction_cell
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
@@ -72,11 +64,6 @@ class ShownEvaluation:
     result: Any
     predictions: Any
     samples: Samples | None
-
-    @property
-    def images(self) -> str:
-        """Name the images for titles and sentences: "360 test images"."""
-        return describe_images(self.result.count, self.split)
 
 
 @dataclass(frozen=True)
@@ -162,7 +149,11 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
             }
         ),
         "class_counts": _class_counts(content.data),
-        "rejects": _rejects(content.data),
+        "rejects": [
+            (split, key, reason)
+            for split, files in content.data.get("rejects", {}).items()
+            for key, reason in files.items()
+        ],
         "rejects_shown": REJECTS_SHOWN,
     }
     say("pictures of images")
@@ -299,14 +290,6 @@ def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
     images = data.get("images", {})  # an image with several labels counts once
     totals = [images.get(split, sum(counts[split].values())) for split in counts]
     return [*rows, ("all", totals)] if counts else []
-
-
-def _rejects(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [
-        (split, key, reason)
-        for split, files in data.get("rejects", {}).items()
-        for key, reason in files.items()
-    ]
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

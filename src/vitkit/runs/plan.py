@@ -193,7 +193,10 @@ def plan_run(
     if unfit:
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task
-    run.fewshot.check()
+    if run.fewshot.data:  # opened now, so that an error comes before anything is made
+        from vitkit.evaluation.fewshot.data import open_fewshot_data
+
+        open_fewshot_data(run.fewshot.data)
     if run.optimizer.freezes and not run.start.start:
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "

@@ -128,16 +128,24 @@ def split_table(
     return Table(("split", *table.headings), rows)
 
 
-def answer_texts(answer: str, repeats: str, split: str, images: str) -> tuple[Text, ...]:
+def answer_texts(
+    answer: str, result: Any, right: str, without: str, split: str, images: str
+) -> tuple[Text, ...]:
     """Make the first paragraphs of the page: the answer, and why new images may not confirm it.
 
     Args:
         answer: how good the model is.
-        repeats: how many of the images are training images too; "" where none is.
+        result: its numbers.
+        right: a clause on how good it is on training images among these; "" without one.
+        without: the sentence on how good it is without them.
         split: that was evaluated.
         images: its images, as `describe_images` writes them.
     """
-    texts = [Text(answer, "answer"), *([Text(repeats, "warning")] if repeats else [])]
+    texts, repeated = [Text(answer, "answer")], 0 if result.repeated is None else result.repeated.count
+    if repeated:
+        others = without if repeated < result.count else "there are no others."
+        too = f"{repeated:,} of these images are training images too, pixel for pixel{right}: {others}"
+        texts.append(Text(too, "warning"))
     if split != "test":
         texts.append(
             Text(

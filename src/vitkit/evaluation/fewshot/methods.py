@@ -210,26 +210,14 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     return Fitted(predict, penalty, converged)
 
 
-class _SingleClass:
-    """The classifier for shots of a single class, which scikit-learn refuses: it predicts this class."""
-
-    def __init__(self, label: int) -> None:
-        self.classes_ = np.array([label])
-
-    def predict(self, rows: Floats) -> Integers:
-        return np.repeat(self.classes_, len(rows))
-
-    def predict_proba(self, rows: Floats) -> Floats:
-        return np.ones((len(rows), 1))
-
-
 def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tuple[Any, bool]:
     """Fit scikit-learn's model; returns it and whether L-BFGS converged."""
+    from sklearn.dummy import DummyClassifier
     from sklearn.exceptions import ConvergenceWarning  # a second to import, which only this method needs
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(labels)) == 1:
-        return _SingleClass(int(labels[0])), True
+        return DummyClassifier().fit(features, labels), True  # the other refuses a single class
     model = LogisticRegression(C=inverse_penalty, solver="lbfgs", tol=1e-4, max_iter=MAX_ITERATIONS)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

@@ -43,17 +43,6 @@ class FewShotTracking:
         if self.every is not None and self.every < 1:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 
-    def check(self) -> None:
-        """Open the images, if there are any, so that an error comes before anything is made.
-
-        Raises:
-            VitkitError: the images are not there, or leave nothing to test on.
-        """
-        from vitkit.evaluation.fewshot.data import open_fewshot_data
-
-        if self.data:
-            open_fewshot_data(self.data)
-
     def build(
         self,
         preprocessing: "Preprocessing",

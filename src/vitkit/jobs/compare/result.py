@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitkit.config import Positive
 from vitkit.data.sources import Samples
@@ -18,7 +17,7 @@ from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
-    from vitkit.report.template import Part, Photo
+    from vitkit.report.template import Part
 
 CLASSES_SHOWN = 6
 """Classes whose accuracy changed most that a terminal shows; the page has all."""
@@ -440,6 +439,9 @@ def _flipped(
     better: int,
 ) -> "Part":
     """Show the images on which the first (0) or the second (1) model is better."""
+    from vitkit.report.page import ShownEvaluation, pictures
+    from vitkit.report.template import Photo
+
     sides = (comparison.first, comparison.second)
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
@@ -449,44 +451,28 @@ def _flipped(
     if samples is None:
         images = pluralize(len(rows), "image")
         return title, (f"{images}, which cannot be shown: they are not at hand.",)
-    shown = _pictures(comparison, answering, evaluations, samples, rows, better)
+    first, second = (answering.show(result, predictions, rows) for result, predictions in evaluations)
+    doubt = [-(a.confidence + b.confidence) for a, b in zip(first, second, strict=True)]
+    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
+    shown: list[Photo] = []
+    # A stable order, so that the same comparison shows the same pictures; unreadable files are passed over.
+    for row in np.argsort(doubt, kind="stable").tolist():
+        answers = first[row], second[row]
+        for picture in pictures(evaluation, Pictures([answers[0]], 1, "", "")):
+            guesses = tuple(
+                (side.label, answer.predicted, answer.confidence, number == better)
+                for number, (side, answer) in enumerate(zip(sides, answers, strict=True))
+            )
+            true = answers[0].true
+            shown.append(Photo(picture.sources[0], f"An image of {true}.", picture.key, true, guesses))
+        if len(shown) == PICTURES_SHOWN:
+            break
     caption = (
         f"{len(shown):,} of {pluralize(len(rows), 'image')}, those first on which both models together are "
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
         "disagree, look at the label too."
     )
     return title, (shown, Text(caption, "caption"))
-
-
-def _pictures(
-    comparison: ModelComparison,
-    answering: Answering,
-    evaluations: Both,
-    samples: Samples,
-    rows: NDArray[np.int64],
-    better: int,
-) -> "list[Photo]":
-    """Read the pictures of some images, with both models' answers; unreadable files are passed over."""
-    from vitkit.report.page import ShownEvaluation, pictures
-    from vitkit.report.template import Photo
-
-    first, second = (answering.show(result, predictions, rows) for result, predictions in evaluations)
-    doubt = [-(a.confidence + b.confidence) for a, b in zip(first, second, strict=True)]
-    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
-    flipped: list[Photo] = []
-    # A stable order, so that the same comparison shows the same pictures.
-    for row in np.argsort(doubt, kind="stable").tolist():
-        answers = first[row], second[row]
-        for picture in pictures(evaluation, Pictures([answers[0]], 1, "", "")):
-            guesses = (
-                (comparison.first.label, answers[0].predicted, answers[0].confidence, better == 0),
-                (comparison.second.label, answers[1].predicted, answers[1].confidence, better == 1),
-            )
-            true = answers[0].true
-            flipped.append(Photo(picture.sources[0], f"An image of {true}.", picture.key, true, guesses))
-        if len(flipped) == PICTURES_SHOWN:
-            break
-    return flipped
 
 
 def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:

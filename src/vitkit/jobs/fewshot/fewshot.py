@@ -1,6 +1,5 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -304,12 +303,8 @@ def _class_table(fewshot: FewShot) -> Table:
         f"{model.name} ({score.method}, {pluralize(score.shots, 'shot')})"
         for model, score in zip(fewshot.models, best, strict=True)
     ]
-    order = sorted(
-        range(len(fewshot.class_names)),
-        key=lambda i: (
-            math.inf if best[0].class_accuracy[i] is None else float(best[0].class_accuracy[i] or 0)
-        ),
-    )
+    of_first = best[0].class_accuracy  # None of a class without test images, which comes last
+    order = sorted(range(len(of_first)), key=lambda i: (of_first[i] is None, of_first[i] or 0.0))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (fewshot.class_names[i], *(fraction_cell(score.class_accuracy[i]) for score in best)) for i in order
     )
@@ -460,7 +455,10 @@ def keep_fewshot(
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
         numbers = stem.with_name(stem.name + ".json")
-        replace_json(numbers, _without_places(fewshot).to_json())
+        # No paths, so that the numbers may be given away; names of classes may begin with a slash, and stay.
+        models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
+        given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
+        replace_json(numbers, given_away.to_json())
         figures = list(save_figure(accuracy_figure(fewshot), stem))
         by_images = pretraining_figure(fewshot)
         if by_images is not None:
@@ -474,15 +472,6 @@ def keep_fewshot(
         reason = error.strerror if isinstance(error, OSError) else error
         listener.note(f"Not written to {folder}: {reason}. Choose a folder with --out.")
     return []
-
-
-def _without_places(fewshot: FewShot) -> FewShot:
-    """Remove the paths of checkpoints and data, so that the numbers may be given away.
-
-    Names of classes and keys of images stay, though they may begin with a slash.
-    """
-    models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
-    return replace(fewshot, data=without_places(fewshot.data), models=models)
 
 
 @dataclass(frozen=True)

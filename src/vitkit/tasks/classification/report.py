@@ -61,32 +61,19 @@ def report(
 
 def _answer(result: Classification, split: str, images: str) -> tuple[Text, ...]:
     guessing = result.guessing
-    p = "below 0.001" if guessing.p_value < 0.001 else f"{guessing.p_value:.2g}"
     answer = (
         f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
         f"**{page.percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)} This is "
         f"**{guessing.verdict}**: always answering with the most frequent class would be right on "
-        f"{page.percent(guessing.accuracy)} (exact binomial test: p {p})."
+        f"{page.percent(guessing.accuracy)} (exact binomial test: p {page.shown_p(guessing.p_value)})."
     )
-    return page.answer_texts(answer, _repeats(result), split, images)
-
-
-def _repeats(result: Classification) -> str:
-    """Say how many of the images are training images, and the accuracy without them."""
-    repeated = result.repeated
-    if repeated is None or not repeated.count:
-        return ""
-    without = "there are no others."
-    if repeated.accuracy_without is not None:
-        low, high = repeated.interval_without
-        without = (
-            f"**without them the accuracy is {page.percent(repeated.accuracy_without)}** (95% interval "
-            f"{page.percent(low)} to {page.percent(high)})."
-        )
-    return (
-        f"{repeated.count:,} of these images are training images too, pixel for pixel, and the model is "
-        f"right on {repeated.correct:,} of them: {without}"
-    )
+    repeated, right, without = result.repeated, "", ""
+    if repeated is not None:
+        low, high = map(page.percent, repeated.interval_without)
+        right = f", and the model is right on {repeated.correct:,} of them"
+        accuracy = page.percent(repeated.accuracy_without)
+        without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
+    return page.answer_texts(answer, result, right, without, split, images)
 
 
 def _confusion(result: Classification, images: str) -> page.Section:

@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.multilabel import (
-    THRESHOLD,
-    MultiLabel,
-    mark_repeated_labels,
-    multi_label,
-    percentage,
-)
+from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
 from vitkit.evaluation.predictions import LabelPredictions
 from vitkit.evaluation.scores import probabilities
 from vitkit.models.config import card

@@ -98,22 +98,12 @@ def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
         f"give {page.percent(float(np.mean(chance)) if chance else None)}. All labels of an image are right "
         f"for **{page.percent(result.subset_accuracy)}** of the images."
     )
-    return page.answer_texts(answer, _repeats(result), split, images)
-
-
-def _repeats(result: MultiLabel) -> str:
-    """Say how many of the images are training images, and the mean average precision without them."""
-    repeated = result.repeated
-    if repeated is None or not repeated.count:
-        return ""
-    without = "there are no others."
-    if repeated.count < result.count:
-        without = (
-            "**without them the mean average precision is "
-            f"{page.percent(repeated.mean_average_precision_without)}**, of {repeated.labels_that_occur} "
-            "labels."
-        )
-    return f"{repeated.count:,} of these images are training images too, pixel for pixel: {without}"
+    repeated, without = result.repeated, ""
+    if repeated is not None:
+        precision = page.percent(repeated.mean_average_precision_without)
+        of_labels = f"of {repeated.labels_that_occur} labels."
+        without = f"**without them the mean average precision is {precision}**, {of_labels}"
+    return page.answer_texts(answer, result, "", without, split, images)
 
 
 def _labels(result: MultiLabel, images: str) -> page.Section:
