@@ -33,7 +33,7 @@ from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.records import StartRecord
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
-from vitkit.training.checkpoint import save_checkpoint
+from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.optim import learning_rate
@@ -145,7 +145,8 @@ def measure_pace(
         step = _time_steps(trainer, run, parts)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
-        save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
+        make_folder(Path(folder))
+        commit(Path(folder), take_snapshot(trainer.state, trainer.environment), 1)
         saving = time.monotonic() - began
         validation = _time_validation(sample, parts, trainer) if "val" in data.splits else 0.0
         return Pace(step, saving + validation / world.size)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -288,13 +288,13 @@ def invite(
         device,
         torch.get_num_threads(),
     )
-    world.tell(asdict(invitation))
+    world.tell(invitation)
 
 
 def await_invitation(world: World) -> Invitation | None:
     """Wait until process 0 begins the steps of a run; returns None where there is no further run."""
-    fields = await_message(world)
-    return None if fields is None else Invitation(**fields)
+    invitation: Invitation | None = await_message(world)
+    return invitation
 
 
 def await_message(world: World) -> Any:
