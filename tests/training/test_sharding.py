@@ -20,7 +20,7 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.training.checkpoint import give_parts, survey
-from vitkit.training.config import ClassificationConfig, Sharding
+from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
@@ -210,7 +210,7 @@ def bfloat16_gradients(world: World, sharding: Sharding) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
     loss = Classification(ClassificationConfig(), 5)
-    gradients = Gradients(model, loss, optimizer, autocast, 1, 0, 8, world=world)
+    gradients = Gradients(model, loss, optimizer, autocast, 1, TrainingConfig(batch_size=8), world=world)
     gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
     return [collect(parameter.grad) for parameter in model.parameters()]
 

@@ -18,8 +18,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -199,6 +199,7 @@ class Trainer:
         averages_objective = average is not None and has_parameters
         averaged_objective = copy.deepcopy(objective).requires_grad_(False) if averages_objective else None
         self.precision = config.precision if compute is None else compute.precision
+        self.autocast = partial(autocast, self.device, self.precision)
         # The model without its numbers, from which whole ones are assembled where the state is sharded.
         self.skeleton = None if sharding == "replicas" else skeleton_of(model)
         if self.skeleton is not None:
@@ -231,9 +232,7 @@ class Trainer:
             optimizer,
             self.autocast,
             self.total_steps,
-            config.seed,
-            config.batch_size,
-            config.micro_batch_size,
+            config,
             mixes,
             world,
         )
@@ -449,10 +448,6 @@ class Trainer:
             if average is not None and self.optimizer_config.polyak is not None:
                 update_average(average, trained, self.optimizer_config.polyak, step)
         return numbers
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Give the context in which the forward pass computes: bfloat16 or float32, by `precision`."""
-        return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: Log) -> float:
         """Count a step and write a line of the log if it is due.
