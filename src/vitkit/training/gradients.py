@@ -117,7 +117,8 @@ class Gradients:
         """Yield this process's shares, each after the place of its first image in the batch that it reads."""
         at = 0
         for share in self.shares:
-            at += share.reads_before(self.mixes)  # the image before, which another process trains on
+            # The image before is read too, though another process trains on it.
+            at += self.mixes and 0 < len(share) < share.total
             yield at, share
             at += len(share)
 
