@@ -65,7 +65,7 @@ class Listener:
             total: its units; None if unknown.
             unit: "bytes" for downloads; left out for anything that is counted.
         """
-        yield _unheard
+        yield lambda *_, **__: None
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
@@ -79,15 +79,7 @@ class Listener:
             step: the steps made before; 0 where the run begins.
             total: the steps of the whole run.
         """
-        yield _unmeasured
-
-
-def _unmeasured(line: Mapping[str, Any]) -> None:
-    """Hear nothing."""
-
-
-def _unheard(done: int, total: int | None = None, *, detail: str = "", milestone: bool = False) -> None:
-    """Hear nothing."""
+        yield lambda line: None
 
 
 SILENT = Listener()

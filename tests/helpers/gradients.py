@@ -9,7 +9,7 @@ from torch import nn
 from vitkit.data.stream.batch import Batch
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
-from vitkit.training.config import ClassificationConfig, Sharding
+from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
@@ -18,6 +18,7 @@ from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
 BATCH = 7
+CONFIG = TrainingConfig(batch_size=BATCH, micro_batch_size=5)
 
 
 def gradients_of(
@@ -43,7 +44,7 @@ def gradients_of(
     if sharding != "replicas":
         shard(model, world, sharding, "float32")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, 0, BATCH, 5, loss.mixes, world)
+    made = Gradients(model, Double(loss), optimizer, torch.enable_grad, 2, CONFIG, loss.mixes, world)
     steps = []
     for step in range(2):
         totals = made.compute(own, step)

@@ -15,6 +15,7 @@ from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.vit import ViT
+from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.objectives import Classification
@@ -120,3 +121,9 @@ def fingerprint(trainer: Trainer) -> dict[str, str]:
         "log": hashlib.sha256((trainer.run / "metrics.jsonl").read_bytes()).hexdigest(),
         "progress": str(state.progress),
     }
+
+
+def save_checkpoint(run: Path, trainer: Trainer, keep: int) -> Path:
+    """Commit a checkpoint of a trainer's state in a run folder."""
+    make_folder(run)
+    return commit(run, take_snapshot(trainer.state, trainer.environment), keep)

@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers.small_checkpoints import trained
 from tests.helpers.tiny_models import TINY
-from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import VIT5
@@ -19,7 +19,6 @@ from vitkit.training.checkpoint import (
     find_damage,
     load_weights,
     read_manifest,
-    save_checkpoint,
     weights_file,
 )
 from vitkit.training.config import OptimizerConfig
@@ -102,7 +101,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> N
     trainer = trained(tmp_path, 4)
     trainer.state.average = None
     (tmp_path / "plain").mkdir()
-    checkpoint = save_checkpoint(tmp_path / "plain", trainer.state, trainer.environment, keep=1)
+    checkpoint = save_checkpoint(tmp_path / "plain", trainer, keep=1)
     expected = load_weights(checkpoint)
     average = tmp_path / "checkpoints" / "step-00000004" / "average.safetensors"
     shutil.copy(average, checkpoint)  # of another run, say
@@ -113,7 +112,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path) -> N
 def test_a_checkpoint_never_makes_the_folder_of_its_run(tmp_path: Path) -> None:
     trainer = trained(tmp_path / "run", 4)
     with pytest.raises(VitkitError, match="gone was moved, renamed or removed"):
-        save_checkpoint(tmp_path / "gone", trainer.state, trainer.environment, keep=1)
+        save_checkpoint(tmp_path / "gone", trainer, keep=1)
     assert not (tmp_path / "gone").exists()
 
 
@@ -134,7 +133,7 @@ def test_the_best_checkpoint_is_kept_beside_the_last_ones(tmp_path: Path) -> Non
     for step in range(1, 7):
         best = 2 if step >= 2 else None
         trainer.state.progress = dataclasses.replace(trainer.state.progress, step=step, best_step=best)
-        save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=2)
+        save_checkpoint(tmp_path, trainer, keep=2)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-00000002", "step-00000005", "step-00000006"]
     assert find_damage(tmp_path / "checkpoints" / "step-00000002") is None

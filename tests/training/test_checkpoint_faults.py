@@ -16,13 +16,12 @@ import pytest
 
 from tests.helpers.broken_disk import READING, Fault, failing
 from tests.helpers.small_checkpoints import contents, flip, trained
-from tests.training.small_run import small_trainer
+from tests.training.small_run import save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
     clean_up,
     find_checkpoint,
     find_damage,
-    save_checkpoint,
     survey,
 )
 
@@ -54,7 +53,7 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
         failed = False
         with failing(number, error) as made:
             try:
-                save_checkpoint(run, trainer.state, trainer.environment, keep=1)
+                save_checkpoint(run, trainer, keep=1)
             except VitkitError as refusal:
                 failed = True
                 assert "step 9" in str(refusal) and "bytes" in str(refusal) and str(run) in str(refusal)
@@ -90,7 +89,7 @@ def _save_with_full_disk(run: Path, limit: int, answer: Any) -> None:
     next(iter(trainer.fit()))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        save_checkpoint(run, trainer.state, trainer.environment, keep=2)
+        save_checkpoint(run, trainer, keep=2)
         answer.put("saved")
     except VitkitError as error:
         answer.put(str(error))
@@ -119,7 +118,7 @@ def test_each_folder_is_on_the_disk_before_anything_refers_to_it(
     monkeypatch.setattr(os, "rename", moved(rename))
     monkeypatch.setattr(os, "replace", moved(replace))
     trainer.state.progress = dataclasses.replace(trainer.state.progress, step=5)
-    final = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=9)
+    final = save_checkpoint(tmp_path, trainer, keep=9)
     temporary = f".{final.name}.{os.getpid()}.tmp"
     files = [path.name for path in final.iterdir() if path.name != "COMMIT"]
     assert {name for event, name in made[: len(files)] if event == "flush"} == set(files)

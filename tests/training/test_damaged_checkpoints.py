@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.small_checkpoints import committed, contents, flip, trained
-from tests.training.small_run import small_trainer
+from tests.training.small_run import save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
     UnreadableError,
@@ -17,7 +17,6 @@ from vitkit.training.checkpoint import (
     find_checkpoint,
     find_damage,
     list_set_aside,
-    save_checkpoint,
     survey,
 )
 
@@ -72,7 +71,7 @@ def test_damaged_newer_ones_never_push_out_the_one_just_saved(tmp_path: Path) ->
     trainer = small_trainer(tmp_path)
     trainer.resume(checkpoint)
     next(iter(trainer.fit()))
-    saved = save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    saved = save_checkpoint(tmp_path, trainer, keep=1)
     assert saved.name == "step-00000005" and find_damage(saved) is None
     (tmp_path / "checkpoints" / "step-00000008" / "COMMIT").rename(tmp_path / "COMMIT")
     clean_up(tmp_path, survey(tmp_path))
@@ -103,7 +102,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_never_removed(tmp_path: Path) -> 
         (tmp_path / "copy").rename(newer)
     # A save of that step does not remove it either.
     trainer = trained(tmp_path / "other", 8)
-    save_checkpoint(tmp_path, trainer.state, trainer.environment, keep=1)
+    save_checkpoint(tmp_path, trainer, keep=1)
     assert contents(folder / "damaged-step-00000008-3") == before and find_damage(newer) is None
 
 

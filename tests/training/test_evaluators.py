@@ -12,7 +12,6 @@ from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress, find_checkpoint
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
-from vitkit.training.trainer import StepReport
 
 ACCURACY = Monitor("accuracy", "max", tie_breaker="loss")
 NAN = float("nan")
@@ -125,9 +124,3 @@ def test_what_cannot_be_measured_is_refused_before_the_first_step() -> None:
         check_evaluators({"validation": Evaluator(drift, every=0)}, None)
     with pytest.raises(VitkitError, match="to measure accuracy and loss, found distance"):
         judge(ACCURACY, {"distance": 1.0}, 4, Progress())
-
-
-def test_a_report_gives_the_validation_by_name() -> None:
-    report = StepReport(1, 2, 0.5, 1.0, 0.1, 0.2, {"drift": {"distance": 1.0}})
-    assert report.validation is None
-    assert dataclasses.replace(report, measured={"validation": {"loss": 2.0}}).validation == {"loss": 2.0}

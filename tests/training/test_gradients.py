@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.training.config import ClassificationConfig
+from vitkit.training.config import ClassificationConfig, TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
@@ -186,9 +186,8 @@ def test_micro_batches_draw_apart_and_weigh_by_their_readable_images() -> None:
     batch = Batch(images, {}, mask, torch.arange(6))
     model, objective = torch.nn.Linear(1, 1), Drawing()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gradients = Gradients(
-        model, objective, optimizer, nullcontext, total_steps=2, seed=0, batch_size=6, micro_batch_size=2
-    )
+    config = TrainingConfig(batch_size=6, micro_batch_size=2)
+    gradients = Gradients(model, objective, optimizer, nullcontext, 2, config)
     gradients.compute(batch, step=0)
     assert model.weight.grad is not None
     assert model.weight.grad.item() == pytest.approx((0 + 2 + 3) / 3)

@@ -22,6 +22,7 @@ from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.evaluation.run_model import predict
 from vitkit.runs.data_record import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
+from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.parallel import divide, places_of
 from vitkit.world import World
@@ -137,7 +138,9 @@ def few_images(world: World) -> list[Any]:
     images = torch.arange(2, dtype=torch.uint8)[:, None, None, None].expand(2, 1, 2, 2)
     whole = Batch(images, {}, torch.tensor([True, True]), torch.arange(2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    gradients = Gradients(model, Sum(), optimizer, torch.enable_grad, 1, 0, 2, world=world)
+    gradients = Gradients(
+        model, Sum(), optimizer, torch.enable_grad, 1, TrainingConfig(batch_size=2), world=world
+    )
     places = torch.from_numpy(places_of(divide(2, None, world), mixes=False))
     totals = gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
     assert model.weight.grad is not None

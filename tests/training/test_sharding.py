@@ -13,14 +13,14 @@ from torch import nn
 
 from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
 from tests.helpers.processes import Processes
-from tests.training.small_run import OPTIMIZER, TRAINING, small_trainer
+from tests.training.small_run import OPTIMIZER, TRAINING, save_checkpoint, small_trainer
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
-from vitkit.training.checkpoint import give_parts, save_checkpoint, survey
-from vitkit.training.config import ClassificationConfig, Sharding
+from vitkit.training.checkpoint import give_parts, survey
+from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
 from vitkit.training.gradients import Gradients
 from vitkit.training.objectives import Classification
 from vitkit.training.parallel import divide, places_of
@@ -190,7 +190,7 @@ def save_again(world: World, run: Path, sharding: Sharding) -> tuple[list[str], 
     differences = trainer.resume(checkpoint)
     world.total(0)  # until all have read it
     if world.writes:
-        save_checkpoint(run, trainer.state, trainer.environment, 2)
+        save_checkpoint(run, trainer, 2)
     else:
         give_parts(trainer.state)
     return hashes_of(world, run), differences
@@ -210,7 +210,7 @@ def bfloat16_gradients(world: World, sharding: Sharding) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
     loss = Classification(ClassificationConfig(), 5)
-    gradients = Gradients(model, loss, optimizer, autocast, 1, 0, 8, world=world)
+    gradients = Gradients(model, loss, optimizer, autocast, 1, TrainingConfig(batch_size=8), world=world)
     gradients.compute(whole._each(lambda tensor: tensor[places]), 0)
     return [collect(parameter.grad) for parameter in model.parameters()]
 

@@ -17,7 +17,7 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
 from vitkit.engines.agreement import Agreement, Nearness
-from vitkit.engines.engine_model import EngineModel, GraphShape, computed_gelu, describe_gelu, shape_of
+from vitkit.engines.engine_model import EngineModel, computed_gelu, describe_gelu
 from vitkit.engines.libraries import (
     DESCRIPTION,
     EnginePrecision,
@@ -158,20 +158,6 @@ def read_description_of(folder: Path) -> EngineRecord:
     return record
 
 
-def require_graph(record: EngineRecord, shape: GraphShape, folder: Path) -> None:
-    """Refuse a graph of other images or logits than the model that `engine.json` describes.
-
-    Raises:
-        VitkitError: their number, size or type is another.
-    """
-    expected = shape_of(record.config)
-    if shape != expected:
-        raise VitkitError(
-            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
-            f"beside it goes from {shape}: these two do not belong together. Export the model again."
-        )
-
-
 def _check_files(folder: Path, names: tuple[str, ...], recorded: Mapping[str, Checksum]) -> None:
     """Refuse files of a graph that are not as `engine.json` records them."""
     if recorded.keys() != set(names):
@@ -210,8 +196,7 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
     Raises:
-        VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
-            installed, or cannot read the graph.
+        VitkitError: the folder is damaged; or the engine is not installed, or cannot read the graph.
     """
     record = read_description_of(folder)
     require_engine(record.engine)
@@ -224,6 +209,4 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
             runner = OpenVINORunner(openvino_engine.read(folder), record.precision, threads)
         else:
             runner = OnnxRunner(folder, threads)
-        shape = runner.shape()
-    require_graph(record, shape, folder)
     return EngineModel(*record.described, runner), record

@@ -196,14 +196,24 @@ def _images_to_compare(
 ) -> tuple[str, NDArray[np.uint8]]:
     """Choose images to compare logits with PyTorch's on: given, else the run's own, else made up.
 
+    The run's own are of its test split if there is one. Where they cannot be read any more, the listener
+    hears it.
+
     Returns:
         A phrase for the images, and their pixels `(N, C, H, W)`.
     """
     if given is not None:
         return given.check_source, np.concatenate(given.check[:COMPARED])
-    named, own = read_own_images(model, COMPARED, listener)
-    if own:
-        return named, np.concatenate(own)
+    record = card_of(model).data
+    if record is not None and record.has_place:
+        try:
+            with listener.progress("listing images"):
+                named, images = _own_images(open_model_data(model))
+            rule = preprocessing_of(model)
+            if own := _read(images, COMPARED, rule, "reading images to compare on", listener):
+                return named, np.concatenate(own)
+        except (VitkitError, OSError) as error:
+            listener.note(f"The images that the model was trained with cannot be compared on: {error}")
     return MADE_UP, example_images(model, COMPARED).numpy()
 
 
@@ -296,26 +306,6 @@ def read_calibration(
         )
     source = f"{len(calibration):,} images of {without_places(name)}"
     return CalibrationImages(tuple(calibration), tuple(check), source, check_source)
-
-
-def read_own_images(model: ImageModel, count: int, listener: Listener) -> tuple[str, list[Pixels]]:
-    """Read some of the images of a model's own data, from its test split if there is one.
-
-    Returns:
-        A phrase for the images, and each image `(1, C, H, W)`. No images where the model does not record
-        their path, or where they cannot be read any more, which the listener hears.
-    """
-    record = card_of(model).data
-    if record is None or not record.has_place:
-        return "", []
-    try:
-        with listener.progress("listing images"):
-            name, images = _own_images(open_model_data(model))
-        pixels = _read(images, count, preprocessing_of(model), "reading images to compare on", listener)
-    except (VitkitError, OSError) as error:
-        listener.note(f"The images that the model was trained with cannot be compared on: {error}")
-        return "", []
-    return name, pixels
 
 
 def _own_images(data: ImageData) -> tuple[str, list[Unread]]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitkit.kernels.compile import Source, load
 from vitkit.kernels.gelu import SOURCE as GELU
+from vitkit.kernels.gelu import call
 
 PADDING = 16
 """Rows of attention weights are padded to a multiple of this, and a head's size is one. It is the float32
@@ -121,16 +122,8 @@ class Kernels:
         return compiled_block, (str(self.number).removeprefix("torch."),)
 
     def call(self, name: str, *arguments: Tensor | int | float | None) -> Any:
-        """Call a function with tensors, whole numbers and floats, and the number of threads."""
-        converted: list[Any] = []
-        for argument in arguments:
-            if isinstance(argument, Tensor):
-                converted.append(ctypes.c_void_p(argument.data_ptr()))
-            elif isinstance(argument, float):
-                converted.append(ctypes.c_float(argument))
-            else:
-                converted.append(None if argument is None else ctypes.c_long(argument))
-        return getattr(self.library, name)(*converted, ctypes.c_int(torch.get_num_threads()))
+        """Call a function with tensors, whole numbers and floats."""
+        return call(self.library, name, *arguments)
 
     def norm(
         self, x: Tensor, branch: Tensor | None, bias: Tensor | None, scale: Tensor, shift: Tensor, eps: float

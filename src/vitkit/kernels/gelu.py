@@ -89,9 +89,19 @@ class _Gelu(torch.autograd.Function):
 
 def _call(library: ctypes.CDLL, name: str, *inputs: Tensor) -> Tensor:
     """Call a function of the library on contiguous tensors of one shape and type."""
-    first = inputs[0]
-    out = torch.empty_like(first)
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*inputs, out)]
-    count, threads = ctypes.c_long(first.numel()), ctypes.c_int(torch.get_num_threads())
-    getattr(library, f"{name}_{TYPES[first.dtype]}")(*pointers, count, threads)
+    out = torch.empty_like(inputs[0])
+    call(library, f"{name}_{TYPES[out.dtype]}", *inputs, out, out.numel())
     return out
+
+
+def call(library: ctypes.CDLL, name: str, *arguments: Tensor | int | float | None) -> Any:
+    """Call a function of C with tensors, whole numbers and floats, and the number of threads."""
+    converted: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            converted.append(ctypes.c_void_p(argument.data_ptr()))
+        elif isinstance(argument, float):
+            converted.append(ctypes.c_float(argument))
+        else:
+            converted.append(None if argument is None else ctypes.c_long(argument))
+    return getattr(library, name)(*converted, ctypes.c_int(torch.get_num_threads()))

@@ -33,7 +33,7 @@ from vitkit.runs.records import StartRecord
 from vitkit.runs.step_cost import image_seconds
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
-from vitkit.training.checkpoint import save_checkpoint
+from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
@@ -142,7 +142,8 @@ def measure_pace(
         step = _time_steps(trainer, run, parts.model)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
-        save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
+        make_folder(Path(folder))
+        commit(Path(folder), take_snapshot(trainer.state, trainer.environment), 1)
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)

@@ -206,15 +206,11 @@ def _below_group_limits(root: Path) -> Iterator[int]:
         for mount in mounts:
             group = mount / path.lstrip("/")
             for folder in (group, *group.parents):
-                if _text(folder / limit).strip().isdigit() and _text(folder / used).strip().isdigit():
-                    statistics = dict(
-                        entry.split(" ", 1) for entry in _text(folder / "memory.stat").splitlines()
-                    )
-                    yield (
-                        int(_text(folder / limit))
-                        - int(_text(folder / used))
-                        + int(statistics.get(cache, "0"))
-                    )
+                most, now = (_text(folder / name).strip() for name in (limit, used))
+                if most.isdigit() and now.isdigit():
+                    lines = _text(folder / "memory.stat").splitlines()
+                    statistics = dict(line.split(" ", 1) for line in lines)
+                    yield int(most) - int(now) + int(statistics.get(cache, "0"))
                 if folder == mount:
                     break
 

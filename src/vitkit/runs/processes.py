@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -81,7 +81,7 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         say: shows a person the sentence that names the processes for which this one waits.
 
     Raises:
-        VitkitError: the others cannot be reached, or sums over them are wrong.
+        VitkitError: the others cannot be reached.
     """
     if _joined:
         return _joined[0][0]
@@ -94,10 +94,8 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     import_module("torch.distributed.nn")
     try:
         dist.init_process_group(backend, timeout=LONGEST_WAIT)
-        ranks = torch.full((3,), world.rank + 1.0)
         # Private, and the only way to the store of torchrun's agent, which all processes can reach.
         store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
-        world.add([ranks])
         reader, writer = socket.socketpair()
         reader.settimeout(LOOK_SECONDS)
         writer.setblocking(False)
@@ -111,12 +109,6 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "
             f"torchrun or --processes starts: {str(error).splitlines()[0]}"
         ) from error
-    expected = world.size * (world.size + 1) / 2  # 1 + 2 + ... + size
-    if ranks.tolist() != [expected] * 3:
-        raise VitkitError(
-            f"Sums over the {world.size} processes are wrong: expected {expected:g}, found {ranks[0]:g}. "
-            "Gradients would be wrong too: use another version of PyTorch."
-        )
     return world
 
 
@@ -292,13 +284,13 @@ def invite(
         device,
         torch.get_num_threads(),
     )
-    world.tell(asdict(invitation))
+    world.tell(invitation)
 
 
 def await_invitation(world: World) -> Invitation | None:
     """Wait until process 0 begins the steps of a run; returns None where there is no further run."""
-    fields = await_message(world)
-    return None if fields is None else Invitation(**fields)
+    invitation: Invitation | None = await_message(world)
+    return invitation
 
 
 def await_message(world: World) -> Any:

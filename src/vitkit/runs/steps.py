@@ -64,7 +64,7 @@ def fit(
         listener.progress("training", trainer.total_steps) as progress,
         listener.run(trainer.run, start, trainer.total_steps) as hear_metrics,
         stop.held(),
-        speed_log(trainer.run) if world.writes else nullcontext(_write_nothing) as log,
+        speed_log(trainer.run) if world.writes else nullcontext(lambda line: None) as log,
         ExitStack() as stack,
     ):
         if start:
@@ -97,7 +97,10 @@ def fit(
                 milestone=bool(report.measured),
             )
             if report.lowered_to is not None:
-                listener.warn(_fewer_at_a_time(report.step, report.lowered_to, batch_size))
+                listener.warn(
+                    f"Out of memory at step {report.step}: from here on {report.lowered_to} images are "
+                    f"computed at a time, and gradients are summed up to the same batch of {batch_size}."
+                )
             if report.checkpoint is not None:
                 committed = step_of(report.checkpoint)
                 position.point = f"at step {committed} of {report.total_steps}, which is committed"
@@ -155,17 +158,6 @@ def _waiting(world: World, began: float, waited_before: float) -> dict[str, floa
     waits = world.gather(world.activity.waited - waited_before)
     fraction = max(waits) / max(time.monotonic() - began, 1e-9)
     return {"slowest_process": waits.index(min(waits)), "waiting": round(min(fraction, 1.0), 3)}
-
-
-def _fewer_at_a_time(step: int, images: int, batch_size: int) -> str:
-    return (
-        f"Out of memory at step {step}: from here on {images} images are computed at a time, and gradients "
-        f"are summed up to the same batch of {batch_size}."
-    )
-
-
-def _write_nothing(line: dict[str, Any]) -> None:
-    """Leave the speed log to the process that writes."""
 
 
 @contextmanager

@@ -258,28 +258,6 @@ def give_parts(state: TrainState) -> None:
             collect(tensor)  # the process that takes the snapshot uses it, the others drop it
 
 
-def save_checkpoint(
-    run: Path,
-    state: TrainState,
-    environment: Mapping[str, Any],
-    keep: int,
-    configuration: Mapping[str, Any] | None = None,
-) -> Path:
-    """Commit a checkpoint of `state` in a run folder, then remove all but the last `keep` and the best.
-
-    Args:
-        run: the run folder.
-        state, environment, configuration: as for `take_snapshot`.
-        keep: how many checkpoints stay, besides the best.
-
-    Raises:
-        VitkitError: the disk refused. What was committed before is untouched, and nothing half-written is
-            left under a checkpoint's name.
-    """
-    make_folder(run)
-    return commit(run, take_snapshot(state, environment, configuration), keep)
-
-
 def make_folder(run: Path) -> None:
     """Make the folder for the checkpoints of a run, once, while its run folder is known to be the run's own.
 
@@ -301,7 +279,17 @@ def make_folder(run: Path) -> None:
 
 
 def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
-    """Commit a checkpoint as `save_checkpoint` does, from its bytes; `make_folder` has made their folder."""
+    """Commit a checkpoint in a run folder, then remove all but the last `keep` and the best.
+
+    Args:
+        run: the run folder, in which `make_folder` has made one for checkpoints.
+        snapshot: by `take_snapshot`.
+        keep: how many checkpoints stay, besides the best.
+
+    Raises:
+        VitkitError: the disk refused. What was committed before is untouched, and nothing half-written is
+            left under a checkpoint's name.
+    """
     folder, step = run / FOLDER, snapshot.progress.step
     final = folder / step_name(step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"  # hidden: nothing looks for checkpoints there
@@ -318,7 +306,10 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
         sync_folder(temporary)
         # A folder that has this name already was not resumed from: it is damaged or was never committed.
-        clear(final)
+        if was_never_committed(final):
+            remove(final)
+        else:
+            set_aside(final)
         os.rename(temporary, final)
         sync_folder(folder)
         replace_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
@@ -367,7 +358,7 @@ class CheckpointWriter:
             at_once: whether to wait until it is committed.
 
         Raises:
-            VitkitError: as `save_checkpoint`, for this save or the one before.
+            VitkitError: as `commit`, for this save or the one before.
         """
         self.wait()
         in_background = False
@@ -384,7 +375,7 @@ class CheckpointWriter:
         """Give the checkpoint that was committed since this was called last, if one was.
 
         Raises:
-            VitkitError: as `save_checkpoint`, for a save that has failed since.
+            VitkitError: as `commit`, for a save that has failed since.
         """
         if self._saving is not None and self._saving.done():
             self.wait()
@@ -395,7 +386,7 @@ class CheckpointWriter:
         """Wait until the last save is committed.
 
         Raises:
-            VitkitError: as `save_checkpoint`.
+            VitkitError: as `commit`.
         """
         if self._saving is not None:
             saving, self._saving = self._saving, None
@@ -612,11 +603,18 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         # "12.exp_avg" is divided between the processes as parameter 12 is.
         lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
     )
-    if not _fits(state.optimizer, tensors):
+    if not _fits(state.optimizer, parameters, tensors):
         raise VitkitError(
             f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
         )
-    _load_optimizer(state.optimizer, tensors)
+    # Not by its `load_state_dict`, which would turn a bfloat16 momentum into float32, the parameter's type.
+    state.optimizer.state.clear()
+    for index, parameter in parameters.items():
+        prefix = f"{index}."
+        values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        state.optimizer.state[parameter] = {
+            name: value.to(parameter.device) for name, value in values.items()
+        }
     state.progress = progress
     return manifest
 
@@ -631,13 +629,14 @@ def _misfit_error(checkpoint: Path, content: str, error: RuntimeError) -> Vitkit
     )
 
 
-def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether `tensors` are a state of the optimiser, in the shapes of its parameters."""
+def _fits(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> bool:
+    """Whether `tensors` are a state of the optimiser, in the shapes of its parameters, by their numbers."""
     shapes: dict[str, dict[str, torch.Size]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
         shapes.setdefault(index, {})[name] = value.shape
-    parameters = {str(index): parameter for index, parameter in enumerate(_parameters(optimizer))}
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
     return shapes.keys() <= parameters.keys() and all(
@@ -645,16 +644,6 @@ def _fits(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bo
         and set(state.values()) <= {torch.Size(), parameters[index].shape}
         for index, state in shapes.items()
     )
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Replace the optimiser's state by tensors named as `_optimizer_tensors` names them."""
-    # Not by `load_state_dict`, which would turn a bfloat16 momentum into float32, the parameter's type.
-    optimizer.state.clear()
-    for index, parameter in enumerate(_parameters(optimizer)):
-        prefix = f"{index}."
-        values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        optimizer.state[parameter] = {name: value.to(parameter.device) for name, value in values.items()}
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:
@@ -786,7 +775,7 @@ def clean_up(run: Path, checkpoints: Survey) -> list[Path]:
     try:
         for path in checkpoints.uncommitted:
             remove(path)
-        for leftover in folder.glob(".step-*.tmp"):  # the hidden folders of `save_checkpoint` and `remove`
+        for leftover in folder.glob(".step-*.tmp"):  # the hidden folders of `commit` and `remove`
             remove(leftover)
         return [set_aside(path) for path in checkpoints.damaged]
     except OSError as error:
@@ -799,14 +788,6 @@ def clean_up(run: Path, checkpoints: Survey) -> list[Path]:
 def list_set_aside(run: Path) -> list[Path]:
     """List everything of a run folder that was damaged and set aside, now or earlier."""
     return sorted([*(run / FOLDER).glob("damaged-*"), *run.glob("damaged-*")])
-
-
-def clear(path: Path) -> None:
-    """Make a name free: remove a checkpoint that was never committed, set anything else aside."""
-    if was_never_committed(path):
-        remove(path)
-    else:
-        set_aside(path)
 
 
 def set_aside(path: Path) -> Path:

@@ -66,11 +66,11 @@ class Monitor:
             return False  # compared with it, nothing would ever be better
         if best is None:
             return True
-        ranked, ranked_best = _ranked(value, self.direction), _ranked(best, self.direction)
+        sign, tie_sign = (1 if each == "max" else -1 for each in (self.direction, self.tie_direction))
         if self.tie_breaker is None or best_tie is None:
-            return ranked > ranked_best
-        tie = _ranked(numbers[self.tie_breaker], self.tie_direction)
-        return (ranked, tie) > (ranked_best, _ranked(best_tie, self.tie_direction))
+            return sign * value > sign * best
+        tie = tie_sign * numbers[self.tie_breaker]
+        return (sign * value, tie) > (sign * best, tie_sign * best_tie)
 
 
 def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
@@ -115,8 +115,3 @@ def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | Non
             f"The monitor expects an evaluator named {monitor.evaluator!r}, found "
             f"{', '.join(map(repr, evaluators)) or 'none'}. Add it, or train without a monitor."
         )
-
-
-def _ranked(value: float, direction: Literal["max", "min"]) -> float:
-    """Turn a value so that the larger one is the better."""
-    return value if direction == "max" else -value

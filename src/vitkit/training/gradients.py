@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import BatchRows, ImageModel
+from vitkit.training.config import TrainingConfig
 from vitkit.training.parallel import Share, divide
 from vitkit.training.sharding import is_sharded
 from vitkit.world import ALONE, World
@@ -45,10 +46,8 @@ class Gradients:
         optimizer: clears the gradients of the step before.
         autocast: makes the context of the forward pass.
         total_steps: updates of the whole run, for the objective.
-        seed: the run's, from which all randomness follows.
-        batch_size: images of a batch, of all processes together.
-        micro_batch_size: images for which random numbers are drawn together and that are computed at a time,
-            of all processes together; None: the whole batch.
+        config: has the run's seed, from which all randomness follows, and the images of a batch and of a
+            micro-batch, for which random numbers are drawn together, of all processes together.
         mixes: whether the objective mixes each image with the one before it.
         world: the processes that compute the gradients together.
     """
@@ -64,19 +63,17 @@ class Gradients:
         optimizer: torch.optim.Optimizer,
         autocast: Callable[[], AbstractContextManager[Any]],
         total_steps: int,
-        seed: int,
-        batch_size: int,
-        micro_batch_size: int | None = None,
+        config: TrainingConfig,
         mixes: bool = False,
         world: World = ALONE,
     ) -> None:
         self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.autocast, self.total_steps, self.seed = autocast, total_steps, seed
+        self.autocast, self.total_steps, self.seed = autocast, total_steps, config.seed
         self.mixes, self.world = mixes, world
         self.is_sharded = any(map(is_sharded, model.parameters()))
         # Every pass through a sharded model is a step that all processes take together, whether they have
         # images for it or not.
-        self.shares = divide(batch_size, micro_batch_size, world, with_empty=self.is_sharded)
+        self.shares = divide(config.batch_size, config.micro_batch_size, world, with_empty=self.is_sharded)
         self.size = max((len(share) for share in self.shares), default=0)
         self.device = next(model.parameters()).device
         stream: Any = torch.cuda.Stream
@@ -120,7 +117,8 @@ class Gradients:
         """Yield this process's shares, each after the place of its first image in the batch that it reads."""
         at = 0
         for share in self.shares:
-            at += share.reads_before(self.mixes)  # the image before, which another process trains on
+            # The image before is read too, though another process trains on it.
+            at += self.mixes and 0 < len(share) < share.total
             yield at, share
             at += len(share)
 

@@ -22,12 +22,12 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
     Raises:
         VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.
     """
-    numbers = _layer_numbers(model)
-    depth, head = (
-        len(model.layers()),
-        {weights for name, weights in model.named_parameters() if name.startswith(HEAD)},
-    )
+    layers, named = model.layers(), dict(model.named_parameters())
+    depth, head = len(layers), {weights for name, weights in named.items() if name.startswith(HEAD)}
     refuse_layers(depth, config)
+    numbers = {weights: depth + 1 if name.startswith(AFTER) else 0 for name, weights in named.items()}
+    for number, layer in enumerate(layers, start=1):
+        numbers |= dict.fromkeys(layer.parameters(), number)
     if config.freeze == "trunk":
         if not head:
             raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
@@ -52,14 +52,3 @@ def refuse_layers(depth: int, config: OptimizerConfig) -> None:
             f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
             f"{config.freeze_layers}."
         )
-
-
-def _layer_numbers(model: ImageModel) -> dict[nn.Parameter, int]:
-    layers = model.layers()
-    numbers = {
-        parameter: len(layers) + 1 if name.startswith(AFTER) else 0
-        for name, parameter in model.named_parameters()
-    }
-    for number, layer in enumerate(layers, start=1):
-        numbers |= dict.fromkeys(layer.parameters(), number)
-    return numbers

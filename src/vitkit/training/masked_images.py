@@ -11,7 +11,7 @@ D = width of the model.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -50,20 +50,35 @@ class Hidden:
     """`(B, M, T)`, the right answers: int64 classes, or pixels (then T = O)."""
 
 
-class Baseline(Protocol):
+class Baseline:
     """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
 
-    They follow from the targets of some images.
+    They follow from counts of the targets of some images.
+
+    Args:
+        shape: of the counts, in float64.
     """
+
+    def __init__(self, *shape: int) -> None:
+        self.counts = torch.zeros(shape, dtype=torch.float64)
 
     def add(self, targets: Tensor) -> None:
         """Count the targets `(n, T)` of hidden patches."""
+        raise NotImplementedError
+
+    def add_each(self, values: Tensor) -> None:
+        """Count whole numbers `(n, T)`, each column by itself."""
+        rows, columns = self.counts.shape
+        places = values.cpu() + torch.arange(rows) * columns
+        self.counts += torch.bincount(places.flatten(), minlength=rows * columns).view_as(self.counts)
 
     def sums(self) -> Tensor:
         """Return all counts as one tensor `(S,)` of float64; sums of different images may be added."""
+        return self.counts.flatten()
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
         """Compute the loss of knowing nothing, and of the best constant prediction, from sums `(S,)`."""
+        raise NotImplementedError
 
 
 class MaskedImages(nn.Module):
@@ -372,23 +387,14 @@ OBJECTIVE_OF: Mapping[type[MaskedImagesConfig], type[MaskedImages]] = {
 """The objective that each configuration makes."""
 
 
-class ClassBaseline:
+class ClassBaseline(Baseline):
     """Baseline of a cross entropy: equal probabilities, and the frequencies of the classes.
 
-    Args:
-        parts: T, the predictions of a patch.
-        num_classes: classes of each prediction.
+    Its counts are of each class, for each of the T predictions of a patch.
     """
 
-    def __init__(self, parts: int, num_classes: int) -> None:
-        self.counts = torch.zeros(parts, num_classes, dtype=torch.float64)
-
     def add(self, targets: Tensor) -> None:
-        classes = targets.cpu() + torch.arange(len(self.counts)) * self.counts.shape[1]  # (n, T)
-        self.counts += torch.bincount(classes.flatten(), minlength=self.counts.numel()).view_as(self.counts)
-
-    def sums(self) -> Tensor:
-        return self.counts.flatten()
+        self.add_each(targets)
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
         counts = sums.view_as(self.counts)
@@ -396,31 +402,27 @@ class ClassBaseline:
         return math.log(counts.shape[1]), float(entropy)
 
 
-class SquaredBaseline:
+class SquaredBaseline(Baseline):
     """Baseline of a squared difference: zeros, and the mean of each number of a patch.
 
     Args:
-        outputs: T, the numbers of a patch.
+        outputs: T, the numbers of a patch. Their sums, the sums of their squares and their count are kept.
     """
 
     def __init__(self, outputs: int) -> None:
-        self.totals = torch.zeros(2, outputs, dtype=torch.float64)
-        self.count = 0
+        super().__init__(3, outputs)
 
     def add(self, targets: Tensor) -> None:
         values = targets.double().cpu()
-        self.totals += torch.stack([values.sum(0), (values**2).sum(0)])
-        self.count += len(values)
-
-    def sums(self) -> Tensor:
-        return torch.cat([self.totals.flatten(), torch.tensor([float(self.count)])])
+        self.counts += torch.stack([values.sum(0), (values**2).sum(0), torch.ones_like(values).sum(0)])
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
-        mean, square = sums[:-1].view_as(self.totals) / sums[-1]
+        total, squares, count = sums.view_as(self.counts)
+        mean, square = total / count, squares / count
         return float(square.mean()), float((square - mean**2).mean())
 
 
-class AbsoluteBaseline:
+class AbsoluteBaseline(Baseline):
     """Baseline of an absolute difference: zeros, and the median of each number of a patch.
 
     The numbers are normalised pixel values, of which there are 256: a histogram of each gives its median.
@@ -430,20 +432,15 @@ class AbsoluteBaseline:
     """
 
     def __init__(self, model: ViT) -> None:
-        config = model.config
-        shape = (config.in_channels, *config.patch_size)
+        shape = (model.config.in_channels, *model.config.patch_size)
+        super().__init__(math.prod(shape), 256)
         self.mean, self.std = (
             value.double().cpu().expand(shape).reshape(-1, 1) for value in (model.pixel_mean, model.pixel_std)
         )
-        self.counts = torch.zeros(math.prod(shape), 256, dtype=torch.float64)
 
     def add(self, targets: Tensor) -> None:
-        values = (targets.double().cpu().T * self.std + self.mean).round().long()  # (T, n), from 0 to 255
-        values += torch.arange(len(self.counts))[:, None] * 256
-        self.counts += torch.bincount(values.flatten(), minlength=self.counts.numel()).view_as(self.counts)
-
-    def sums(self) -> Tensor:
-        return self.counts.flatten()
+        values = targets.double().cpu().T * self.std + self.mean  # (T, n), from 0 to 255
+        self.add_each(values.round().long().T)
 
     def losses(self, sums: Tensor) -> tuple[float, float]:
         fractions = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)

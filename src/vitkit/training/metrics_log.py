@@ -30,8 +30,6 @@ class MetricsLog:
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
         self.fresh: list[Mapping[str, Any]] = []
-        self.digest = hashlib.sha256()
-        self.length = 0
         try:
             # Without O_NONBLOCK, opening a pipe waits for a reader.
             flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,12 +41,7 @@ class MetricsLog:
             # Open until the end, so that no other folder gets the same number.
             self.folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
             require_regular_file(self.descriptor, path)
-            while self.length < length:
-                chunk = os.read(self.descriptor, min(READ_SIZE, length - self.length))
-                if not chunk:
-                    break
-                self.digest.update(chunk)
-                self.length += len(chunk)
+            self.length, self.digest = _hash_beginning(self.descriptor, length)
             os.ftruncate(self.descriptor, self.length)
         except OSError as error:
             self.close()
@@ -170,10 +163,16 @@ def _prefix(path: Path, length: int) -> tuple[int, str] | None:
         return None
     try:
         require_regular_file(descriptor, path)
-        digest, size = hashlib.sha256(), 0
-        while size < length and (chunk := os.read(descriptor, min(READ_SIZE, length - size))):
-            digest.update(chunk)
-            size += len(chunk)
+        size, digest = _hash_beginning(descriptor, length)
         return size, digest.hexdigest()
     finally:
         os.close(descriptor)
+
+
+def _hash_beginning(descriptor: int, length: int) -> tuple[int, "hashlib._Hash"]:
+    """Measure and hash the first `length` bytes of a file, or all if there are fewer."""
+    digest, size = hashlib.sha256(), 0
+    while size < length and (chunk := os.read(descriptor, min(READ_SIZE, length - size))):
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest

@@ -36,14 +36,6 @@ class Share:
         """Whether the process computes the whole micro-batch."""
         return len(self) == self.total
 
-    def reads_before(self, mixes: bool) -> bool:
-        """Whether the process also reads the image before its first one, on which another process trains.
-
-        Args:
-            mixes: whether each image is mixed with the one before it.
-        """
-        return mixes and 0 < len(self) < self.total
-
 
 def divide(
     batch_size: int, micro_batch_size: int | None, world: World, with_empty: bool = False
@@ -80,7 +72,7 @@ def places_of(shares: Sequence[Share], mixes: bool) -> NDArray[np.int64]:
     """
     places = list[int]()
     for share in shares:
-        if share.reads_before(mixes):
+        if mixes and 0 < len(share) < share.total:
             places.append(share.offset + (share.start - 1) % share.total)
         places += range(share.offset + share.start, share.offset + share.stop)
     return np.array(places, dtype=np.int64)

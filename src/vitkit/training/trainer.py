@@ -8,7 +8,7 @@ On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step la
 would wait until the step is computed, and leave the GPU idle until the next one is launched. So `launch`
 sends them to the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are
 more than `lag`. Two things follow. A step whose numbers are not finite must be skipped by the optimiser
-itself, before anybody has seen them: `skip_unless_finite`. And before a training line of the log or a
+itself, before anybody has seen them, by its `found_inf`. And before a training line of the log or a
 checkpoint all is read, as it must hold the numbers of all steps. On a CPU, with an optimiser that cannot skip
 a step, and where the state is sharded, `lag` is 0 and all is read at once.
 """
@@ -17,9 +17,9 @@ import copy
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,75 +92,15 @@ class StepNumbers:
             self.arrived.synchronize()
         numbers = dict(zip(self.names, self.values.tolist(), strict=True))
         if not (math.isfinite(numbers["loss"]) and math.isfinite(numbers["grad_norm"])):
-            raise _not_finite(self.batch, self.step, self.rate, numbers)
+            ids = self.batch.ids[self.batch.mask].tolist()
+            more = f" and {len(ids) - IDS_SHOWN:,} more" if len(ids) > IDS_SHOWN else ""
+            raise NonFiniteError(
+                f"Step {self.step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning "
+                f"rate {self.rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
+                "learning rate, longer warm-up or float32. Training samples of the batch: "
+                f"{', '.join(map(str, ids[:IDS_SHOWN]))}{more}."
+            )
         return numbers
-
-
-def send_numbers(totals: Mapping[str, Tensor], batch: Batch, step: int, rate: float) -> StepNumbers:
-    """Send the numbers of a step to the CPU, all in one transfer, without waiting for them to arrive.
-
-    Args:
-        totals: scalars by name, with `loss` and `grad_norm`.
-        batch, step, rate: of the step, for the error.
-    """
-    stacked, arrived = torch.stack([value.float() for value in totals.values()]), None
-    values = stacked.to("cpu", non_blocking=True)
-    if stacked.device.type == "cuda":
-        event: Any = torch.cuda.Event  # its constructor has no type hints
-        arrived = event()
-        # On the stream of the tensor's device: another device may be the current one of the process.
-        arrived.record(torch.cuda.current_stream(stacked.device))
-    return StepNumbers(tuple(totals), values, arrived, batch, step, rate)
-
-
-def skip_unless_finite(optimizer: torch.optim.Optimizer, totals: Mapping[str, Tensor]) -> None:
-    """Have an optimiser leave the weights alone from the first step on whose numbers are not finite.
-
-    The decision is a tensor, `found_inf`, so that the GPU takes it and nobody waits; PyTorch's `GradScaler`
-    skips steps by the same attribute. Here it is never set back to 0, since the step after is launched before
-    anybody has read that this one was not finite.
-    """
-    not_finite = (~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())).float()
-    earlier = getattr(optimizer, "found_inf", None)
-    skips = not_finite if earlier is None else torch.maximum(earlier, not_finite)
-    setattr(optimizer, "found_inf", skips)  # noqa: B010 (PyTorch's fused optimisers look for it, undeclared)
-
-
-def _not_finite(batch: Batch, step: int, rate: float, numbers: Mapping[str, float]) -> NonFiniteError:
-    """Make the error of a step whose loss or gradients are not finite; it names some samples."""
-    ids = batch.ids[batch.mask].tolist()
-    more = f" and {len(ids) - IDS_SHOWN:,} more" if len(ids) > IDS_SHOWN else ""
-    samples = ", ".join(map(str, ids[:IDS_SHOWN])) + more
-    return NonFiniteError(
-        f"Step {step}: loss {numbers['loss']}, gradient norm {numbers['grad_norm']} at learning rate "
-        f"{rate:.3g}. The step was not applied and no checkpoint holds it. Try a lower "
-        f"learning rate, longer warm-up or float32. Training samples of the batch: {samples}."
-    )
-
-
-def require_finite_weights(
-    parameters: Iterable[Tensor], buffers: Iterable[Tensor], step: int, world: World = ALONE
-) -> None:
-    """Refuse weights that an update made infinite, which can happen though loss and gradients are finite.
-
-    Args:
-        parameters: of the model and of its objective.
-        buffers: of the objective; integers among them are passed over.
-        step: the number of the update, for the message.
-        world: the processes, each of which may have a part of the weights.
-
-    Raises:
-        NonFiniteError: a value is infinite or not a number.
-    """
-    floats = [value for value in buffers if value.is_floating_point()]
-    # Norms, not the values: one number for each tensor, and a single transfer for all of them. A sum of
-    # squares is infinite or no number if any of its terms is.
-    norms = torch.stack(torch._foreach_norm([take_local(value) for value in (*parameters, *floats)]))
-    if any(world.total(not bool(norms.isfinite().all()))):
-        raise NonFiniteError(
-            f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
-            "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
-        )
 
 
 class Batches(Protocol):
@@ -177,12 +117,9 @@ class StepReport:
     step: int
     """Updates made so far, this one included."""
     total_steps: int
-    epoch: float
-    """Passes over the training images so far; not a whole number within an epoch."""
     loss: float
     """Mean over the batch's readable images, before the update, in the last step whose numbers were read: on
     a GPU that may be the step before this one."""
-    learning_rate: float
     seconds: float
     """Duration of reading the batch and of the update, without validation and saving. Where numbers are read
     a step later, it includes waiting for the update before and only launching this one."""
@@ -196,11 +133,6 @@ class StepReport:
     """Images at a time from this step on, where more of them did not fit into the memory of the GPU."""
     logged: tuple[Mapping[str, Any], ...] = ()
     """The lines that this step added to the metrics log."""
-
-    @property
-    def validation(self) -> Mapping[str, float] | None:
-        """The numbers of the evaluator "validation"; None where it did not measure."""
-        return self.measured.get(VALIDATION)
 
 
 class Trainer:
@@ -267,6 +199,7 @@ class Trainer:
         averages_objective = average is not None and has_parameters
         averaged_objective = copy.deepcopy(objective).requires_grad_(False) if averages_objective else None
         self.precision = config.precision if compute is None else compute.precision
+        self.autocast = partial(autocast, self.device, self.precision)
         # The model without its numbers, from which whole ones are assembled where the state is sharded.
         self.skeleton = None if sharding == "replicas" else skeleton_of(model)
         if self.skeleton is not None:
@@ -299,9 +232,7 @@ class Trainer:
             optimizer,
             self.autocast,
             self.total_steps,
-            config.seed,
-            config.batch_size,
-            config.micro_batch_size,
+            config,
             mixes,
             world,
         )
@@ -376,6 +307,7 @@ class Trainer:
         # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
         log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else NoLog()
         saved_at = started = time.monotonic()
+        checkpoint_every = self.config.checkpoint_every or self.evaluate_every
         try:
             for batch in self.loader.batches(state.progress.step, self.total_steps):
                 step = state.progress.step  # updates made before this one: the first is number 0
@@ -393,7 +325,9 @@ class Trainer:
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
                 # `interrupted` is called once, because its answer also ends the loop below. A signal may have
                 # reached any of the processes; of the clock process 0 decides alone.
-                due = self.world.writes and self._is_checkpoint_due(step + 1, saved_at)
+                # The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
+                late = time.monotonic() - saved_at > CHECKPOINT_SECONDS
+                due = self.world.writes and (late or (step + 1) % checkpoint_every == 0)
                 stop, due = (count > 0 for count in self.world.total(interrupted(), due))
                 # A step that improved is saved too: the best weights must reach the disk, since the next
                 # update overwrites them in memory.
@@ -405,9 +339,7 @@ class Trainer:
                 yield StepReport(
                     step=step + 1,
                     total_steps=self.total_steps,
-                    epoch=self._epoch(step + 1),
                     loss=loss,
-                    learning_rate=rate,
                     seconds=seconds,
                     measured=measured,
                     checkpoint=checkpoint,
@@ -430,20 +362,20 @@ class Trainer:
         impatient = patience is not None and self.state.progress.evaluations_since_best >= patience
         return impatient or step == self.total_steps
 
-    def _is_checkpoint_due(self, step: int, saved_at: float) -> bool:
-        """Whether a checkpoint is to be made after `step` updates, by their number or by the clock.
-
-        The clock decides only when a checkpoint is made, never its contents: no bits depend on it.
-        """
-        every = self.config.checkpoint_every or self.evaluate_every
-        return step % every == 0 or time.monotonic() - saved_at > CHECKPOINT_SECONDS
-
     def _save(self, step: int, log: Log, finished: bool, at_once: bool) -> None:
         """Save a checkpoint after update number `step`; a large one in the background, unless `at_once`."""
         self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
         # GPU, and weights that no checkpoint holds do no harm: the loss of the next step shows them.
-        require_finite_weights(self.trained.parameters(), self.objective.buffers(), step, self.world)
+        # Norms, not the values: one number for each tensor, and a single transfer for all of them. A sum of
+        # squares is infinite or no number if any of its terms is.
+        floats = [value for value in self.objective.buffers() if value.is_floating_point()]
+        norms = torch._foreach_norm([take_local(value) for value in (*self.trained.parameters(), *floats)])
+        if any(self.world.total(not bool(torch.stack(norms).isfinite().all()))):
+            raise NonFiniteError(
+                f"Step {step}: the update made weights that are not finite. No checkpoint holds them; "
+                "the last one committed is whole. Try a lower learning rate, or a longer warm-up."
+            )
         # The log reaches the disk before the checkpoint that records its length and hash does. The other way
         # round, a power cut between the two would leave a checkpoint whose log is shorter than it says.
         length, digest = log.sync()
@@ -485,11 +417,25 @@ class Trainer:
             self.environment[MICRO_BATCH] = self.gradients.size
         # After the last micro-batch: the norm to clip is the norm of the whole batch's gradient.
         totals["grad_norm"] = clip_gradients(self.trained.parameters(), self.optimizer_config.clip_norm)
-        numbers = send_numbers(totals, batch, step, rate)
+        # Sent to the CPU in one transfer, without waiting for them to arrive.
+        stacked, arrived = torch.stack([value.float() for value in totals.values()]), None
+        values = stacked.to("cpu", non_blocking=True)
+        if stacked.device.type == "cuda":
+            event: Any = torch.cuda.Event  # its constructor has no type hints
+            arrived = event()
+            # On the stream of the tensor's device: another device may be the current one of the process.
+            arrived.record(torch.cuda.current_stream(stacked.device))
+        numbers = StepNumbers(tuple(totals), values, arrived, batch, step, rate)
         # Loss and norm are checked before every update, by the optimiser or here: an infinite one would make
         # the weights infinite.
         if self.lag:
-            skip_unless_finite(optimizer, totals)
+            # The decision is a tensor, so that the GPU takes it and nobody waits; PyTorch's `GradScaler`
+            # skips steps by the same attribute. Here it is never set back to 0, since the step after is
+            # launched before anybody has read that this one was not finite.
+            not_finite = (~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())).float()
+            earlier = getattr(optimizer, "found_inf", not_finite)
+            # PyTorch's fused optimisers look for it, undeclared.
+            setattr(optimizer, "found_inf", torch.maximum(earlier, not_finite))  # noqa: B010
         else:
             numbers.read()
         optimizer.step()
@@ -502,10 +448,6 @@ class Trainer:
             if average is not None and self.optimizer_config.polyak is not None:
                 update_average(average, trained, self.optimizer_config.polyak, step)
         return numbers
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Give the context in which the forward pass computes: bfloat16 or float32, by `precision`."""
-        return autocast(self.device, self.precision)
 
     def _count(self, numbers: StepNumbers, log: Log) -> float:
         """Count a step and write a line of the log if it is due.
