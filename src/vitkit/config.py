@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -47,11 +48,25 @@ class Dependent(Protocol):
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80  # characters: a value takes one line of a message
+describe_value = _SHORT.repr
+"""A function that writes a value for an error message, cut short where it is long or deeply nested."""
 
 
 def to_json(config: Any) -> dict[str, Any]:
     """Return the configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return to_json(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
 
 
 def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
@@ -147,8 +162,14 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
     """
     items, plain = [value], value
     if isinstance(value, str):
-        items = [_number(part) for part in re.split(r"[x\s]+", value.strip())]
-        plain = {"none": None, "true": True, "false": False}.get(value.lower(), _number(value))
+        items = []
+        for text in [*re.split(r"[x\s]+", value.strip()), value]:
+            number: Any = text
+            for kind in (float, int):  # the last one that fits
+                with suppress(ValueError):
+                    number = kind(text)
+            items.append(number)
+        plain = {"none": None, "true": True, "false": False}.get(value.lower(), items.pop())
     errors = []
     # The text itself is tried first: `none` is also a kind of position, and then not a missing value.
     for reading in (value, plain, items, items * 2):
@@ -157,21 +178,6 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
         except VitkitError as error:
             errors.append(error)
     raise errors[0]  # which shows the value as it was typed
-
-
-def _number(text: str) -> Any:
-    """Read text as a number; other text is returned unchanged."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
-
-
-def describe_value(value: Any) -> str:
-    """Write a value for an error message, cut short where it is long or deeply nested."""
-    return _SHORT.repr(value)
 
 
 def nearest(wrong: str, right: typing.Iterable[str]) -> str:
@@ -201,18 +207,6 @@ def _shown(value: Any) -> str:
     """Write an option whole, unless it has more than 500 characters, which nobody types."""
     whole = "left out" if value is None else repr(value)
     return whole if len(whole) <= 500 else describe_value(value)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_json(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:

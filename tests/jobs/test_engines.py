@@ -426,7 +426,7 @@ def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
         split="test",
         result=None,
         predictions=None,
-        model=Place(str(tmp_path), "run", {}),
+        model=Place(str(tmp_path), tmp_path, "run", {}),
         trained_on=True,
         as_saved=stored,
     )

@@ -12,7 +12,7 @@ from vitkit.data.augment import augment
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import departures, suit_paper
+from vitkit.jobs.finetune_recipes import departures, paper
 from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
@@ -183,7 +183,7 @@ def test_rows_of_table_4(data: str, row: tuple[int, tuple[float, ...], float]) -
     ("images", "steps"), [(100, 500), (19_999, 500), (20_000, 10_000), (499_999, 10_000), (500_000, 20_000)]
 )
 def test_steps_for_data_of_any_size_are_those_of_bit(images: int, steps: int) -> None:
-    run = suit_paper(recipe("paper"), images)
+    run = paper(images)
     assert run.training.steps == steps and not departures(run, images)
 
 

@@ -11,7 +11,7 @@ from vitkit.jobs.default_start import choose_start
 from vitkit.jobs.finetune_defaults import suit_length, suit_start
 from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.train import carry_out, set_threads
+from vitkit.jobs.train import carry_out
 from vitkit.jobs.training_options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, StartConfig, require_data, with_options
@@ -19,9 +19,11 @@ from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.outlook import describe_images
 from vitkit.runs.plan import Opened, list_images
+from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import RunOptions
 from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.weights.files.download import is_local
+from vitkit.world import ALONE
 
 
 def finetune(
@@ -57,7 +59,7 @@ def finetune(
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     job, given = split_options(options, out=out)
-    set_threads(job.threads)  # before starts are timed
+    divide_threads(ALONE, job.threads)  # before starts are timed
     allow = (lambda _: True) if download else ask
     config, data = _choose_start_and_data(start, data, recipe, given, job, allow)
     if job.dry_run and kind_of(config.start).is_fetched and not is_local(config.start):

@@ -8,12 +8,13 @@ from typing import Literal
 
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import AUGMENTATION, suit_paper
+from vitkit.jobs.finetune_recipes import AUGMENTATION, paper
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, full_name, require_data
-from vitkit.runs.plan import Opened, describe_start, list_images
+from vitkit.runs.plan import Opened, list_images
+from vitkit.runs.start import find_start
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
@@ -48,26 +49,21 @@ def suit_images(
 ) -> Run:
     """Fit a run to its number of training images; a recipe other than `paper` is left as it is.
 
+    Without a recipe, AdamW has a low rate, a higher one for a head of zeros, and lower rates for lower
+    layers: no rate has to be searched for, as it has for the paper's SGD. The head does not train first: with
+    a rate of its own that gained nothing. The first screen of the run lists the departures from the paper.
+
     Args:
         run: the run, with its recipe if it has one.
         config: the configuration of the start's model.
         num_images: training images.
         freeze: "trunk" if the head alone learns.
     """
-    if not run.recipe:
-        return suit_data(run, config, num_images, freeze)
-    return suit_paper(run, num_images) if run.recipe == "paper" else run
-
-
-def suit_data(
-    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
-) -> Run:
-    """Choose the options of fine-tuning for a number of training images, without a recipe.
-
-    AdamW has a low rate, a higher one for a head of zeros, and lower rates for lower layers: no rate has to
-    be searched for, as it has for the paper's SGD. The head does not train first: with a rate of its own that
-    gained nothing. The first screen of the run lists the departures from the paper.
-    """
+    if run.recipe == "paper":
+        rule = paper(num_images)
+        return replace(run, optimizer=rule.optimizer, training=rule.training)
+    if run.recipe:
+        return run
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
@@ -115,7 +111,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
         VitkitError: there is no such start or no such data, or the recipe trains another model.
     """
     require_data(given)
-    start = describe_start(given)
+    start = find_start(given.start)
     base = named_recipe(given.recipe) if given.recipe else Run(preprocessing=start.preprocessing)
     has_model = given.recipe and base.model not in ("", start.model)
     if has_model and full_name(base, start.config.num_classes or 1) != start.model:

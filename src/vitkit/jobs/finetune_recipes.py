@@ -6,6 +6,7 @@ pixels. The rest is from the released code (vision_transformer `configs/common.p
 steps of warm-up.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -67,7 +68,11 @@ def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, va
     )
 
 
-def paper() -> Run:
+HYPER_RULE = ((20_000, 500, 50), (500_000, 10_000, 500), (math.inf, 20_000, 500))
+"""Training images below which: steps and their warm-up (BiT-HyperRule, big_transfer `bit_hyperrule.py`)."""
+
+
+def paper(num_images: int = 0) -> Run:
     """Fine-tune as the paper does, on data of any size.
 
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
@@ -76,24 +81,8 @@ def paper() -> Run:
     Command: vitkit finetune START PATH --recipe paper
     Cost and result: not measured here; the paper's are its Tables 2 and 5.
     """
-    return replace(finetune_as_in_paper(*_rule(0), val_fraction=0.1), splits=Splits())
-
-
-def suit_paper(run: Run, num_images: int) -> Run:
-    """Fit steps and warm-up of the recipe `paper` to a number of training images."""
-    steps, rate, warmup = _rule(num_images)
-    return replace(
-        run,
-        optimizer=replace(run.optimizer, learning_rate=rate, warmup_steps=warmup),
-        training=replace(run.training, steps=steps),
-    )
-
-
-def _rule(num_images: int) -> tuple[int, float, int]:
-    """Return steps, rate and warm-up for a number of training images."""
-    if num_images < 20_000:
-        return 500, 0.03, 50
-    return (10_000 if num_images < 500_000 else 20_000), 0.03, 500
+    steps, warmup = next((steps, warmup) for below, steps, warmup in HYPER_RULE if num_images < below)
+    return replace(finetune_as_in_paper(steps, 0.03, warmup, val_fraction=0.1), splits=Splits())
 
 
 def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float, ...]:
@@ -121,7 +110,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         num_images: training images.
         papers: the paper's run; left out, the recipe `paper`, or any number of steps in Table 4.
     """
-    there = papers or suit_paper(paper(), num_images)
+    there = papers or paper(num_images)
     height, width = run.preprocessing.image_size
     own, theirs, objective = run.optimizer, there.optimizer, run.objective
     if not isinstance(objective, ClassificationConfig):

@@ -138,7 +138,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     elif (folder / "config.json").exists() and (
         folder / LOG
     ).exists():  # another library's config.json has no such log beside it
-        yield folder, lambda there: _read_run(Place(str(there), "unfinished run"))
+        yield folder, lambda there: _read_run(Place(str(there), there, "unfinished run"))
     elif depth and place.kind != "exported model":
         with suppress(OSError), os.scandir(folder) as entries:
             below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -11,13 +11,15 @@ from vitkit.jobs.pretrain_options import Objective, ThenOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.pretraining import PRETRAINING, compare_pretraining
-from vitkit.jobs.train import carry_out, choose_steps, names_of, set_threads
+from vitkit.jobs.train import carry_out, choose_steps, names_of
 from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
 from vitkit.runs.plan import Opened, describe_start, list_images
+from vitkit.runs.processes import divide_threads
 from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.tasks import find_task
+from vitkit.world import ALONE
 
 SCALED = ("simmim", "mae")
 """Objectives whose authors scale the learning rate with the batch: MAE `main_pretrain.py`, SimMIM
@@ -64,7 +66,7 @@ def pretrain(
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     job, given = split_options(options, out=out)
-    set_threads(job.threads)
+    divide_threads(ALONE, job.threads)
     comparison = ThenOptions(then=then, labels=labels, draws=draws, tune_steps=tune_steps)
     base = with_task(Run(data=str(data), start=StartConfig(str(start)), recipe=recipe), objective)
     opened = suit_pretraining(with_options(base, given), job.listener)

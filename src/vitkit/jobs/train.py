@@ -5,8 +5,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
 from vitkit.errors import VitkitError
 from vitkit.jobs.preview import preview
 from vitkit.jobs.recipes import recipe as named_recipe
@@ -16,12 +14,12 @@ from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_op
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, choose_length, look_at
+from vitkit.runs.processes import divide_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series_record
 from vitkit.runs.trained_folder import TrainedFolder
-from vitkit.world import world_of_environment
+from vitkit.world import ALONE, world_of_environment
 
 
 def train(
@@ -98,7 +96,7 @@ def carry_out(
         opened: the images and the start that were looked at already.
         resume: whether the folder holds the run, or the series, already.
     """
-    set_threads(job.threads)
+    divide_threads(ALONE, job.threads)
     if run.training.minutes is not None and not resume and not world_of_environment().rank:
         opened = opened or look_at(run, keep=not job.is_series)
         run = choose_steps(job, run, given, opened)
@@ -116,13 +114,6 @@ def carry_out(
     if job.is_series:
         return TrainedFolder(train_series(run, job.out, job.series, **circumstances))
     return TrainedFolder(train_run(run, job.out, from_scratch=job.from_scratch, **circumstances))
-
-
-def set_threads(threads: int | None) -> None:
-    """Set the number of CPU threads, on which a measured speed depends."""
-    require_threads(threads)
-    if threads is not None:
-        torch.set_num_threads(threads)
 
 
 def choose_steps(job: Job, run: Run, given: Mapping[str, Any], opened: Opened) -> Run:

@@ -79,7 +79,6 @@ def train_run(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    require_threads(threads)
     world = join_processes(listener.warn)
     divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     keep_freed_memory()

@@ -4,7 +4,7 @@ It is written into the run folder as `config.json` before anything else happens.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -81,9 +81,6 @@ class Architecture:
     gelu: Literal["tanh", "erf"] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
 
-    def __post_init__(self) -> None:
-        require_finite(self)
-
     def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """Make the configuration of the model `name`, for the images' channels, with these changes.
 
@@ -131,9 +128,6 @@ class StartConfig:
     num_heads: int | None = None
     """Heads of the attention, where a file does not record them."""
 
-    def __post_init__(self) -> None:
-        require_finite(self)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -161,6 +155,8 @@ class Run:
     recipe: str = ""
 
     def __post_init__(self) -> None:
+        for part in (self.start, self.architecture):
+            require_finite(part)
         object.__setattr__(self, "model", zoo_name(self.model))
         expected = OBJECTIVES.get(self.task, ClassificationConfig)
         if not isinstance(self.objective, expected):
@@ -360,9 +356,13 @@ def option_value(run: Run, name: str) -> Any:
     return value
 
 
-def options_of(run: Run) -> dict[str, str]:
-    """Give the field of each option of a run: {"steps": "training.steps"}."""
-    return {_option(path).removeprefix("--"): path for path in _paths(run)}
+def options_of(config: Any, section: str = "") -> dict[str, str]:
+    """Give the field of each option of a run, or of a section of it: {"steps": "training.steps"}."""
+    options: dict[str, str] = {}
+    for part in fields(config):
+        path, value = f"{section}{part.name}", getattr(config, part.name)
+        options |= options_of(value, f"{path}.") if is_dataclass(value) else {_option(path): path}
+    return options
 
 
 def _path(run: Run, name: str) -> tuple[str, ...]:
@@ -380,16 +380,6 @@ def _path(run: Run, name: str) -> tuple[str, ...]:
                 raise VitkitError(f"No option of training is named {name}. Here it is {here}.")
         raise VitkitError(f"No option of training is named {name}. {nearest(name, names)}")
     return tuple(path.split("."))
-
-
-def _paths(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the fields of a configuration and of those within it: "training.steps"."""
-    for part in fields(config):
-        value = getattr(config, part.name)
-        if is_dataclass(value):
-            yield from _paths(value, f"{prefix}{part.name}.")
-        else:
-            yield f"{prefix}{part.name}"
 
 
 def _with_fields(config: Any, given: Mapping[tuple[str, ...], tuple[str, Any]]) -> Any:
@@ -420,12 +410,12 @@ def name_options(changes: Sequence[str]) -> list[str]:
     following = FROM_LENGTH if set(LENGTH) & set(fields_changed) else ()
     if "training.steps" in fields_changed:
         following = (*following, "training.epochs")
-    return [f"{_option(name)} {values}" for name, values in changed if name not in following]
+    return [f"--{_option(name)} {values}" for name, values in changed if name not in following]
 
 
 def train_longer(changes: Sequence[str], folder: Path) -> str:
     """Explain how to train a run for longer, where its length is among the options that differ; else ""."""
-    if not {change.split()[0] for change in changes} & {_option(name) for name in LENGTH}:
+    if not {change.split()[0] for change in changes} & {f"--{_option(name)}" for name in LENGTH}:
         return ""
     return (
         f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."
@@ -436,4 +426,4 @@ def _option(name: str) -> str:
     """Name the option of a field; options of splits and few-shot accuracy have their section's name first."""
     section, _, field_name = name.rpartition(".")
     prefix = f"{section}." if section in PREFIXED else ""
-    return f"--{prefix}{field_name.replace('_', '-')}"
+    return prefix + field_name.replace("_", "-")

@@ -109,14 +109,11 @@ class Place:
     """A path or an address that a person gave, and its kind."""
 
     name: str
+    path: Path
+    """The name as a path; nothing is at the path of an address."""
     kind: Kind
     config: Mapping[str, Any] | None = None
     """The contents of the `config.json` of a run."""
-
-    @property
-    def path(self) -> Path:
-        """Return the path; nothing is at the path of an address."""
-        return Path(self.name)
 
     @property
     def is_run(self) -> bool:
@@ -151,25 +148,25 @@ def kind_of(path: str | Path | Place) -> Place:
         return path
     name, folder = str(path), Path(path)
     if is_address(path):
-        return Place(name, "published name" if find_start_named(path) is not None else "address")
+        return Place(name, folder, "published name" if find_start_named(path) is not None else "address")
     try:
         if not folder.is_dir():
-            return Place(name, "checkpoint" if folder.exists() else "nothing")
+            return Place(name, folder, "checkpoint" if folder.exists() else "nothing")
         is_series, is_export = ((folder / record).is_file() for record in (SERIES, DESCRIPTION))
         # Both files are required: a run that was killed between writing them has not finished.
         has_model = all((folder / f"model.{end}").exists() for end in ("safetensors", "json"))
         has_config = (folder / "config.json").exists()
     except (OSError, ValueError):  # a name that no file can have, or a folder that may not be looked into
-        return Place(name, "nothing")
+        return Place(name, folder, "nothing")
     config = None
     if has_config:
         with suppress(VitkitError):
             config = read_config(folder)
     if is_series or is_export:
-        return Place(name, "series" if is_series else "exported model", config)
+        return Place(name, folder, "series" if is_series else "exported model", config)
     if config is None:
-        return Place(name, "checkpoint")
-    return Place(name, "run" if has_model else "unfinished run", config)
+        return Place(name, folder, "checkpoint")
+    return Place(name, folder, "run" if has_model else "unfinished run", config)
 
 
 def is_checkpoint(name: str) -> bool:

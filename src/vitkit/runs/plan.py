@@ -245,8 +245,10 @@ def resolve_start(
     start, record = None, None if folder is None else read_start_record(folder)
     if record is None:
         start = opened.start or find_start(run.start)
-        record = plan_start(run, names, start)
-    return (run if run.model else replace(run, model=record.model)), start, record, record.config
+        record, config = plan_start(run, names, start)
+    else:
+        config = record.config
+    return (run if run.model else replace(run, model=record.model)), start, record, config
 
 
 def begun_run(folder: Path) -> Run | None:

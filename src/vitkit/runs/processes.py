@@ -27,7 +27,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.build import Parts, build_trainer, read_images
 from vitkit.runs.heartbeat import Heartbeat
-from vitkit.runs.machine import usable_processors
+from vitkit.runs.machine import require_threads, usable_processors
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
@@ -154,7 +154,11 @@ def divide_threads(world: World, threads: int | None = None) -> None:
         world: the processes.
         threads: their number; None: PyTorch's choice for a single process, and for several processes an equal
             part of the machine's processors.
+
+    Raises:
+        VitkitError: there cannot be so many.
     """
+    require_threads(threads)
     if threads is None and world.size > 1:
         threads = max(1, usable_processors() // world.on_machine)
     if threads is not None:

@@ -54,6 +54,8 @@ class Start:
     """The name of its model, or of the family where the model has no name of its own."""
     config: ModelConfig
     card: ModelCard
+    preprocessing: Preprocessing
+    """The preprocessing that is recorded, else that of the model's authors."""
     format: str
     """The name of its checkpoint format."""
     notes: tuple[str, ...]
@@ -69,11 +71,6 @@ class Start:
     def name(self) -> str:
         """Return its name in messages."""
         return f"{self.given} ({self.which})" if self.which else self.given
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return the preprocessing that is recorded, else that of the model's authors."""
-        return fit_preprocessing(self.card.preprocessing, self.config)
 
 
 def absolute_start(start: str) -> str:
@@ -117,6 +114,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         identity.card.name or identity.config.family,
         identity.config,
         find_data(identity.card, options.start),
+        fit_preprocessing(identity.card.preprocessing, identity.config),
         identity.format,
         identity.notes,
         files,
@@ -132,7 +130,7 @@ def hash_weights(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> tuple[StartRecord, ModelConfig]:
     """Plan the model of a run that begins from a start: its architecture, and the record of the start.
 
     Args:
@@ -159,14 +157,24 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         config = config.with_new_head(len(class_names))
     else:
         _class_order(start, class_names)  # for its error, before anything is built
-    config = replace(config, **_changes(run, start.model, config))
+    changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
+    own = to_json(config)
+    for key, value in changes.items():
+        if key not in own:
+            raise VitkitError(f"{start.model} has no {key}: leave it out.")
+        if key not in FREE and own[key] != value:
+            raise VitkitError(
+                f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
+                f"nothing with {value}. Leave --{key.replace('_', '-')} out."
+            )
+    config = replace(config, **changes)
     unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
     if unfit:
         raise VitkitError(f"{start.name} {unfit}.")
     rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
-    return StartRecord(
+    record = StartRecord(
         run.start.start,
         start.model,
         config.family,
@@ -176,6 +184,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         {},  # `load_start` adds the hashes of the files when it reads them
         rule,
     )
+    return record, config
 
 
 def load_start(
@@ -229,25 +238,6 @@ def load_start(
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
     replace_json(folder / START_FILE, to_json(written))
     return written
-
-
-def _changes(run: Run, model: str, config: ModelConfig) -> dict[str, Any]:
-    """List the fields of the architecture that the run sets; only fields in `FREE` may differ from the start.
-
-    Raises:
-        VitkitError: a field that differs is a property of the weights.
-    """
-    changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
-    own = to_json(config)
-    for key, value in changes.items():
-        if key not in own:
-            raise VitkitError(f"{model} has no {key}: leave it out.")
-        if key not in FREE and own[key] != value:
-            raise VitkitError(
-                f"The start decides the architecture: its {key} is {own[key]}, and its weights are worth "
-                f"nothing with {value}. Leave --{key.replace('_', '-')} out."
-            )
-    return changes
 
 
 def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:

@@ -25,7 +25,6 @@ from vitkit.jobs.default_start import measure_starts
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.train import set_threads
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
@@ -34,12 +33,14 @@ from vitkit.result import Block, Result, table_of
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
+from vitkit.runs.processes import divide_threads
 from vitkit.runs.start import find_start
 from vitkit.runs.step_cost import Cost, count_images, measure_cost
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
 from vitkit.weights.published import DEFAULT_SIDE
+from vitkit.world import ALONE
 
 MARGIN = 0.01
 """A smaller difference of accuracies is no reason to compute more."""
@@ -316,7 +317,7 @@ def advise(
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
     if not 0 < seconds < math.inf:
         raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
-    set_threads(threads)  # the speed depends on them
+    divide_threads(ALONE, threads)  # the speed depends on them
     listener, place, cut = hushed(listener, quiet), find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.

@@ -19,7 +19,7 @@ from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_data, suit_start
+from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
@@ -192,7 +192,7 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
         tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
         least = LEAST_STEPS
     else:
-        tuned = suit_data(base, plan_run(run, None, opened=opened).config, count)
+        tuned = suit_images(base, plan_run(run, None, opened=opened).config, count)
         tuned = replace(tuned, optimizer=SCRATCH)
         least = SCRATCH_STEPS
     steps = options.tune_steps or max(least, tuned.training.total_steps(count))
