@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, TypeVar
 
 from vitkit.durable import read_json, replace_json
 from vitkit.errors import VitkitError
@@ -35,15 +35,6 @@ Positive = Annotated[float, Range("a number above 0", math.ulp(0.0), sys.float_i
 NotNegative = Annotated[float, Range("a number of 0 or more", -1e-9, sys.float_info.max)]
 # A mean of ones may be rounded to a little above 1.
 Fraction = Annotated[float, Range("a fraction from 0 to 1", 0, 1 + 1e-9)]
-
-
-@runtime_checkable
-class Dependent(Protocol):
-    """A dataclass whose field types depend on its data."""
-
-    @classmethod
-    def field_types(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the types of the fields whose type the data decides."""
 
 
 _SHORT = reprlib.Repr()
@@ -73,7 +64,8 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
     """Build the dataclass `cls` from plain data.
 
     Args:
-        cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses.
+        cls: a dataclass of numbers, strings, literals, tuples, optional values and other dataclasses. Its
+            class method `field_types`, if any, gives the types of fields whose type the data decides.
         data: its fields by name; fields left out take their defaults.
         where: the name of the data in error messages ("config.json", say).
 
@@ -86,8 +78,7 @@ def from_json(cls: type[T], data: Mapping[str, Any], where: str) -> T:
             f"{where}: expected an object with the fields of {cls.__name__}, found {describe_value(data)}."
         )
     hints = typing.get_type_hints(cls, include_extras=True)
-    if issubclass(cls, Dependent):
-        hints |= cls.field_types(data)
+    hints |= getattr(cls, "field_types", lambda data: {})(data)
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:

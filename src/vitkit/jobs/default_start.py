@@ -20,8 +20,7 @@ from vitkit.models.zoo import model_config
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
 from vitkit.runs.outlook import Row, free_memory
-from vitkit.runs.plan import list_images
-from vitkit.runs.series_record import read_series_record
+from vitkit.runs.plan import begun_run, list_images
 from vitkit.runs.step_cost import Cost, measure_cost, step_memory
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.files.download import is_local, require_answer
@@ -192,12 +191,9 @@ def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tupl
     """Return the start and the folder of a run or series on these images that chose its start itself."""
     folders = [out] if out is not None else sorted(Path("runs").glob(f"{escape(data_name)}-*"))
     for folder in folders:
-        place, run, command = kind_of(folder), None, ""
+        run, command = None, str((kind_of(folder).config or {}).get("command", ""))
         with suppress(VitkitError):  # another command tells of a damaged record
-            if place.kind == "series":
-                run = read_series_record(folder).run
-            elif place.is_run:
-                run, command = place.run(), str(place.require_config().get("command", ""))
+            run = begun_run(folder)
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
         if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
             return run.start.start, folder

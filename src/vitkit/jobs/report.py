@@ -27,7 +27,7 @@ from vitkit.runs.config import shown_command
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
-from vitkit.runs.records import read_followed, read_metrics, read_speed
+from vitkit.runs.records import read_metrics, read_speed
 from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
@@ -106,7 +106,7 @@ def write_report(
         data={} if record is None else to_json(replace(record, spec=without_places(record.spec))),
         metrics=metrics.lines,
         speed=speed.lines,
-        followed=read_followed(folder).lines,
+        followed=metrics.evaluated,
         examples=read_examples(folder),
         left_out=left_out,
         evaluations=evaluations,

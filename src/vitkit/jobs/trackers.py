@@ -27,7 +27,7 @@ from vitkit.listener import Listener, Measured, RelayingListener
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
-from vitkit.runs.records import read_followed, read_metrics
+from vitkit.runs.records import read_metrics
 from vitkit.text import csv_line, first_line, without_places
 
 Tracker = Literal["csv", "tensorboard", "wandb"]
@@ -146,9 +146,9 @@ def _numbers(line: Mapping[str, Any]) -> Metrics:
 
 def _measured_before(folder: Path, step: int) -> dict[int, Metrics]:
     """Read the numbers of a run's logs up to a step; a damaged line is left out."""
-    lines = [*read_metrics(folder).lines, *read_followed(folder).lines]
+    log = read_metrics(folder)
     before: dict[int, Metrics] = {}
-    for line in sorted(lines, key=lambda line: line["step"]):
+    for line in sorted([*log.lines, *log.evaluated], key=lambda line: line["step"]):
         usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
         if line["step"] <= step and "epoch" in line and usable:
             before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.preview import preview
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
-from vitkit.jobs.train_run import foresee_run, train_run
+from vitkit.jobs.train_run import preview_run, train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig, with_options
@@ -107,9 +106,7 @@ def carry_out(
         "listener": job.listener,
     }
     if job.dry_run:
-        plan, folder, has_begun = foresee_run(run, job.folder, **circumstances)
-        preview(plan, folder, has_begun, job.listener)
-        return TrainedFolder(folder)
+        return TrainedFolder(preview_run(run, job.folder, **circumstances))
     circumstances |= {"threads": job.threads, "command": job.command}
     if job.is_series:
         return TrainedFolder(train_series(run, job.out, job.series, **circumstances))

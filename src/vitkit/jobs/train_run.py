@@ -1,4 +1,4 @@
-"""Train a run, evaluate its model and write its report."""
+"""Train a run, evaluate its model and write its report; or show what a run would do."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from vitkit.jobs.finetune_recipes import departures
 from vitkit.jobs.follow import follow
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.build import Parts, build_parts
+from vitkit.runs.build import Parts, build_new, build_parts
 from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import (
     Run,
@@ -31,6 +31,7 @@ from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_free
 from vitkit.runs.outlook import (
     choose_sharding,
     first_screen,
+    free_memory,
     reading_rows,
 )
 from vitkit.runs.plan import Opened, Plan, plan_run
@@ -43,8 +44,10 @@ from vitkit.runs.processes import (
 )
 from vitkit.runs.records import DIVERGED, keep_divergence
 from vitkit.runs.start import find_start, load_start
+from vitkit.runs.step_cost import measure_cost
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -216,26 +219,37 @@ def check_run(
     plan_run(run, None, device=device, opened=opened)
 
 
-def foresee_run(
-    run: Run,
-    out: Path | None,
-    *,
-    resume: bool,
-    device: str,
-    opened: Opened | None,
-    listener: Listener,
-) -> tuple[Plan, Path, bool]:
-    """Plan a run as `train_run` does with the same arguments, and refuse what it refuses; nothing is written.
+def preview_run(
+    run: Run, out: Path | None, *, resume: bool, device: str, opened: Opened | None, listener: Listener
+) -> Path:
+    """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
+
+    The arguments are those of `train_run`, and what it refuses is refused; nothing is written.
 
     Returns:
-        The plan, the folder of the run, and whether the run has begun there.
+        The folder that the run would have.
 
     Raises:
         VitkitError: as `train_run`.
     """
     plan = plan_run(run, out, device=device, opened=opened, listener=listener)
     numbered = partial(numbered_folders, plan.run, plan.images.name)
-    return plan, *foresee(_owner(plan, resume), out, numbered)
+    folder, has_begun = foresee(_owner(plan, resume), out, numbered)
+    run, data, config = plan.run, plan.images, plan.config
+    model = build_new(run, config, listener, drawn=False)
+    precision, exact = run.training.precision, run.training.exact
+    compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
+    from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
+    listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
+    cost = measure_cost(run, data, config, 0.0, plan.device, listener)
+    free = free_memory(plan.device)
+    room = "" if free is None else f", {format_bytes(free)} are free"
+    time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
+    memory = f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"
+    listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
+    if has_begun:
+        listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
+    return folder
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:

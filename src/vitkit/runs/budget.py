@@ -144,8 +144,14 @@ def measure_pace(
         # Into a temporary folder, whose disk may be faster than the run's.
         save_checkpoint(Path(folder), trainer.state, trainer.environment, 1)
         saving = time.monotonic() - began
-        validation = _time_validation(sample, parts, trainer) if "val" in data.splits else 0.0
-        return Pace(step, saving + validation / world.size)
+        if "val" not in data.splits:
+            return Pace(step, saving)
+        measured = find_task(run.task).learning.evaluators(build_validation(sample, device))
+        began = time.monotonic()
+        for evaluator in measured.values():
+            evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
+        part = len(sample.data.splits["val"]) / len(data.splits["val"])
+        return Pace(step, saving + (time.monotonic() - began) / part / world.size)
 
 
 def _time_steps(trainer: Trainer, run: Run, model: ImageModel) -> float:
@@ -164,16 +170,6 @@ def _time_steps(trainer: Trainer, run: Run, model: ImageModel) -> float:
         ends.append(time.monotonic())
     # The first step is excluded: it waits for memory and for the workers that decode.
     return float(np.median(np.diff(ends)[1:]))
-
-
-def _time_validation(sample: Parts, parts: Parts, trainer: Trainer) -> float:
-    """Estimate the seconds of a validation from a sample of its images."""
-    evaluators = find_task(parts.run.task).learning.evaluators(build_validation(sample, trainer.device))
-    began = time.monotonic()
-    for evaluator in evaluators.values():
-        evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
-    seconds = time.monotonic() - began
-    return seconds * len(parts.data.splits["val"]) / len(sample.data.splits["val"])
 
 
 def _sample(parts: Parts) -> Parts:

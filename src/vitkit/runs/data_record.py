@@ -139,8 +139,13 @@ def _compare(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
             "or moved). Bring them back, or start a new run with another --out."
         )
-    if check == "names":
-        return record if record.image_files is None else _renewed(folder, record, data, listener)
+    before = None if record.image_files is None else _recorded_states(folder, record)
+    if check == "names":  # the user has confirmed the files as they are now
+        if record.image_files is not None:
+            content = before is not None and before.shape[1] == 6
+            record = _with_states(folder, record, file_states(data, content, listener))
+            write(folder / RECORD, record)
+        return record
     now = file_states(data, check == "content", listener)
     if record.image_files is None:
         if len(now):
@@ -150,7 +155,6 @@ def _compare(
             record = _with_states(folder, record, now)
             write(folder / RECORD, record)
         return record
-    before = _recorded_states(folder, record)
     if before is None:
         raise VitkitError(
             f"{folder / STATES}, the record of sizes and times of image files, is missing or damaged. Put it "
@@ -163,40 +167,21 @@ def _compare(
             "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
             "taken as they are)."
         )
-    _refuse_changes(folder, data, before, now)
-    return record
-
-
-def _renewed(folder: Path, record: DataRecord, data: "ImageData", listener: Listener) -> DataRecord:
-    """Record the files as they are now, which the user has confirmed."""
-    before = _recorded_states(folder, record)
-    content = before is not None and before.shape[1] == 6
-    record = _with_states(folder, record, file_states(data, content, listener))
-    write(folder / RECORD, record)
-    return record
-
-
-def _refuse_changes(folder: Path, data: "ImageData", before: States, now: States) -> None:
     changed = changed_files(data, before, now)
-    if not changed:
-        return
-    same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
-    what = "times of change" if same_size else "sizes or times of change"
-    if min(before.shape[1], now.shape[1]) == 6:
-        what = "contents"
-    more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
-    remedy = (
-        "If they were only copied, moved or restored, run the same command again with --check-images names: "
-        "it takes the files as they are now."
-    )
-    raise VitkitError(
-        f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; other "
-        f"{what}:\n  "
-        + "\n  ".join(map(str, changed[:_SHOWN]))
-        + more
-        + "\nA run is continued with the images "
-        f"it began with: bring them back, or start a new run with another --out. {remedy}"
-    )
+    if changed:
+        same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
+        what = "times of change" if same_size else "sizes or times of change"
+        if min(before.shape[1], now.shape[1]) == 6:
+            what = "contents"
+        more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
+        listed = "\n  ".join(map(str, changed[:_SHOWN]))
+        raise VitkitError(
+            f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; "
+            f"other {what}:\n  {listed}{more}\nA run is continued with the images it began with: bring them "
+            "back, or start a new run with another --out. If they were only copied, moved or restored, run "
+            "the same command again with --check-images names: it takes the files as they are now."
+        )
+    return record
 
 
 def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
@@ -293,7 +278,8 @@ def file_states(data: "ImageData", content: bool, listener: Listener) -> States:
     total, done = sum(len(numbers) for _, numbers in portions), 0
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
+        for found in pool.map(lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions):
+            rows = np.array(found, dtype=np.int64)
             states.append(rows)
             done += len(rows)
             progress(done, total)
@@ -316,10 +302,6 @@ def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
 
     splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
     return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
-
-
-def _stat_files(files: Files, numbers: NDArray[np.int64], content: bool) -> States:
-    return np.array([_stat(files.path(number), content) for number in numbers.tolist()], dtype=np.int64)
 
 
 def _stat(path: Path, content: bool) -> list[int]:

@@ -181,13 +181,6 @@ def plan_run(
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(run, out, opened, device=device, listener=listener)
     run, start, record, config = resolve_start(with_measured_pixels(run, images, listener), opened, out)
-    _refuse_options(run, images, config)
-    require_memory(config, run, computing_device, world)
-    return Plan(run, images, start, record, config, computing_device, device)
-
-
-def _refuse_options(run: Run, images: ImageData, config: ModelConfig) -> None:
-    """Refuse a run whose options fit neither its model nor its images."""
     if run.training.patience is not None and "val" not in images.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -212,6 +205,8 @@ def _refuse_options(run: Run, images: ImageData, config: ModelConfig) -> None:
     refuse_augmentation(run.augmentation, config.in_channels)
     refuse_layers(config.num_layers, run.optimizer)
     run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
+    require_memory(config, run, computing_device, world)
+    return Plan(run, images, start, record, config, computing_device, device)
 
 
 def with_absolute_paths(run: Run) -> Run:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Log:
     """The readable lines of a log."""
 
     lines: list[dict[str, Any]]
+    evaluated: list[dict[str, Any]] = field(default_factory=list)
+    """In metrics.jsonl, the lines of evaluators other than the validation, each with its `step`."""
     left_out: str = ""
     """A sentence about lines that cannot be read; empty if all can."""
 
@@ -37,14 +39,9 @@ class Log:
 def read_metrics(run: Path) -> Log:
     """Read the lines of training and validation in metrics.jsonl, each with the numbers in `METRICS`.
 
-    Lines of other evaluators, and lines that mark where the log was begun again, are skipped.
+    Lines that mark where the log was begun again are skipped.
     """
-    return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"), ("evaluation", "restart"))
-
-
-def read_followed(run: Path) -> Log:
-    """Read the lines of evaluators other than the validation in metrics.jsonl, each with its `step`."""
-    return _read_log(run / "metrics.jsonl", ("step",), ("evaluation",), ("train", "validation", "restart"))
+    return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"))
 
 
 def read_speed(run: Path) -> Log:
@@ -52,37 +49,37 @@ def read_speed(run: Path) -> Log:
     return _read_log(run / "speed.jsonl", SPEED)
 
 
-def _read_log(
-    path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = (), others: tuple[str, ...] = ()
-) -> Log:
+def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ()) -> Log:
     """Read a log; lines that are damaged, or were cut short by a crash, are left out and counted.
 
     Args:
         path: the log.
         numbers: the names of the numbers that every line must have.
-        kinds: the kinds of lines that are returned; none: lines have no kinds.
-        others: the kinds of lines that are skipped; they need no number but `step`.
+        kinds: the kinds of lines with these numbers; other lines need no number but `step`. None: lines have
+            no kinds.
     """
     try:
         content = read_regular_file(path, LOG_BYTES)
     except FileNotFoundError:
         return Log([])
     except VitkitError as error:
-        return Log([], f"{path.name} is left out: {error}")
+        return Log([], left_out=f"{path.name} is left out: {error}")
     except OSError as error:
-        return Log([], f"{path.name} is left out: it cannot be read ({error.strerror}).")
+        return Log([], left_out=f"{path.name} is left out: it cannot be read ({error.strerror}).")
     written = [line for line in content.split(b"\n") if line.strip()]
-    lines, wrong = [], []
+    lines, evaluated, wrong = [], [], []
     for number, line in enumerate(written, start=1):
-        entry = _parse_line(line, numbers, kinds)
-        if entry is not None:
+        if (entry := _parse_line(line, numbers, kinds)) is not None:
             lines.append(entry)
-        elif not others or _parse_line(line, ("step",), others) is None:
+        elif not kinds or (entry := _parse_line(line, ("step",), ("evaluation", "restart"))) is None:
             wrong.append(number)
+        elif entry["kind"] == "evaluation":
+            evaluated.append(entry)
     if not wrong:
-        return Log(lines)
+        return Log(lines, evaluated)
     return Log(
         lines,
+        evaluated,
         f"{path.name}: {pluralize(len(wrong), 'line')} of {len(written):,} cannot be read and "
         f"{'is' if len(wrong) == 1 else 'are'} left out; the first is line {wrong[0]:,}.",
     )
