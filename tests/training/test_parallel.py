@@ -198,9 +198,9 @@ def share_rejected(world: World, folder: Path) -> list[dict[str, str]]:
     rejects, shared = RejectedFiles(folder, record), []
     for step in range(3):
         if step == world.rank:  # in each step another process meets one, in the last one nobody does
-            rejects.of_split("train")[f"{step}.png"] = f"met by {world.rank}"
+            rejects.of_split["train"][f"{step}.png"] = f"met by {world.rank}"
         rejects.share(world)
-        shared.append(dict(rejects.of_split("train")))
+        shared.append(dict(rejects.of_split["train"]))
     return shared
 
 

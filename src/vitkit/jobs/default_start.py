@@ -2,11 +2,13 @@
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -17,7 +19,7 @@ from vitkit.jobs.finetune_defaults import suit_images
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, with_options
 from vitkit.runs.folder import kind_of
 from vitkit.runs.outlook import Row, free_memory
 from vitkit.runs.plan import begun_run, list_images
@@ -136,7 +138,7 @@ def choose_start(
     out: Path | None = None,
     *,
     device: torch.device,
-    complete: Callable[[Run], Run] | None = None,
+    given: Mapping[str, Any] = MappingProxyType({}),
     listener: Listener,
 ) -> DefaultStart:
     """Choose the largest published start whose fine-tuning fits into memory and an hour; else the smallest.
@@ -147,7 +149,7 @@ def choose_start(
         run: the run without its start: data, splits, task, recipe.
         out: its folder; left out, the folders below `runs/` are looked at.
         device: where it is measured and will be trained.
-        complete: puts a person's options over the options fitted to a start; left out, there are none.
+        given: a person's options, which go over those that are fitted to a start.
         listener: hears the progress.
 
     Raises:
@@ -162,27 +164,38 @@ def choose_start(
         return DefaultStart(named[name], folder)
     if named and not any(map(is_local, named)):
         require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
-    return measure_starts(run, data, complete or (lambda fitted: fitted), device, listener)
+    return measure_starts(run, data, given, device, listener)
 
 
 def measure_starts(
-    run: Run, data: ImageData, complete: Callable[[Run], Run], device: torch.device, listener: Listener
+    run: Run, data: ImageData, given: Mapping[str, Any], device: torch.device, listener: Listener
 ) -> DefaultStart:
     """Choose a start by this machine's speed alone; the arguments are the same as `choose_start` takes.
 
     Raises:
         VitkitError: no published start may be chosen.
     """
-    starts, candidates = default_starts(), list[Candidate]()
-    if not starts:
+    candidates, num_classes = list[Candidate](), max(len(data.class_names), 1)
+    for start in default_starts():
+        # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
+        config = model_config(start.model, num_classes, (start.image_size, start.image_size))
+        base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
+        base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
+        suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
+        fitted = with_options(suited, given)
+        sized = model_config(start.model, num_classes, fitted.preprocessing.image_size)
+        memory, free = step_memory(fitted, sized, device), free_memory(device)
+        cost = None
+        if free is None or memory <= free:
+            cost = measure_cost(fitted, data, sized, 0.0, device, listener)
+        candidates.append(Candidate(start, memory, cost))
+        if not candidates[-1].is_quick:
+            break  # larger starts take longer still
+    if not candidates:
         raise VitkitError(
             "No published start has a licence that lets it be chosen for anybody: name one yourself, vitkit "
             f"finetune START --data {shlex.quote(run.data)}. vitkit starts lists them."
         )
-    for start in starts:
-        candidates.append(_measured(start, run, data, complete, device, listener))
-        if not candidates[-1].is_quick:
-            break  # larger starts take longer still
     quick = [candidate for candidate in candidates if candidate.is_quick]
     return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
 
@@ -198,25 +211,3 @@ def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tupl
         if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
             return run.start.start, folder
     return None
-
-
-def _measured(
-    start: PublishedStart,
-    run: Run,
-    data: ImageData,
-    complete: Callable[[Run], Run],
-    device: torch.device,
-    listener: Listener,
-) -> Candidate:
-    """Measure the cost of fine-tuning a start, without fetching its weights."""
-    classes, side = max(len(data.class_names), 1), (start.image_size, start.image_size)
-    # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
-    config = model_config(start.model, classes, side)
-    base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
-    base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
-    fitted = complete(suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze))
-    sized = model_config(start.model, classes, fitted.preprocessing.image_size)
-    memory, free = step_memory(fitted, sized, device), free_memory(device)
-    if free is not None and memory > free:
-        return Candidate(start, memory, None)
-    return Candidate(start, memory, measure_cost(fitted, data, sized, 0.0, device, listener))

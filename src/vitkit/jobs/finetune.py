@@ -117,12 +117,8 @@ def _choose_start_and_data(
         return config, data
     run = with_options(replace(base, data=data, start=config), options)
     require_data(run)
-
-    def complete(suited: Run) -> Run:
-        return with_options(suited, options)
-
     device = find_device(job.device)
-    chosen = choose_start(run, job.folder, device=device, complete=complete, listener=job.listener)
+    chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
     job.listener.show(chosen.rows())
     if job.dry_run and not chosen.is_here:
         job.listener.show([("data", [describe_images(list_images(run))])])

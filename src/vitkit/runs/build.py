@@ -144,7 +144,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
                 listener.warn(f"{split}: {warning}")
         elif loaded.bad:
             bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
-            parts.rejects.of_split(split).update(bad)
+            parts.rejects.of_split[split].update(bad)
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
@@ -248,7 +248,7 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
         places=places_of(portions, getattr(run.objective, "mixes", False)),
         worker_timeout=run.loading.worker_timeout,
     )
-    loader.rejects = parts.rejects.of_split("train")  # files rejected before a resume count towards the quota
+    loader.rejects = parts.rejects.of_split["train"]  # files rejected before a resume count towards the quota
     return loader
 
 
@@ -291,7 +291,7 @@ def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -
             run.preprocessing,
             run.training.micro_batch_size or run.training.batch_size,
             reading,
-            parts.rejects.of_split("val"),
+            parts.rejects.of_split["val"],
             worker_timeout=run.loading.worker_timeout,
             world=world,
         )

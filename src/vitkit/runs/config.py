@@ -81,6 +81,8 @@ class Architecture:
     gelu: Literal["tanh", "erf"] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
 
+    __post_init__ = require_finite
+
     def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """Make the configuration of the model `name`, for the images' channels, with these changes.
 
@@ -128,6 +130,8 @@ class StartConfig:
     num_heads: int | None = None
     """Heads of the attention, where a file does not record them."""
 
+    __post_init__ = require_finite
+
 
 @dataclass(frozen=True)
 class Run:
@@ -155,8 +159,6 @@ class Run:
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        for part in (self.start, self.architecture):
-            require_finite(part)
         object.__setattr__(self, "model", zoo_name(self.model))
         expected = OBJECTIVES.get(self.task, ClassificationConfig)
         if not isinstance(self.objective, expected):

@@ -10,6 +10,7 @@ image-files.npy    size and time of every image file (and a hash of its bytes)
 
 import hashlib
 import io
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -223,16 +224,14 @@ class RejectedFiles:
     def __init__(self, folder: Path, record: DataRecord) -> None:
         """Begin with the rejected files in the record of the run folder `folder`."""
         self._folder, self._record = folder, record
-        self._files = {split: dict(files) for split, files in record.rejects.items()}
+        self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
+        """Files that cannot be read: their reasons by key and split, to which readers of images add."""
+        self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
         self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
-
-    def of_split(self, split: str) -> dict[str, str]:
-        """Return the files of a split, from key to reason, to which readers of images add."""
-        return self._files.setdefault(split, {})
 
     def write(self) -> None:
         """Write the record again if files were added, so that a kill loses nothing."""
-        bad = {split: dict(files) for split, files in self._files.items() if files}
+        bad = {split: dict(files) for split, files in self.of_split.items() if files}
         if self._record.rejects != bad:
             self._record = replace(self._record, rejects=bad)
             write(self._folder / RECORD, self._record)
@@ -241,7 +240,7 @@ class RejectedFiles:
         """Add the files that other processes could not read, so that the quota holds for all processes."""
         new = [
             (split, key, reason)
-            for split, files in self._files.items()
+            for split, files in self.of_split.items()
             for key, reason in files.items()
             if (split, key) not in self._shared
         ]
@@ -249,12 +248,12 @@ class RejectedFiles:
             return
         for files in world.gather(new):
             for split, key, reason in files:
-                self.of_split(split)[key] = reason
+                self.of_split[split][key] = reason
                 self._shared.add((split, key))
 
     def tell(self, listener: Listener) -> None:
         """Warn of the number of rejected files; the report names them."""
-        for split, files in self._files.items():
+        for split, files in self.of_split.items():
             if files:
                 listener.warn(
                     f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
@@ -278,8 +277,10 @@ def file_states(data: "ImageData", content: bool, listener: Listener) -> States:
     total, done = sum(len(numbers) for _, numbers in portions), 0
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for found in pool.map(lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions):
-            rows = np.array(found, dtype=np.int64)
+        for states_of_files in pool.map(
+            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
+        ):
+            rows = np.array(states_of_files, dtype=np.int64)
             states.append(rows)
             done += len(rows)
             progress(done, total)

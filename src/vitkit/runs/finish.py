@@ -115,7 +115,7 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
             parts.data,
             split,
             device,
-            parts.rejects.of_split(split),
+            parts.rejects.of_split[split],
             precision=precision,
             workers=worker_count(parts.data.splits[split], loading),
             worker_timeout=loading.worker_timeout,

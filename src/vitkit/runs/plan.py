@@ -180,7 +180,9 @@ def plan_run(
     opened = Opened(run, images, same_start(run, opened))
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(run, out, opened, device=device, listener=listener)
-    run, start, record, config = resolve_start(with_measured_pixels(run, images, listener), opened, out)
+    if run.start.measure_pixels:
+        run = with_measured_pixels(run, images, listener)
+    run, start, record, config = resolve_start(run, opened, out)
     if run.training.patience is not None and "val" not in images.splits:
         raise VitkitError(
             "patience waits for a better validation, but there are no validation images: give "
@@ -300,7 +302,7 @@ def _steps_in_default_folder(
         if begun is not None and begun.training.steps is not None:
             same = with_absolute_paths(set_steps(named, begun.training.steps, count))
             # A run records its measured pixel statistics; a series does not, because its runs measure them.
-            if None not in (begun.start.image_mean, begun.start.image_std):
+            if same.start.measure_pixels and None not in (begun.start.image_mean, begun.start.image_std):
                 same = with_measured_pixels(same, opened.images, listener)
             if not changed_options(to_json(begun), str(folder), same):
                 return begun.training.steps
@@ -311,7 +313,9 @@ def _measure_length(run: Run, opened: Opened, out: Path | None, device: str, lis
     """Choose as many steps as the minutes of a run have time for on this machine."""
     images, place = opened.images, find_device(device)
     # With all that a plan fills in, so that the timed model is the trained model.
-    named, _, record, config = resolve_start(with_measured_pixels(run, images, listener), opened, out)
+    if run.start.measure_pixels:
+        run = with_measured_pixels(run, images, listener)
+    named, _, record, config = resolve_start(run, opened, out)
     require_memory(config, named, place)  # before anything of the run is built
     pace = measure_pace(named, images, config, record, place, listener)
     steps = choose_steps(run.training, pace, len(images.splits["train"]), listener)
@@ -338,7 +342,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         VitkitError: none of the measured images can be read.
     """
     start = run.start
-    if not start.measure_pixels or (start.image_mean is not None and start.image_std is not None):
+    if start.image_mean is not None and start.image_std is not None:
         return run
     measured = {} if data.listed is None else data.listed.statistics
     which = (run.splits, run.preprocessing)

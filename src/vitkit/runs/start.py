@@ -26,7 +26,7 @@ from vitkit.runs.checkpoints import find_committed
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.data_record import find_data
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import START_FILE, StartRecord, read_start_record
+from vitkit.runs.records import START_FILE, StartRecord
 from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
@@ -200,7 +200,7 @@ def load_start(
     Args:
         run, class_names: its options, and the classes of its images.
         folder: the run folder, locked.
-        record: by `plan_start`.
+        record: by `plan_start`, or as it was written when the run began.
         start: by `find_start`.
         model: whose weights are replaced, all of them.
 
@@ -213,23 +213,21 @@ def load_start(
     written = replace(record, files=hash_weights(start))
     hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
     written = replace(written, origin={**record.origin, "sha256": hashes})
-    earlier = read_start_record(folder)
-    if earlier is not None and earlier.files != written.files:
+    if record.files and record.files != written.files:  # it was written before
         raise VitkitError(
             f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
-    config, options = model.config, run.start
-    wanted = LoadOptions(
-        num_classes=config.num_classes,
-        image_size=config.image_size,
-        head=options.head,
-        position_interpolation=options.position_interpolation,
-        image_mean=options.image_mean,
-        image_std=options.image_std,
-        channels=config.in_channels,
+    options = LoadOptions(
+        num_classes=model.config.num_classes,
+        image_size=model.config.image_size,
+        head=run.start.head,
+        position_interpolation=run.start.position_interpolation,
+        image_mean=run.start.image_mean,
+        image_std=run.start.image_std,
+        channels=model.config.in_channels,
     )
-    tensors = fit_weights(start.config, start.card, start.read(), wanted, model).tensors
+    tensors = fit_weights(start.config, start.card, start.read(), options, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}

@@ -332,7 +332,7 @@ def advise(
     ways = tuple(_option(run, each, place, cache, listener) for run in variants)
     default = None
     if not runs:
-        default = measure_starts(Run(data=opened.spec), opened, lambda run: run, place, listener)
+        default = measure_starts(Run(data=opened.spec), opened, {}, place, listener)
     begin = ""
     if default is not None:
         ways = tuple(
