@@ -47,8 +47,15 @@ WHICH_IMAGES = (
 """The error of a run without images."""
 
 
+class Finite:
+    """A configuration whose numbers are finite, and is refused otherwise."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+
+
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Finite):
     """Changes to the model that the name stands for. None keeps the value of the name."""
 
     pool: ImagePoolKind | None = None
@@ -81,8 +88,6 @@ class Architecture:
     gelu: Literal["tanh", "erf"] | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Form of the GELU activation: the tanh approximation of the original code, or the exact one (erf)."""
 
-    __post_init__ = require_finite
-
     def build_config(self, name: str, num_classes: int, preprocessing: Preprocessing) -> ModelConfig:
         """Make the configuration of the model `name`, for the images' channels, with these changes.
 
@@ -105,7 +110,7 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class StartConfig:
+class StartConfig(Finite):
     """The weights that a run begins from, and the way in which they are fitted to it."""
 
     start: str = ""
@@ -129,8 +134,6 @@ class StartConfig:
     """Measure image_mean and image_std on up to 500 training images, where they are not given."""
     num_heads: int | None = None
     """Heads of the attention, where a file does not record them."""
-
-    __post_init__ = require_finite
 
 
 @dataclass(frozen=True)
