@@ -277,10 +277,7 @@ def file_states(data: "ImageData", content: bool, listener: Listener) -> States:
     total, done = sum(len(numbers) for _, numbers in portions), 0
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for states_of_files in pool.map(
-            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
-        ):
-            rows = np.array(states_of_files, dtype=np.int64)
+        for rows in pool.map(lambda portion: _stat_files(portion[0], portion[1], content), portions):
             states.append(rows)
             done += len(rows)
             progress(done, total)
@@ -305,13 +302,17 @@ def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
     return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
 
 
-def _stat(path: Path, content: bool) -> list[int]:
-    try:
-        status = path.stat()
-        state = [status.st_size, status.st_mtime_ns]
-        if content:
-            digest = bytes.fromhex(hash_file(path)[1])
-            state += np.frombuffer(digest, dtype="<i8").tolist()
-    except (OSError, VitkitError):
-        return [-1] * (6 if content else 2)
-    return state
+def _stat_files(files: Files, numbers: NDArray[np.int64], content: bool) -> States:
+    states = []
+    for number in numbers.tolist():
+        path = files.path(number)
+        try:
+            status = path.stat()
+            state = [status.st_size, status.st_mtime_ns]
+            if content:
+                digest = bytes.fromhex(hash_file(path)[1])
+                state += np.frombuffer(digest, dtype="<i8").tolist()
+        except (OSError, VitkitError):
+            state = [-1] * (6 if content else 2)
+        states.append(state)
+    return np.array(states, dtype=np.int64)
