@@ -63,10 +63,9 @@ def train(
     if resume is not None:
         if recipe or out is not None:
             raise VitkitError(RESUMED)
-        run, series = _begun(Path(resume), job.series)
+        run, job = _begun(Path(resume), job)
         begin = replace(run.start, start=str(start) or run.start.start)  # it may have moved too
         run = replace(run, data=str(data) or run.data, start=begin)
-        job = replace(job, out=resume, **{part.name: getattr(series, part.name) for part in fields(series)})
     elif isinstance(data, Run):
         if recipe:
             raise VitkitError(
@@ -143,15 +142,14 @@ def names_of(given: Mapping[str, Any]) -> set[str]:
     return {name.rpartition(".")[2] for name in given}
 
 
-def _begun(folder: Path, given: SeriesOptions) -> tuple[Run, SeriesOptions]:
-    """Read the run or the series of runs that began in a folder, with options of a series over its own."""
-    place = kind_of(folder)
-    if place.kind != "series":
-        return place.run(), given
+def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
+    """Read the run or the series of runs that began in a folder, with the options of a series that `job` has
+    not."""
+    if kind_of(folder).kind != "series":
+        return kind_of(folder).run(), replace(job, out=folder)
     record, default = read_series_record(folder), SeriesOptions()
-    values = {field.name: getattr(given, field.name) for field in fields(given)}
-    changed = {name: value for name, value in values.items() if value != getattr(default, name)}
-    return record.run, replace(record.options, **changed)
+    names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
+    return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})
 
 
 def _trained_for_longer(start: str | Path) -> Run:

@@ -47,6 +47,7 @@ from vitkit.runs.step_cost import measure_cost
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -153,8 +154,10 @@ def _complete(
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
     # The screen stands before everything that takes time.
-    sharding = choose_sharding(model.config, run, device, world)
-    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
+    sharding: Sharding = "replicas"
+    if world.size > 1:
+        sharding = choose_sharding(model.config, run, device, world)
+    elif run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."

@@ -323,7 +323,7 @@ def with_options(run: Run, values: Mapping[str, Any]) -> Run:
         VitkitError: no such options (what each is called here, or the nearest one, is named), or a value that
             an option does not take.
     """
-    if "task" in values:
+    if values.get("task", run.task) != run.task:
         run = with_task(run, read_value(TaskName, values["task"], "task"))
     given, unknown = {}, list[str]()
     for name, value in values.items():

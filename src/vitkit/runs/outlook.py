@@ -175,7 +175,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     if available is None:
         return
     count, parts = parameters(config), 1
-    if choose_sharding(config, run, device, world) != "replicas":
+    if world.size > 1 and choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.kernels.block import Outline
 from vitkit.listener import Listener
@@ -80,9 +80,19 @@ def measure_cost(
             parameter.requires_grad_(scale > 0)  # a frozen layer takes less time
         optimizer = create_optimizer(model, run.optimizer, scales)
         compute = image_seconds(model, optimizer, training.micro_batch_size or training.batch_size)
-        load = _loading_seconds(data.splits["train"], run)
+        loader = TrainLoader(
+            data.splits["train"],
+            run.preprocessing,
+            run.augmentation,
+            batch_size=LOADED_IMAGES,
+            seed=training.seed,
+            bad_quota=1.0,
+        )
+        started = time.monotonic()
+        next(loader.batches(0, 1))  # by this process alone
+        load = (time.monotonic() - started) / LOADED_IMAGES
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
-    evaluated = validations * count_images(data, "val") + count_images(data, "test")
+    evaluated = validations * len(data.splits.get("val", ())) + len(data.splits.get("test", ()))
     # The forward pass of an evaluation is a third of a training step.
     seconds = steps * training.batch_size * (compute + load) + evaluated * compute / 3
     memory = step_memory(run, config, device)
@@ -105,11 +115,6 @@ def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
         recompute=training.recompute,
     )
     return memory.peak
-
-
-def count_images(data: ImageData, split: str) -> int:
-    """Count the images of a split; 0 where there is none."""
-    return len(data.splits[split]) if split in data.splits else 0
 
 
 def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
@@ -139,19 +144,3 @@ def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
                 times += [clock.seconds(step) for _ in range(2)]
                 return statistics.median(times) / count
         count = min(4 * count, most)
-
-
-def _loading_seconds(samples: Samples, run: Run) -> float:
-    """Measure the seconds that a training image takes to be decoded and augmented by one process."""
-    loader = TrainLoader(
-        samples,
-        run.preprocessing,
-        run.augmentation,
-        batch_size=LOADED_IMAGES,
-        seed=run.training.seed,
-        bad_quota=1.0,
-    )
-    started = time.monotonic()
-    for _ in loader.batches(0, 1):
-        pass
-    return (time.monotonic() - started) / LOADED_IMAGES

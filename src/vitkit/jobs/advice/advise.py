@@ -34,7 +34,7 @@ from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.start import find_start
-from vitkit.runs.step_cost import Cost, count_images, measure_cost
+from vitkit.runs.step_cost import Cost, measure_cost
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
@@ -319,7 +319,7 @@ def advise(
         name=opened.name,
         classes=len(opened.class_names),
         images=len(opened.splits["train"]),
-        tested=count_images(opened, "test"),
+        tested=len(opened.splits.get("test", ())),
         check=check,
         options=ways,
         chosen=chosen,
