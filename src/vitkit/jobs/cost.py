@@ -342,7 +342,10 @@ class Table6(Result):
     def summary(self) -> str:
         """Say how far our count is from the paper's."""
         worst = max(self.rows, key=lambda row: abs(row.ratio - 1))
-        return f"{len(self.rows)} rows, the furthest {worst.model}: {worst.ratio:.3f} of the paper's compute"
+        return (
+            f"The compute of the {len(self.rows)} rows is counted from the models; the largest difference "
+            f"from the paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs)."
+        )
 
     def blocks(self) -> Sequence[Block]:
         """Return the table."""
