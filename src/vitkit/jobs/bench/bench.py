@@ -278,7 +278,14 @@ def bench(
         for name in models
         for size in read_sizes(str(image_size)) or (None,)
     ]
-    others = _peers(listener) if peers else []
+    others, missing = installed_peers() if peers else ([], [])
+    if missing:
+        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
+        listener.note(
+            f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
+            f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "
+            "with all of them."
+        )
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
     with use_threads(threads), listener.progress("measuring", round(total), unit="seconds") as progress:
@@ -492,16 +499,3 @@ class _Case:
             compute = Compute("bfloat16" if precision == "bfloat16" else "float32")
             return training_memory(self.config, images, compute).peak
         return inference_memory(self.config, images).peak
-
-
-def _peers(listener: Listener) -> list[str]:
-    """Return the peers that are installed, and note which are not and how to install them."""
-    there, missing = installed_peers()
-    if missing:
-        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
-        listener.note(
-            f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
-            f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "
-            "with all of them."
-        )
-    return there

@@ -447,8 +447,10 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
     Args:
         options: of the study.
         data: the images with labels.
-        models: run folders by the labels of their arms.
+        models: run folders by the labels of their arms; without any, nothing is measured.
     """
+    if not models:
+        return Collected((), (), None)
     starts = tuple(str(path) for path in models.values())
     measured = fewshot(
         starts,
