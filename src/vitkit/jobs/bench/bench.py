@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit._version import __version__
 from vitkit.analysis.drawing import cut, save_figure
@@ -27,6 +27,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
     PEERS,
     Contestant,
+    Optimizers,
     TorchPrecision,
     installed_peers,
     peer_contestants,
@@ -37,6 +38,7 @@ from vitkit.jobs.bench.contestants import (
 )
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
+from vitkit.jobs.options import require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Compute, Precision
@@ -125,7 +127,7 @@ def compare(
         tick: called after every step.
     """
     batch, device = len(images), images.device
-    optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
+    optimizers: Optimizers = {}
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
     executed = {c.name: count_executed(c, images[:1]) for c in contestants}
     ceilings = {
@@ -264,8 +266,7 @@ def bench(
     """
     if not models:
         raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
-    if batch_size < 1:
-        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    require_at_least(1, batch_size=batch_size)
     for name, value in (("minutes", minutes), ("memory_gb", memory_gb)):
         if value is not None and not 0 < value < math.inf:
             raise VitkitError(f"{name} is a number above 0, found {value}.")
@@ -324,24 +325,22 @@ def read_sizes(sizes: str) -> tuple[int, ...]:
     """Read the sizes of images in pixels; empty where each model has its own.
 
     Raises:
-        VitkitError: it is no list and no range of numbers.
+        VitkitError: it is no list of numbers, and no range that has one of the paper's.
     """
     if not sizes:
         return ()
     first, dots, last = sizes.partition("..")
     sides = [first, last] if dots else sizes.split(",")
-    if not all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides):
-        raise VitkitError(f"image_size is pixels a side, as 224 or 64,128,224 or 64..512, found '{sizes}'.")
-    numbers = tuple(map(int, sides))
-    if not dots:
-        return tuple(dict.fromkeys(numbers))
-    within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
-    if not within:
+    are_numbers = all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides)
+    numbers = tuple(dict.fromkeys(map(int, sides))) if are_numbers else ()
+    if dots and numbers:
+        numbers = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[-1])
+    if not numbers:
         raise VitkitError(
-            f"{sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes with "
-            "commas between them."
+            "image_size is pixels a side, as 224 or 64,128,224, or 64..512 for those of the paper's sizes "
+            f"{', '.join(map(str, PAPER_SIZES))} that lie between, found '{sizes}'."
         )
-    return within
+    return numbers
 
 
 def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any]:
@@ -464,7 +463,7 @@ class _Case:
 
     def _memory(self, contestant: Contestant, batch: int) -> Memory:
         """Measure the memory of a step, and estimate the largest batch as training does before it begins."""
-        optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
+        optimizers: Optimizers = {}
         contestant.prepare()
         # A step that the optimiser's state is there after, which is allocated once.
         step_of(contestant, self.phase, self._images(1), optimizers)()
