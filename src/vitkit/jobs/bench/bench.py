@@ -391,7 +391,6 @@ class _Case:
         """Measure speed, latency and memory, if there is the time and the memory."""
         self.tick()
         title = f"{self.model} at {self.config.image_size[0]} pixels, {self.phase}"
-        phase, seconds = self.phase, self.seconds
         needed = self._estimate(1, "float32") * (1 + len(self.peers))
         room = available_memory()
         if room is not None and self.device.type == "cpu" and needed > room:
@@ -407,27 +406,27 @@ class _Case:
         if not batch:
             self.listener.warn(
                 f"{title}: not measured. With one image at a time it would take about "
-                f"{format_duration(least)} of {format_duration(seconds)}: allow more --minutes."
+                f"{format_duration(least)} of {format_duration(self.seconds)}: allow more --minutes."
             )
             return
         try:
             images = self._images(batch)
-            contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
+            contestants = list(vitkit_contestants(self.config, self.device, self.phase, self.precisions))
             for peer in self.peers:
                 try:
-                    contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
+                    contestants += peer_contestants(peer, self.config, images, self.phase, self.precisions)
                 except VitkitError as error:
                     self.listener.warn(str(error))
                 self.tick()
             yield from compare(
-                *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
+                *(self.model, self.config, self.phase, contestants, images, self.clock, 0.7 * self.seconds),
                 tick=self.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
-            for contestant in ours if phase == "inference" else ():
+            for contestant in ours if self.phase == "inference" else ():
                 step = step_of(contestant, "inference", images[:1], {})
                 contestant.prepare()
-                times = latency(step, self.device, 0.25 * seconds / len(ours), self.tick)
+                times = latency(step, self.device, 0.25 * self.seconds / len(ours), self.tick)
                 yield Response(**subject(contestant, self.model, self.config), latency=times)
             for contestant in ours:
                 yield self._memory(contestant, batch)
