@@ -20,9 +20,7 @@ LIKE_CIFAR = range(24, 49)
 core; small-images: 50 % in ten minutes of two)."""
 
 
-def advise_on_start(
-    spec: str, count: int, classes: int, few: int = FEW_IMAGES, few_per_class: int = FEW_PER_CLASS
-) -> str:
+def advise_on_start(spec: str, count: int, classes: int) -> str:
     """Say that a training set is too small to train from scratch; empty if it is not.
 
     Args:
@@ -30,12 +28,10 @@ def advise_on_start(
             needs no advice.
         count: training images.
         classes: of the training images.
-        few: so many images are enough.
-        few_per_class: so many images of each class, on average, are enough.
     """
-    if spec == "digits" or (count >= few and count >= few_per_class * classes):
+    if spec == "digits" or count >= max(FEW_IMAGES, FEW_PER_CLASS * classes):
         return ""
-    per_class = "" if count < few else f" of {classes:,} classes, {count / classes:.0f} of each"
+    per_class = "" if count < FEW_IMAGES else f" of {classes:,} classes, {count / classes:.0f} of each"
     return (
         f"{pluralize(count, 'training image')}{per_class}: do not train from scratch; start from a "
         f"checkpoint (vitkit finetune {shlex.quote(spec)} chooses one)."

@@ -7,7 +7,7 @@ import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,12 +20,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from vitkit.data.advice import suggest_recipe
+from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.channels import from_units
-from vitkit.data.config import DEFAULT_RULE
-from vitkit.data.decode.image import header
+from vitkit.data.config import DEFAULT_RULE, Splits
+from vitkit.data.sources import open_data
 from vitkit.durable import read_regular_file, replace_file
-from vitkit.errors import DecodeError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
 from vitkit.runs.config import Run, with_options
 
@@ -39,6 +39,8 @@ IMAGES, RUN = "images.parquet", "run"
 """The names of the training images and of the run in the folder of a fit."""
 MODEL = ("model.safetensors", "model.json")
 """The files of a run that a prediction needs."""
+NAMED = ("model", "epochs", "learning_rate", "batch_size", "image_size", "freeze")
+"""The options of training that are parameters of their own."""
 AT_A_TIME = 128
 """Images of a batch of predictions."""
 
@@ -125,7 +127,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Path(place).mkdir(parents=True, exist_ok=True)
             table = Path(place) / IMAGES
             _write_images(table, encoded, numbers, [str(label) for label in classes.tolist()])
-            folder = train(self._run(table, encoded), Path(place) / RUN, device=self.device, quiet=True)
+            folder = train(self._run(table), Path(place) / RUN, device=self.device, quiet=True)
             self._files = {name: (folder / name).read_bytes() for name in MODEL}
         self._predictor: Predictor | None = None
         self.classes_ = classes
@@ -152,13 +154,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
 
-    def _run(self, table: Path, encoded: Sequence[bytes]) -> Run:
+    def _run(self, table: Path) -> Run:
         """Make the run of a fit, which trains on all images."""
-        given = {
-            name: getattr(self, name)
-            for name in ("model", "epochs", "learning_rate", "batch_size", "image_size", "freeze")
-            if getattr(self, name) is not None
-        }
         state: Any = 0 if self.random_state is None else self.random_state
         is_number = isinstance(state, int | np.integer)
         seed = int(state if is_number else check_random_state(state).randint(2**31 - 1))
@@ -168,16 +165,16 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "select": "last",
             "seed": seed,
         }
-        # A search over numpy.arange gives numbers of numpy.
-        options |= {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in (given | dict(self.options or {})).items()
-        }
+        named = {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
+        for name, value in (named | dict(self.options or {})).items():
+            # A search over numpy.arange gives numbers of numpy.
+            options[name] = value.item() if isinstance(value, np.generic) else value
         if self.start is not None:
             from vitkit.jobs.finetune import finetune_run
 
             return finetune_run(self.start, str(table), recipe=self.recipe or "", **options)
-        chosen = self.recipe or suggest_recipe(_sizes(encoded), has_model=bool(self.model))
+        images = open_data(str(table), Splits(val_fraction=0.0, test_fraction=0.0)).splits["train"]
+        chosen = self.recipe or suggest_recipe(sample_sizes(images), has_model=bool(self.model))
         return with_options(recipe(chosen), {"data": str(table), **options})
 
     def _load(self) -> "Predictor":
@@ -202,15 +199,6 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.two_d_array = False
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _sizes(encoded: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Read the sizes (height, width) of images; unreadable ones are left out, and training counts them."""
-    sizes = []
-    for image in encoded:
-        with suppress(DecodeError):
-            sizes.append(header(image).size)
-    return sizes
 
 
 def _paths(images: Any) -> list[Path] | None:

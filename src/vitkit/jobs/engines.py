@@ -102,8 +102,9 @@ def load_ready(
                 )
         refuse_options(record.engine, device, exact)
         return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)
+    from vitkit.runs.checkpoints import load_any
+
     if engine is None or engine == "torch":
-        from vitkit.runs.checkpoints import load_any
         from vitkit.runs.machine import find_device, prepare
 
         place = find_device(device)
@@ -117,7 +118,6 @@ def load_ready(
     refuse_options(engine, device, exact)
     refuse_precision(engine, graph_precision)  # before the weights are read
     from vitkit.engines.serving import serve
-    from vitkit.runs.checkpoints import load_any
 
     loaded = load_any(path, options)
     model = serve(loaded.model, engine, graph_precision, thread_count())

@@ -41,4 +41,3 @@ def test_every_beginning_of_the_order_holds_the_classes_in_their_shares() -> Non
     for count in (10, 20, 50):
         counts = np.bincount(labels[order[:count]], minlength=3)
         assert np.abs(counts - count * np.array([0.6, 0.3, 0.1])).max() <= 1
-    assert (mixed_order(labels, seed=1) != order).any()

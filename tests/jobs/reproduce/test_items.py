@@ -99,7 +99,7 @@ def test_muon_and_sgd_have_sweeps_of_their_own(tmp_path: Path) -> None:
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
         with pytest.raises(VitkitError):
-            base_of(Run(data="digits", model=model), 10, 100, 1.0, tmp_path)
+            base_of(Run(data="digits", model=model), 10, 100, tmp_path)
 
 
 @pytest.mark.parametrize(

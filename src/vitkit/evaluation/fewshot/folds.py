@@ -48,18 +48,17 @@ class Folded:
         return binomial_interval(self.right[self.method], self.images)
 
 
-def mixed_order(labels: Integers, seed: int = 0) -> Integers:
+def mixed_order(labels: Integers) -> Integers:
     """Order images at random, so that every beginning of the order holds the classes in their proportions.
 
     Args:
         labels: `(N,)` class numbers.
-        seed: of the order; the same seed orders the same labels alike.
     """
-    order = np.lexsort((draws(len(labels), seed, _STREAM), labels))  # class by class, each at random
+    order = np.lexsort((draws(len(labels), 0, _STREAM), labels))  # class by class, each at random
     sizes = np.unique(labels, return_counts=True)[1]
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
     spread = (place + 0.5) / np.repeat(sizes, sizes)
-    mixed: Integers = order[np.lexsort((draws(len(labels), seed, _STREAM + 1), spread))]
+    mixed: Integers = order[np.lexsort((draws(len(labels), 0, _STREAM + 1), spread))]
     return mixed
 
 
@@ -68,7 +67,6 @@ def cross_validate(
     labels: Integers,
     classes: int,
     *,
-    seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Folded:
     """Predict every image by classifiers that were fitted without it.
@@ -77,10 +75,9 @@ def cross_validate(
         features: `(N, D)`, finite, N at least 2.
         labels: `(N,)` from 0 to K - 1.
         classes: K.
-        seed: of the folds, over which the images of every class are spread evenly.
         progress: called after each fit with the number of fits done, of `FITS`.
     """
-    order = mixed_order(labels, seed)
+    order = mixed_order(labels)
     # Class after class in turn: images of a class fall into different folds.
     by_class = order[np.argsort(labels[order], kind="stable")]
     fold = np.empty(len(labels), np.int64)

@@ -302,11 +302,9 @@ def advise(
         named = run
     scratch = Option(**{**vars(cost), "run": named}, folded=folded)
     ways = tuple(_option(run, each, place, cache, listener) for run in variants)
-    default = None
+    begin, default = "", None
     if not runs:
         default = measure_starts(Run(data=opened.spec), opened, {}, place, listener)
-    begin = ""
-    if default is not None:
         ways = tuple(
             Option(**vars(candidate.measured), published=candidate.start.name)
             for candidate in default.candidates
@@ -414,9 +412,7 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
     """Probe a start at a size, and measure the cost of fine-tuning it."""
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-    folded = probe_features(
-        run.start, data, run.preprocessing, seconds, device=device, cache=cache, listener=listener
-    )
+    folded = probe_features(run, data, seconds, device=device, cache=cache, listener=listener)
     cost = measure_cost(run, data, _config(run, data), device, listener)
     start = find_start(run.start)
     seen = is_training_data(start.card, run.data)

@@ -19,7 +19,7 @@ from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features,
 from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.listener import Listener
 from vitkit.runs.checkpoints import load_model
-from vitkit.runs.config import StartConfig
+from vitkit.runs.config import Run
 from vitkit.weights.files.cache import cache_folder
 
 MOST_IMAGES = 4_000
@@ -32,21 +32,13 @@ PIXEL_SIDE = 12
 
 
 def probe_features(
-    start: StartConfig,
-    data: ImageData,
-    preprocessing: Preprocessing,
-    seconds: float,
-    *,
-    device: torch.device,
-    cache: bool,
-    listener: Listener,
+    run: Run, data: ImageData, seconds: float, *, device: torch.device, cache: bool, listener: Listener
 ) -> Folded:
     """Probe training images by the features of a frozen start.
 
     Args:
-        start: the weights.
+        run: the fine-tuning of the start; the model is fitted to its image size.
         data: the images.
-        preprocessing: the run's; the model is fitted to its image size.
         seconds: after which no further chunk of images is begun.
         device: where the features are computed.
         cache: whether features are kept in the user's cache folder, and taken from it.
@@ -55,14 +47,15 @@ def probe_features(
     Raises:
         VitkitError: the start cannot be loaded, or too few images can be read.
     """
+    start = run.start
     with listener.progress(f"reading {start.start}"):
         model = load_model(
             start.start,
-            image_size=preprocessing.image_size,
+            image_size=run.preprocessing.image_size,
             num_heads=start.num_heads,
             position_interpolation=start.position_interpolation,
         )
-    extractor = FeatureExtractor(model.to(device), preprocessing, device, batch_size=CHUNK)
+    extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
     stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
     fingerprint = extractor.fingerprint() if stored is not None else ""
 
@@ -92,15 +85,11 @@ def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Folded:
 
 Chunk = tuple[NDArray[np.float32], NDArray[np.bool_]]
 """The rows of the readable images of a chunk, and whether each image is readable."""
+Compute = Callable[[Samples, NDArray[np.int64]], Chunk]
+"""A function of a split and the indices of a chunk in it."""
 
 
-def _probe(
-    data: ImageData,
-    compute: Callable[[Samples, NDArray[np.int64]], Chunk],
-    seconds: float,
-    what: str,
-    listener: Listener,
-) -> Folded:
+def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listener: Listener) -> Folded:
     """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
     samples = data.splits["train"]
     labels = class_numbers(samples.labels)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitkit._version import __version__
 from vitkit.analysis.drawing import cut, save_figure
@@ -27,6 +27,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.bench.contestants import (
     PEERS,
     Contestant,
+    Optimizers,
     TorchPrecision,
     installed_peers,
     peer_contestants,
@@ -37,6 +38,7 @@ from vitkit.jobs.bench.contestants import (
 )
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed, write_records
 from vitkit.jobs.cost import configuration
+from vitkit.jobs.options import require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import Listener, hushed
@@ -126,7 +128,7 @@ def compare(
         tick: called after every step.
     """
     batch, device = len(images), images.device
-    optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
+    optimizers: Optimizers = {}
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
     executed = {c.name: count_executed(c, images[:1]) for c in contestants}
     ceilings = {
@@ -265,8 +267,7 @@ def bench(
     """
     if not models:
         raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
-    if batch_size < 1:
-        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    require_at_least(1, batch_size=batch_size)
     for name, value in (("minutes", minutes), ("memory_gb", memory_gb)):
         if value is not None and not 0 < value < math.inf:
             raise VitkitError(f"{name} is a number above 0, found {value}.")
@@ -279,7 +280,14 @@ def bench(
         for name in models
         for size in read_sizes(str(image_size)) or (None,)
     ]
-    others = _peers(listener) if peers else []
+    others, missing = installed_peers() if peers else ([], [])
+    if missing:
+        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
+        listener.note(
+            f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
+            f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "
+            "with all of them."
+        )
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
     with use_threads(threads), listener.progress("measuring", round(total), unit="seconds") as progress:
@@ -318,24 +326,22 @@ def read_sizes(sizes: str) -> tuple[int, ...]:
     """Read the sizes of images in pixels; empty where each model has its own.
 
     Raises:
-        VitkitError: it is no list and no range of numbers.
+        VitkitError: it is no list of numbers, and no range that has one of the paper's.
     """
     if not sizes:
         return ()
     first, dots, last = sizes.partition("..")
     sides = [first, last] if dots else sizes.split(",")
-    if not all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides):
-        raise VitkitError(f"image_size is pixels a side, as 224 or 64,128,224 or 64..512, found '{sizes}'.")
-    numbers = tuple(map(int, sides))
-    if not dots:
-        return tuple(dict.fromkeys(numbers))
-    within = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[1])
-    if not within:
+    are_numbers = all(side.strip().isascii() and side.strip().isdigit() and int(side) for side in sides)
+    numbers = tuple(dict.fromkeys(map(int, sides))) if are_numbers else ()
+    if dots and numbers:
+        numbers = tuple(size for size in PAPER_SIZES if numbers[0] <= size <= numbers[-1])
+    if not numbers:
         raise VitkitError(
-            f"{sizes} has none of the paper's sizes {', '.join(map(str, PAPER_SIZES))}. Give sizes with "
-            "commas between them."
+            "image_size is pixels a side, as 224 or 64,128,224, or 64..512 for those of the paper's sizes "
+            f"{', '.join(map(str, PAPER_SIZES))} that lie between, found '{sizes}'."
         )
-    return within
+    return numbers
 
 
 def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any]:
@@ -386,7 +392,6 @@ class _Case:
         """Measure speed, latency and memory, if there is the time and the memory."""
         self.tick()
         title = f"{self.model} at {self.config.image_size[0]} pixels, {self.phase}"
-        phase, seconds = self.phase, self.seconds
         needed = self._estimate(1, "float32") * (1 + len(self.peers))
         room = available_memory()
         if room is not None and self.device.type == "cpu" and needed > room:
@@ -402,27 +407,27 @@ class _Case:
         if not batch:
             self.listener.warn(
                 f"{title}: not measured. With one image at a time it would take about "
-                f"{format_duration(least)} of {format_duration(seconds)}: allow more --minutes."
+                f"{format_duration(least)} of {format_duration(self.seconds)}: allow more --minutes."
             )
             return
         try:
             images = self._images(batch)
-            contestants = list(vitkit_contestants(self.config, self.device, phase, self.precisions))
+            contestants = list(vitkit_contestants(self.config, self.device, self.phase, self.precisions))
             for peer in self.peers:
                 try:
-                    contestants += peer_contestants(peer, self.config, images, phase, self.precisions)
+                    contestants += peer_contestants(peer, self.config, images, self.phase, self.precisions)
                 except VitkitError as error:
                     self.listener.warn(str(error))
                 self.tick()
             yield from compare(
-                *(self.model, self.config, phase, contestants, images, self.clock, 0.7 * seconds),
+                *(self.model, self.config, self.phase, contestants, images, self.clock, 0.7 * self.seconds),
                 tick=self.tick,
             )
             ours = [contestant for contestant in contestants if contestant.library == "vitkit"]
-            for contestant in ours if phase == "inference" else ():
+            for contestant in ours if self.phase == "inference" else ():
                 step = step_of(contestant, "inference", images[:1], {})
                 contestant.prepare()
-                times = latency(step, self.device, 0.25 * seconds / len(ours), self.tick)
+                times = latency(step, self.device, 0.25 * self.seconds / len(ours), self.tick)
                 yield Response(**subject(contestant, self.model, self.config), latency=times)
             for contestant in ours:
                 yield self._memory(contestant, batch)
@@ -458,7 +463,7 @@ class _Case:
 
     def _memory(self, contestant: Contestant, batch: int) -> Memory:
         """Measure the memory of a step, and estimate the largest batch as training does before it begins."""
-        optimizers: dict[torch.nn.Module, torch.optim.Optimizer] = {}
+        optimizers: Optimizers = {}
         contestant.prepare()
         # A step that the optimiser's state is there after, which is allocated once.
         step_of(contestant, self.phase, self._images(1), optimizers)()
@@ -493,16 +498,3 @@ class _Case:
             compute = Compute("bfloat16" if precision == "bfloat16" else "float32")
             return training_memory(self.config, images, compute).peak
         return inference_memory(self.config, images).peak
-
-
-def _peers(listener: Listener) -> list[str]:
-    """Return the peers that are installed, and note which are not and how to install them."""
-    there, missing = installed_peers()
-    if missing:
-        packages = " ".join(dict.fromkeys(package for name in missing for package in PEERS[name][1]))
-        listener.note(
-            f"Not installed, so left out: {', '.join(missing)}. Install what you like beside vitkit (pip "
-            f"install {packages}), or run {SCRIPT} in vitkit's repository: it makes an environment "
-            "with all of them."
-        )
-    return there

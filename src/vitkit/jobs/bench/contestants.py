@@ -57,12 +57,11 @@ def subject(contestant: Contestant, model: str, config: ModelConfig) -> dict[str
     return {"model": model, "image_size": config.image_size, **made}
 
 
-def step_of(
-    contestant: Contestant,
-    phase: BenchPhase,
-    images: Tensor,
-    optimizers: dict[nn.Module, torch.optim.Optimizer],
-) -> Step:
+Optimizers: TypeAlias = dict[nn.Module, torch.optim.Optimizer]
+"""The optimiser of each model that has been trained: contestants share models."""
+
+
+def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizers: Optimizers) -> Step:
     """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
 
     A training step is forward, cross-entropy, backward and a fused AdamW.
@@ -71,7 +70,7 @@ def step_of(
         contestant: the model and its way to compute.
         phase: inference or training.
         images: `(B, C, H, W)`, normalised.
-        optimizers: the optimiser of each model that has been trained already: contestants share models.
+        optimizers: those that are there already; a new one is added.
     """
     model = contestant.model
     if phase == "inference":

@@ -124,10 +124,6 @@ class Bench(Result):
         return [*blocks, ABOUT]
 
 
-def _milliseconds(seconds: float | None) -> str:
-    return "not measured" if seconds is None else f"{1e3 * seconds:,.1f} ms"
-
-
 def _share(utilisation: float | None) -> str:
     return "not measured" if utilisation is None else f"{utilisation:.0%}"
 
@@ -143,9 +139,11 @@ SPEEDS: Mapping[str, Callable[[Speed], str]] = {
 }
 LATENCIES: Mapping[str, Callable[[Response], str]] = {
     "latency of one image": lambda response: response.name,
-    "p50": lambda response: _milliseconds(response.latency.p50),
-    "p90": lambda response: _milliseconds(response.latency.p90),
-    "p99": lambda response: _milliseconds(response.latency.p99),
+    "p50": lambda response: f"{1e3 * response.latency.p50:,.1f} ms",
+    "p90": lambda response: f"{1e3 * response.latency.p90:,.1f} ms",
+    "p99": lambda response: (
+        "not measured" if response.latency.p99 is None else f"{1e3 * response.latency.p99:,.1f} ms"
+    ),
     "calls": lambda response: f"{response.latency.calls:,}",
 }
 MEMORIES: Mapping[str, Callable[[Memory], str]] = {

@@ -29,8 +29,6 @@ class Base:
     num_classes: int
     num_images: int
     """Training images."""
-    tested: float
-    """Ratio of the images that a finished run is evaluated on to the validation images."""
     folder: Path
     """The study's folder, absolute: arms may begin from others."""
 
@@ -40,7 +38,7 @@ class Base:
         return vit_config(self.run.model, self.num_classes, self.run.preprocessing.image_size)
 
 
-def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: Path) -> Base:
+def base_of(run: Run, num_classes: int, num_images: int, folder: Path) -> Base:
     """Make the base of a study from a run of a plain ViT; the other arguments are the fields of `Base`.
 
     Raises:
@@ -52,7 +50,7 @@ def base_of(run: Run, num_classes: int, num_images: int, tested: float, folder: 
             f"The base of a study is a plain ViT, which the arms change, found {run.model}: give a --recipe "
             "with a ViT such as ViT-64x4x4/4."
         )
-    return Base(replace(run, model=named(shape)), num_classes, num_images, tested, folder)
+    return Base(replace(run, model=named(shape)), num_classes, num_images, folder)
 
 
 @dataclass(frozen=True)
@@ -231,8 +229,7 @@ def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...
 def data_size_regularised(base: Base) -> Design:
     """Make Figure 3: families on three sizes of data, with a search over regularisation by validation."""
     families = _families(base)
-    deeper = replace(base.shape, depth=2 * base.shape.depth)
-    large = replace(base.run, model=named(deeper))
+    large = replace(base.run, model=named(replace(base.shape, depth=2 * base.shape.depth)))
     families["large"] = (f"larger ViT, {large.model}", large)
     variants = []
     for variant in _on_subsets(families, SUBSETS_3):
@@ -461,11 +458,10 @@ def axial(base: Base) -> Design:
     shape = base.shape
     coarse = replace(shape, patch_size=(2 * shape.patch_size[0], 2 * shape.patch_size[1]))
     variants = []
-    for prefix, label in (("", "ViT"), ("Axial-", "Axial-ViT")):
+    for kind, prefix, label in (("vit", "", "ViT"), ("axial", "Axial-", "Axial-ViT")):
         for name, model in (("fine", shape), ("coarse", coarse)):
             run = replace(base.run, model=f"{prefix}{named(model)}")
             cost = flops(run, base.num_classes) / 1e6
-            kind = "axial" if prefix else "vit"
             variants.append(Variant(f"{kind}-{name}", f"{label}, {run.model}", run, label, cost))
     claims = (
         Claim("With small patches Axial-ViT is ahead of ViT", ("axial-fine",), ("vit-fine",)),

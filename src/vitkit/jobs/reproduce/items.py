@@ -1,7 +1,7 @@
 """List the figures and tables of the paper that can be reproduced, with their needs and conclusions.
 
-An item has a design, whose arms are trained here, or `page.py` collects the results of other verbs for
-it.
+An item has a design, whose arms are trained here, or a function in `page.COLLECTORS` that collects the
+results of other verbs.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,6 +30,7 @@ class Item:
     paper: tuple[PaperTable, ...] = ()
     """The paper's numbers; none where it shows a curve without numbers."""
     design: Callable[[Base], Design] | None = None
+    """The arms that are trained here; None for an item of `page.COLLECTORS`."""
     seeds: int = 3
     needs_start: bool = False
     """Whether it is about a given checkpoint."""
@@ -63,19 +64,14 @@ VTAB = Item(
 )
 
 
-def _attention(
-    title: str, conclusion: str, at_paper_size: str, *setting: tuple[str, str], needs: str = TRAINED_MODEL
-) -> Item:
-    """Describe a figure that is drawn from a trained model."""
-    here = "about a minute"
-    return Item(title, conclusion, at_paper_size, setting, needs=needs, here=here, needs_start=True)
-
-
-ATTENTION = _attention(
+ATTENTION = Item(
     "Figure 6: attention from the class token to the image",
     "The model attends to the parts of the image that matter for its class.",
     "one trained ViT-L/16; then a minute",
-    ("model", "ViT-L/16"),
+    (("model", "ViT-L/16"),),
+    needs=TRAINED_MODEL,
+    here="about a minute",
+    needs_start=True,
 )
 
 ITEMS: Mapping[ItemName, Item] = {
@@ -130,13 +126,13 @@ ITEMS: Mapping[ItemName, Item] = {
         designs.matched_compute,
     ),
     "fig6": ATTENTION,
-    "fig7": _attention(
-        "Figure 7: filters, position embeddings and attention distance",
-        "The filters look like a basis of the fine structure of a patch; near patches have "
+    "fig7": replace(
+        ATTENTION,
+        title="Figure 7: filters, position embeddings and attention distance",
+        conclusion="The filters look like a basis of the fine structure of a patch; near patches have "
         "similar position embeddings; some heads attend globally already in the lowest layers.",
-        "trained ViT-L/32 and ViT-L/16; then a minute",
-        ("model", "ViT-L/32, ViT-L/16"),
-        ("images for the distance", "128"),
+        at_paper_size="trained ViT-L/32 and ViT-L/16; then a minute",
+        setting=(("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
     ),
     "fig8": Item(
         "Figure 8 (D.2): scaling dimensions of the ViT",
@@ -153,20 +149,22 @@ ITEMS: Mapping[ItemName, Item] = {
         (("learning rates", "3e-4 and 8e-4"), *PRETRAINED),
         design=designs.heads,
     ),
-    "fig10": _attention(
-        "Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
-        "Neighbouring patches have similar position embeddings; the pattern depends on the "
+    "fig10": replace(
+        ATTENTION,
+        title="Figure 10 (D.4): position embeddings of models trained with other hyper-parameters",
+        conclusion="Neighbouring patches have similar position embeddings; the pattern depends on the "
         "hyper-parameters of the training.",
-        "several trained models; then a minute",
-        ("settings", "learning rate, weight decay, epochs"),
+        at_paper_size="several trained models; then a minute",
+        setting=(("settings", "learning rate, weight decay, epochs"),),
         needs="trained models, one for each setting (--start A B C)",
     ),
-    "fig11": _attention(
-        "Figure 11 (D.7): size of the attended area by head and depth",
-        "Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are so local.",
-        "trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
-        ("model", "ViT-L/16, R50x1+ViT-L/16"),
-        ("images", "128, 224 pixels wide"),
+    "fig11": replace(
+        ATTENTION,
+        title="Figure 11 (D.7): size of the attended area by head and depth",
+        conclusion="Some heads of the lowest layers attend to most of the image; in a hybrid fewer heads are "
+        "so local.",
+        at_paper_size="trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
+        setting=(("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",

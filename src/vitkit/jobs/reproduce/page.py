@@ -1,7 +1,5 @@
 """Judge the paper's conclusions by the arms of a study, or collect the results of other verbs, and show them
 beside the paper's numbers.
-
-`COLLECTORS` has the function of each item of `items.py` that trains no arms.
 """
 
 import base64
@@ -431,16 +429,9 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     """Count the compute of every row of Table 6."""
     counted = Table6(tuple(count_table6()))
-    table, _ = counted.blocks()
-    rows = counted.rows
-    worst = max(rows, key=lambda row: abs(row.ratio - 1))
-    sentence = (
-        f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
-        f"paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs). The accuracies need "
-        "JFT-300M, and are not measured here."
-    )
-    part = ("Compute, counted here and printed there", (table,))
-    return Collected((sentence,), (part,), [to_json(row) for row in rows])
+    sentence = f"{counted.summary()} The accuracies need JFT-300M, and are not measured here."
+    part = ("Compute, counted here and printed there", counted.blocks()[:1])
+    return Collected((sentence,), (part,), counted.to_json())
 
 
 SHOTS = (5, 10)
@@ -453,8 +444,10 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
     Args:
         options: of the study.
         data: the images with labels.
-        models: run folders by the labels of their arms.
+        models: run folders by the labels of their arms; without any, nothing is measured.
     """
+    if not models:
+        return Collected((), (), None)
     starts = tuple(str(path) for path in models.values())
     measured = fewshot(
         starts,

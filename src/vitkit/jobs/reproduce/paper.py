@@ -11,7 +11,7 @@ from statistics import fmean
 from vitkit.data.layouts.vtab_tasks import GROUPS, vtab_task
 from vitkit.jobs.cost import TABLE_6
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
-from vitkit.result import Number, Table
+from vitkit.result import Cell, Number, Table
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class PaperTable:
 
     def table(self) -> Table:
         """Lay the numbers out for a page."""
-        rows = [(name, *map(self._cell, values)) for name, values in self.rows.items()]
-        return Table(self.headings, tuple(rows))
 
-    def _cell(self, value: float | None) -> str | Number:
-        return "" if value is None else Number(f"{value:,.{self.digits}f}", value)
+        def cell(value: float | None) -> Cell:
+            return "" if value is None else Number(f"{value:,.{self.digits}f}", value)
+
+        return Table(self.headings, tuple((name, *map(cell, values)) for name, values in self.rows.items()))
 
 
 TABLE_2 = PaperTable(

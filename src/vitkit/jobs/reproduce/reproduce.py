@@ -229,10 +229,9 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
-        few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else None
+        few_shot = collect_few_shot(options, base.run.data, pretrained)
         with listener.progress("comparing the arms"):
-            compared = _compare(folder, base, design, study.arms, completed, length.speed)
-            tested, findings, rows = compared
+            tested, findings, rows = _compare(folder, base, design, study.arms, completed, length.speed)
             result = Reproduction(
                 folder,
                 item.title,
@@ -244,10 +243,9 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
                 tested.split,
                 seeds,
                 _setting(base, design, length),
-                collected=None if few_shot is None else few_shot.numbers,
+                collected=few_shot.numbers,
             )
-            parts = study_parts(result, design, tested, item.timed)
-            parts += () if few_shot is None else few_shot.parts
+            parts = [*study_parts(result, design, tested, item.timed), *few_shot.parts]
             return keep(result, item, parts, run_pages(folder, study.arms), command)
 
 
@@ -291,11 +289,8 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path) -> tuple[Ba
             f"Arms are compared on test images, and {run.data} has none: give it a test split, or a --recipe "
             "that cuts one."
         )
-    # Every run ends with an evaluation on all of these images, which takes `tested` times a validation.
-    validated = len(data.splits.get("val", data.splits.get("test", ())))
-    tested = sum(len(data.splits.get(split, ())) for split in ("val", "test")) / validated
     make_base = Base if item.needs_start else base_of  # only a base without a start must be a plain ViT
-    base = make_base(run, len(data.class_names), len(data.splits["train"]), tested, folder)
+    base = make_base(run, len(data.class_names), len(data.splits["train"]), folder)
     design = item.design(base)
     names = [variant.name for variant in design.variants]
     for name in options.only:
@@ -386,9 +381,12 @@ def _measure(
     paces = measure_paces({variant.name: variant.run for variant in design.variants}, options, opened)
     batch = design.variants[0].run.training.batch_size
     speed = {name: batch / pace.step for name, pace in paces.items()}
+    # Every run ends with an evaluation on these images, which takes `tested` times a validation.
+    val, test = (len(opened.images.splits.get(split, ())) for split in ("val", "test"))
+    tested = (val + test) / (val or test)
     # The seconds of a run of each arm beside its steps.
     beside = {
-        variant.name: (_validations(variant.run) + base.tested) * paces[variant.name].validation + FINISHING
+        variant.name: (_validations(variant.run) + tested) * paces[variant.name].validation + FINISHING
         for variant in design.variants
     }
     steps = options.steps

@@ -66,7 +66,7 @@ EXPLAINED = (
     "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
     "that was measured before the study began.",
 )
-"""What the page says of the arms and their differences."""
+"""The sentences of the page on the arms and their differences."""
 
 
 @dataclass(frozen=True, repr=False)
