@@ -1,24 +1,14 @@
 """`vitkit advise`: what starts tell of images and what they cost, before anyone waits for a run."""
 
 import shlex
-from dataclasses import dataclass
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb
-from vitkit.cli.verb_options import JSON, describe
+from vitkit.cli.verb_options import JSON, Option
 
-
-@dataclass(kw_only=True)
-class Going:
-    """The option of following the advice."""
-
-    go: bool = False
-    """train as advised."""
-
-
+GO = Option("--go", "go", "", "train as advised.", False)
 FOLLOW = Verb("advise", "vitkit.jobs.advice.advise", "follow")
-OF_GO = (*describe(Going), *FOLLOW.only("out"))
-VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", *OF_GO, JSON)
+VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", GO, *FOLLOW.only("out"), JSON)
 
 
 def main(arguments: list[str]) -> None:

@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_models
-from vitkit.cli.options import call, importing, parse_given
-from vitkit.cli.verb_options import JSON, Option, describe
-from vitkit.jobs.functions import read_signature
+from vitkit.cli.options import Verb, importing
+from vitkit.cli.verb_options import JSON, Option
 
-SIGNATURE = read_signature("vitkit.jobs.bench.bench", "bench")
 OUT = Option(
     "--out",
     "out",
@@ -18,16 +15,15 @@ OUT = Option(
     "folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG.",
     None,
 )
-OPTIONS = (*describe(SIGNATURE, without=("into",)), OUT, JSON)
+VERB = Verb("bench", "vitkit.jobs.bench.bench", "bench", OUT, JSON, without=("into",))
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    given = parse_given(SIGNATURE, OPTIONS, arguments, "bench")
+    given = VERB.parse(arguments)
     models, out, as_json = given.get("models", ()), given.get("out"), given.get("json")
-    require_models(models)
     with importing():
-        from vitkit.jobs.bench.bench import bench, describe_machine, keep
+        from vitkit.jobs.bench.bench import describe_machine, keep
         from vitkit.jobs.bench.records import Bench
         from vitkit.runs.destination import make_folder, require_folder
         from vitkit.runs.machine import find_device
@@ -40,7 +36,7 @@ def main(arguments: list[str]) -> None:
     records: list[Any] = []
     is_complete = False
     try:
-        call(bench, {**given, "into": records}, OPTIONS)
+        VERB.call({**given, "into": records})
         is_complete = True
     finally:
         measured = Bench(machine, tuple(records))

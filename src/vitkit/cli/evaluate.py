@@ -15,7 +15,6 @@ from vitkit.world import world_of_environment
 if TYPE_CHECKING:
     from vitkit.evaluation.protocols import ProtocolResult
     from vitkit.jobs.evaluate import Evaluation
-    from vitkit.result import Table
 
 ROWS_SHOWN = 40
 """Rows of a task's table that are printed."""
@@ -77,7 +76,12 @@ def _print(evaluation: "Evaluation") -> None:
     console.out.print(f"[bold]{escape(figure)}[/]{escape(rest)}")
     details = evaluation.answering.details(evaluation.result)
     if details is not None:
-        _print_details(details)
+        cells = enumerate(zip(*details.rows, strict=True))
+        text = [number for number, column in cells if str in map(type, column)]
+        console.print_table(details.headings, details.rows[:ROWS_SHOWN], text=text)
+        if len(details.rows) > ROWS_SHOWN:
+            left = len(details.rows) - ROWS_SHOWN
+            console.out.print(f"... and {left:,} more; --json and the report have all.")
     console.print_rejects(evaluation.rejects, "count for nothing")
 
 
@@ -103,11 +107,3 @@ def _print_protocol(result: "ProtocolResult") -> None:
         ((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst),
     )
     console.print_next("the same command with --json   (every class)")
-
-
-def _print_details(details: "Table") -> None:
-    """Print the first rows of a task's table."""
-    text = [number for number, cells in enumerate(zip(*details.rows, strict=True)) if str in map(type, cells)]
-    console.print_table(details.headings, details.rows[:ROWS_SHOWN], text=text)
-    if len(details.rows) > ROWS_SHOWN:
-        console.out.print(f"... and {len(details.rows) - ROWS_SHOWN:,} more; --json and the report have all.")

@@ -14,9 +14,7 @@ LIST = Option(
     "paper's size.",
     default=False,
 )
-VERB = Verb(
-    "reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON, without=("command",)
-)
+VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON)
 
 
 def main(arguments: list[str]) -> None:
@@ -62,16 +60,9 @@ def _print_list(as_json: bool) -> None:
         from vitkit.jobs.reproduce.items import ITEMS
 
     if as_json:
+        shown = ("title", "conclusion", "needs", "here", "at_paper_size")
         listed = [
-            {
-                "item": name,
-                "title": item.title,
-                "conclusion": item.conclusion,
-                "needs": item.needs,
-                "here": item.here,
-                "at_paper_size": item.at_paper_size,
-            }
-            for name, item in ITEMS.items()
+            {"item": name, **{key: getattr(item, key) for key in shown}} for name, item in ITEMS.items()
         ]
         console.print_json({"items": listed})
         return

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitkit.cli import console, streams
 from vitkit.cli.checks import require_checkpoints, require_images
@@ -30,9 +30,6 @@ from vitkit.listener import hushed
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, new_model_config, with_options, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
-
-if TYPE_CHECKING:
-    from vitkit.jobs.study.pretraining import Helped
 
 FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
@@ -101,10 +98,13 @@ def run_verb(arguments: list[str], verb: str) -> None:
         else:
             folder = finetune(**own, ask=_allows, **options)
     if given.get("dry_run"):
-        fetches = [] if start or verb != "finetune" or "download" in given else ["--yes"]
-        _print_command([*typed, *fetches])
+        again = [argument for argument in typed if argument != "--dry-run"]
+        again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
+        console.print_lines("", "Nothing was trained, fetched or written. To do it:")
+        console.print_lines(f"         {shlex.join(again)}")
     elif folder.study is not None:
-        _print_comparison(folder.study)
+        console.print_lines("")
+        console.print_result(folder.study, False)
     elif kind_of(folder).kind == "series":
         _print_series(folder)
     else:
@@ -167,27 +167,6 @@ def _allows(question: str) -> bool:
         return False
     console.err.print(question, end="", markup=False, soft_wrap=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _print_comparison(helped: "Helped") -> None:
-    """Print whether pre-training helped."""
-    from vitkit.jobs.study.pretraining import WITH
-    from vitkit.jobs.study.study import arm_table
-
-    table = arm_table(helped.comparison)
-    console.print_lines("")
-    console.print_table(table.headings, table.rows)
-    console.print_lines("", *helped.answers())
-    console.print_next(
-        f"open {helped.folder / 'report.html'} in a browser",
-        f"vitkit predict {shlex.quote(str(helped.folder / WITH))} IMAGE_OR_FOLDER",
-    )
-
-
-def _print_command(typed: list[str]) -> None:
-    """Print that a dry run did nothing, and the command that trains."""
-    command = shlex.join(argument for argument in typed if argument != "--dry-run")
-    console.print_lines("", "Nothing was trained, fetched or written. To do it:", f"         {command}")
 
 
 def _print_run(folder: Path) -> None:

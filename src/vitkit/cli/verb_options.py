@@ -180,7 +180,7 @@ def describe(
                 parameters.append((name, hint, parameter.default, has_place))
     options: list[Option] = []
     for name, hint, value, has_place in parameters:
-        if hint is Listener or name in without:
+        if hint is Listener or name in (*without, "command"):  # the line itself is the command
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)

@@ -6,7 +6,6 @@ OUT/result.json   the result, OUT/report.html the same beside the paper's number
 """
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,10 +101,6 @@ class Reproduction(StudyResult):
     def blocks(self) -> Sequence[Block]:
         """Return the paper's conclusion, and whether it holds here."""
         return (self.item.title, f"The paper: {self.item.conclusion}", "", *self.answer.answer)
-
-    def following(self) -> Sequence[str]:
-        """Name the page."""
-        return (f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser",)
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""

@@ -8,6 +8,7 @@ OUT/vtab.json, .csv, .html   the result
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,8 +118,17 @@ class Vtab(Result):
         return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the tasks beside the paper's numbers."""
-        return (score_table(self),)
+        """Return the table of the tasks beside the paper's numbers, and what a reader of it should know."""
+        return (score_table(self), "The last columns are the ViTs of the paper's Table 9.", *remarks(self))
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and that of the task with the most mistakes."""
+        worst = min(self.tasks, key=lambda score: score.accuracy)
+        page, whole = Path(worst.run, "report.html"), Path(worst.run).parents[1] / "vtab.html"
+        return (
+            f"open {shlex.quote(str(whole))} in a browser",
+            f"open {shlex.quote(str(page))} in a browser: {worst.folder} has the most mistakes",
+        )
 
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
@@ -134,7 +144,7 @@ class Vtab(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        means = {name: self.mean(group) for name, group in ROWS}
+        means = {group or "all": self.mean(group) for group in (*GROUPS, None)}
         return {
             **config.to_json(self),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
@@ -143,21 +153,14 @@ class Vtab(Result):
 
     def table(self) -> Iterator[tuple[str, str, TaskScore | Mean, tuple[float, ...]]]:
         """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
-        for group in GROUPS:
+        for group in (*GROUPS, None):
             for score in self.tasks:
                 task = vtab_task(score.folder)
                 if task.group == group:
                     yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
             mean = self.mean(group)
             if mean is not None:
-                yield group, mean_name(mean, group), mean, self.paper_mean(group)
-        overall = self.mean()
-        if overall is not None:
-            yield "all", mean_name(overall), overall, self.paper_mean()
-
-
-ROWS: tuple[tuple[str, Group | None], ...] = (*((group, group) for group in GROUPS), ("all", None))
-"""The names of the means."""
+                yield group or "all", mean_name(mean, group), mean, self.paper_mean(group)
 
 
 def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
@@ -423,11 +426,13 @@ def vtab(
         "rates": list(tried) if sweep else None,
         "weights_of_start": weights,
     }
-    with new_study(KIND, command, described, ()).claim(vtab_folder(start, out)) as folder:
+    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
+    place = Path("runs") / f"vtab-{name}" if out is None else Path(out)
+    with new_study(KIND, command, described, ()).claim(place) as folder:
         scores = []
         for number, (task, arm, hashes) in enumerate(zip(there.tasks, arms, listings, strict=True), start=1):
-            place = f"task {number} of {len(arms)}, {task.folder}"
-            scores.append(complete_task(task, arm, hashes, folder, place, options))
+            which = f"task {number} of {len(arms)}, {task.folder}"
+            scores.append(complete_task(task, arm, hashes, folder, which, options))
         result = Vtab(
             start=absolute_start(str(start)),
             root=absolute_spec(str(root)),
@@ -439,14 +444,6 @@ def vtab(
         )
         write_result(folder, result)
     return result
-
-
-def vtab_folder(start: StrPath, out: StrPath | None) -> Path:
-    """Return the folder of the runs and the result."""
-    if out is not None:
-        return Path(out)
-    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
-    return Path("runs") / f"vtab-{name}"
 
 
 def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
