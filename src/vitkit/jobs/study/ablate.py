@@ -254,7 +254,7 @@ def make_arms(
         run = with_options(base, settings)
         if any(_is_same(run, arm.run) for arm in arms):
             continue
-        label = _describe(run, settings) or "the base"
+        label = ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings) or "the base"
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
@@ -382,11 +382,6 @@ def _level(base: Run, option: str, settings: Settings) -> str:
     run = with_options(base, settings)
     joined = [f"{name} {_shown(_value(run, name))}" for name in settings if name != option]
     return ", ".join([_shown(_value(run, option)), *joined])
-
-
-def _describe(run: Run, settings: Settings) -> str:
-    """Name the options of settings with their values: "optimizer sgd, weight_decay 0"."""
-    return ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings)
 
 
 def _shown(value: Any) -> str:

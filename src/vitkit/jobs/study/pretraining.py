@@ -122,9 +122,12 @@ def compare_pretraining(run: Run, options: ThenOptions, out: Path | None, machin
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
     folders = numbered_folders(run, opened.images.name, ENDING)
-
     tuning = fine_tune_without(run, options, opened, listener)
-    where = out if out is not None else next(folder for folder in folders if _is_free(folder, command))
+    where = out or next(
+        folder  # that is new, or holds the study that the same command began
+        for folder in folders
+        if not folder.is_dir() or ((folder / RECORD).exists() and read_study(folder).command == command)
+    )
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, opened, machine)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
@@ -150,13 +153,6 @@ def compare_pretraining(run: Run, options: ThenOptions, out: Path | None, machin
         _write(helped, (*study.arms, arm), command)
     listener.show([("report", [str(folder / "report.html")])])
     return helped
-
-
-def _is_free(folder: Path, command: str) -> bool:
-    """Whether a folder below `runs/` is new, or holds the study that the same command began."""
-    if not folder.is_dir():
-        return True
-    return (folder / RECORD).exists() and read_study(folder).command == command
 
 
 def _recorded_steps(folder: Path) -> int | None:

@@ -64,12 +64,12 @@ from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize, without_places
 
-AXES: dict[Axis, tuple[str, str, str]] = {
-    "data": ("training images", "as many images", "images"),
-    "steps": ("steps", "as many steps", "steps"),
-    "size": ("FLOPs of training", "the FLOPs, in a larger model,", "FLOPs"),
+AXES: dict[Axis, tuple[str, str]] = {
+    "data": ("training images", "as many images"),
+    "steps": ("steps", "as many steps"),
+    "size": ("FLOPs of training", "the FLOPs, in a larger model,"),
 }
-"""For each axis its label, the noun of "three times ...", and its unit."""
+"""For each axis its label, and the noun of "three times ..."."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Scale(StudyResult):
 
 def conclusions(result: Scale) -> list[str]:
     """Conclude from the held-out point, and from the extrapolation or the objection to it."""
-    label, more, _ = AXES[result.along]
+    label, more = AXES[result.along]
     metric = result.metric.replace("_", " ")
     low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
     sentences = [
