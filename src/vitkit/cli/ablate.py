@@ -11,9 +11,8 @@ from vitkit.cli.verb_options import JSON, PLAN, Option
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
 
-VERB = Verb(
-    "ablate", "vitkit.jobs.study.ablate", "ablate", PLAN, JSON, without=("command",), by_name=("vary",)
-)
+JOB = ("ablate", "vitkit.jobs.study.ablate", "ablate")
+VERB = Verb(*JOB, *Verb(*JOB).only("vary"), PLAN, JSON, without=("vary",))  # by name, beside the recipe
 
 
 def main(arguments: list[str]) -> None:

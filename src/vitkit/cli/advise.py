@@ -6,9 +6,9 @@ from vitkit.cli import console
 from vitkit.cli.options import Verb
 from vitkit.cli.verb_options import JSON, Option
 
+GO = Option("--go", "go", "", "train as advised.", False)
 FOLLOW = Verb("advise", "vitkit.jobs.advice.advise", "follow")
-OF_GO = (Option("--go", "go", text="train as advised.", default=False), *FOLLOW.only("out"))
-VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", *OF_GO, JSON)
+VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", GO, *FOLLOW.only("out"), JSON)
 
 
 def main(arguments: list[str]) -> None:

@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from vitkit.cli.help import ASKING
@@ -67,7 +68,16 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
 
 def _bash(verbs: Mapping[str, Sequence[Option]]) -> str:
     """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
-    cases, choices = _cases(verbs)
+    cases = "\n".join(
+        f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
+        for verb, options in verbs.items()
+    )
+    choices = "\n".join(
+        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
+        for verb, options in verbs.items()
+        for option in options
+        if option.choices
+    )
     return f"""\
 _vitkit() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
@@ -94,21 +104,6 @@ complete -o default -F _vitkit vitkit
 """
 
 
-def _cases(verbs: Mapping[str, Sequence[Option]]) -> tuple[str, str]:
-    """Write the cases of a shell that choose the options of a verb, and the choices of an option."""
-    of_verbs = [
-        f'        {verb}) words="{" ".join([*_names(options), *ASKING[1:]])}" ;;'
-        for verb, options in verbs.items()
-    ]
-    of_options = [
-        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
-        for verb, options in verbs.items()
-        for option in options
-        if option.choices
-    ]
-    return "\n".join(of_verbs), "\n".join(of_options)
-
-
 def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -> str:
     """Write the script for fish: a line for each verb and each option, with what it is for."""
     lines = []
@@ -123,10 +118,6 @@ def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[;:]\s", option.text, maxsplit=1)[0].rstrip(".")
             lines.append(f"{line} -d {_quoted(text)}")
     return "\n".join([*lines, ""])
-
-
-def _names(options: Sequence[Option]) -> list[str]:
-    return [name for option in options for name in option.names]
 
 
 def _quoted(text: str) -> str:

@@ -44,7 +44,8 @@ def write_help(
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
     description = page.description or summary_of(command)
-    parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), _paragraphs(description)]
+    paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", description)))
+    parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), paragraphs]
     if positional:
         parts.append("\n".join(_entry(option, everything) for option in positional))
     if everything:
@@ -75,10 +76,6 @@ def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
     if len(options) > len(parts):
         parts.append("[OPTIONS]")
     return f"vitkit {verb} {page.usage or ' '.join(parts)}".rstrip()
-
-
-def _paragraphs(text: str) -> str:
-    return "\n\n".join(_wrapped(paragraph) for paragraph in re.split(r"\n\s*\n", text))
 
 
 def _wrapped(text: str, later: str = "") -> str:

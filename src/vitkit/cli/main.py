@@ -92,22 +92,12 @@ def run(arguments: list[str]) -> int:
     With --json among the arguments, a command that fails also prints an object with `error` and `exit_code`
     as the last line of standard output: not the only one, for `predict` prints a line for each image before.
     """
-    if "--json" not in arguments:
-        return _run(arguments, _failed)
 
     def failed(message: str, code: int = 1) -> int:
+        """Print what went wrong; return the exit code."""
         _failed(message, code)
-        return _failed_json(message, code)
+        return _failed_json(message, code) if "--json" in arguments else code
 
-    try:
-        return _run(arguments, failed)
-    except BaseException as error:  # a bug, which keeps its traceback
-        _failed_json(f"{type(error).__name__}: {error}", 1)
-        raise
-
-
-def _run(arguments: list[str], failed: Callable[..., int]) -> int:
-    """Run a command; `failed(message, code=1)` prints what went wrong and returns the exit code."""
     try:
         with in_shell():
             code = _command(arguments, failed)
@@ -134,10 +124,13 @@ def _run(arguments: list[str], failed: Callable[..., int]) -> int:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # then work was under way
         advice = "What was finished before is kept: correct" if full else "Correct"
         return failed(f"{place}{error.strerror or error}. {advice} this, then run the same command again.")
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+    except BaseException as error:
+        said = str(error) if isinstance(error, RuntimeError) else ""
+        if "can't allocate memory" in said or "out of memory" in said:
             return failed(MEMORY)
-        raise
+        if "--json" in arguments:
+            _failed_json(f"{type(error).__name__}: {error}", 1)
+        raise  # a bug, which keeps its traceback
 
 
 def _command(arguments: list[str], failed: Callable[..., int]) -> int:

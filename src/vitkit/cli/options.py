@@ -36,22 +36,14 @@ class Verb:
             misspelt option.
         own: options that the verb itself reads.
         without: parameters that are no options.
-        by_name: parameters that are given by name alone, although in Python also by position.
     """
 
     def __init__(
-        self,
-        name: str,
-        module: str,
-        function: str,
-        *own: Option,
-        without: Sequence[str] = (),
-        by_name: Sequence[str] = (),
+        self, name: str, module: str, function: str, *own: Option, without: Sequence[str] = ()
     ) -> None:
         self.name, self.module, self.function = name, module, function
         self.signature = read_signature(module, function)
-        described = describe(self.signature, without=(*without, *by_name))
-        self.options = (*described, *self.only(*by_name), *own)
+        self.options = (*describe(self.signature, without=without), *own)
 
     def main(self, arguments: list[str]) -> None:
         """Parse the command line, call the job, and print its result."""
@@ -95,9 +87,7 @@ class Verb:
         """Refuse weights, models and images that are not there, and a place to write that is taken."""
         require_checkpoints(*self._weights(given))
         require_models(given.get("models", ()))
-        if any(
-            option.is_positional and option.is_required and option.field == "out" for option in self.options
-        ):
+        if any(option.name == "OUT" and option.is_required for option in self.options):
             refuse_taken(Path(given["out"]))
         require_images(*(given.get(option.path) for option in self.options if option.names_images))
         return given
@@ -168,11 +158,6 @@ def require_first(arguments: Sequence[str], question: str) -> None:
     """
     if not {*ASKING} & {*arguments} and (not arguments or arguments[0].startswith("-")):
         raise VitkitError(question)
-
-
-def with_defaults(given: Mapping[str, Any], options: Sequence[Option]) -> dict[str, Any]:
-    """Return the values that are given, and the defaults of the options that are left out."""
-    return {option.path: option.default for option in options} | dict(given)
 
 
 def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:

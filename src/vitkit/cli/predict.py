@@ -3,14 +3,14 @@
 import base64
 import os
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from vitkit.cli import console
-from vitkit.cli.options import Verb, read_names, with_defaults
-from vitkit.cli.verb_options import describe
+from vitkit.cli.options import Verb, read_names
+from vitkit.cli.verb_options import JSON, Option
 from vitkit.errors import VitkitError
 from vitkit.text import pluralize, visible
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
-@dataclass(kw_only=True)
-class Forms:
-    """The forms in which predictions are printed."""
-
-    json: bool = False
-    """one line of JSON for each image; image_base64 holds a name that is not UTF-8."""
-    csv: bool = False
-    """one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason
-    where an image cannot be read."""
-
-
+FORMS = (
+    replace(JSON, text="one line of JSON for each image; image_base64 holds a name that is not UTF-8."),
+    Option(
+        "--csv",
+        "csv",
+        "",
+        "one line of CSV for each image: path, class, probability, then the next ones of --top, and the "
+        "reason where an image cannot be read.",
+        False,
+    ),
+)
 FILES = Verb("predict", "vitkit.jobs.predict", "predict_to_files")
 OF_FILES = FILES.only("out", "on", "processes")
-VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *OF_FILES, *describe(Forms))
+VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *OF_FILES, *FORMS)
 
 
 def main(arguments: list[str]) -> None:
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     if "out" in given:
         _print_files(given["out"], *FILES.call(given))
         return
-    top = with_defaults(given, VERB.options)["top"]
+    top = given.get("top", next(option.default for option in VERB.options if option.path == "top"))
     headings, rows = ["image"], []
     count = failures = 0
     # Closed at once, so that no bar stays on the terminal when the reader of the output has gone.

@@ -14,9 +14,7 @@ LIST = Option(
     "paper's size.",
     default=False,
 )
-VERB = Verb(
-    "reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON, without=("command",)
-)
+VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON)
 
 
 def main(arguments: list[str]) -> None:
@@ -34,8 +32,6 @@ def main(arguments: list[str]) -> None:
     as_json = bool(given.get("json"))
     if not given.get("plan"):
         reproduction = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
-        if not as_json:  # below the facts that are shown as it works
-            console.print_lines("")
         console.print_result(reproduction, as_json)
         return
     with importing():

@@ -14,7 +14,7 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.runs.config import Run
 
-VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", PLAN, JSON, without=("command",))
+VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", PLAN, JSON)
 
 
 def main(arguments: list[str]) -> None:

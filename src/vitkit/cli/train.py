@@ -98,8 +98,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
         else:
             folder = finetune(**own, ask=_allows, **options)
     if given.get("dry_run"):
-        fetches = [] if start or verb != "finetune" or "download" in given else ["--yes"]
-        _print_command([*typed, *fetches])
+        again = [argument for argument in typed if argument != "--dry-run"]
+        again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
+        console.print_lines("", "Nothing was trained, fetched or written. To do it:")
+        console.print_lines(f"         {shlex.join(again)}")
     elif folder.study is not None:
         console.print_result(folder.study, as_json=False)
     elif kind_of(folder).kind == "series":
@@ -164,12 +166,6 @@ def _allows(question: str) -> bool:
         return False
     console.err.print(question, end="", markup=False, soft_wrap=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _print_command(typed: list[str]) -> None:
-    """Print that a dry run did nothing, and the command that trains."""
-    command = shlex.join(argument for argument in typed if argument != "--dry-run")
-    console.print_lines("", "Nothing was trained, fetched or written. To do it:", f"         {command}")
 
 
 def _print_run(folder: Path) -> None:

@@ -23,41 +23,31 @@ REQUIRED = inspect.Parameter.empty
 ANY_NUMBER = 10**6
 """More values than any list has."""
 
-VALUES = {
-    "against": "LIBRARY",
-    "budget": "TIME",
-    "calibration": "DATA",
-    "checkpoints": "CHECKPOINT",
-    "data": "DATA",
-    "device": "DEVICE",
-    "first": "FIRST",
-    "folder": "FOLDER",
-    "group": "PATTERN",
-    "image_size": "SIZES",
-    "images": "IMAGE",
-    "item": "ITEM",
-    "model": "MODEL",
-    "models": "MODEL",
-    "only": "ARM",
-    "out": "PATH",
-    "patterns": "PATTERN",
-    "path": "MODEL",
-    "recipe": "RECIPE",
-    "resume": "RUN",
-    "root": "FOLDER",
-    "run": "RUN",
-    "second": "SECOND",
-    "shell": "SHELL",
-    "source": "CHECKPOINT",
-    "split": "SPLIT",
-    "start": "START",
-    "starts": "START",
-    "subset": "SUBSET",
-    "sweep_data": "DATA",
-    "then": "DATA",
-    "vary": "OPTION=VALUE,...",
+FIELDS = {
+    "ARM": ("only",),
+    "CHECKPOINT": ("checkpoints", "source"),
+    "DATA": ("calibration", "data", "sweep_data", "then"),
+    "DEVICE": ("device",),
+    "FIRST": ("first",),
+    "FOLDER": ("folder", "root"),
+    "IMAGE": ("images",),
+    "ITEM": ("item",),
+    "LIBRARY": ("against",),
+    "MODEL": ("model", "models", "path"),
+    "OPTION=VALUE,...": ("vary",),
+    "PATH": ("out",),
+    "PATTERN": ("group", "patterns"),
+    "RECIPE": ("recipe",),
+    "RUN": ("resume", "run"),
+    "SECOND": ("second",),
+    "SIZES": ("image_size",),
+    "SPLIT": ("split",),
+    "START": ("start", "starts"),
+    "SUBSET": ("subset",),
+    "TIME": ("budget",),
 }
-"""The placeholder in the help for a text, by the name of the field."""
+"""The names of the fields of which a placeholder in the help stands for a text."""
+VALUES = {field: value for value, names in FIELDS.items() for field in names}
 
 
 @dataclass(frozen=True)
@@ -180,7 +170,7 @@ def describe(
                 parameters.append((name, hint, parameter.default, has_place))
     options: list[Option] = []
     for name, hint, value, has_place in parameters:
-        if hint is Listener or name in without:
+        if hint is Listener or name in (*without, "command"):  # the line itself is the command
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)

@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
 from vitkit.jobs.pretrain_options import Objective, ThenOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import PRETRAINING, compare_pretraining
 from vitkit.jobs.train import carry_out, choose_steps, names_of
 from vitkit.jobs.training_options import TrainingOptions, split_options
@@ -85,9 +86,9 @@ def pretrain(
         if job.folder is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
         run = choose_steps(replace(job, out=job.folder / PRETRAINING), run, given, opened)
-    machine: dict[str, Any] = {"device": job.device, "threads": job.threads, "listener": job.listener}
     command = job.command or "vitkit.pretrain(...)"
-    helped = compare_pretraining(run, comparison, job.folder, command=command, **machine)
+    machine = StudyOptions(job.device, job.threads, listener=job.listener, command=command)
+    helped = compare_pretraining(run, comparison, job.folder, machine)
     folder = TrainedFolder(helped.folder)
     folder.study = helped
     return folder

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
-    task = TaskData("clevr_count", root / "clevr_count", {"train800val200": root / "x.txt"})
+    task = TaskData("clevr_count", root / "clevr_count", root / "x.txt")
     run = task_run(task, str(start), "paper", {})
     made, training = run.optimizer, run.training
     assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
@@ -43,7 +43,7 @@ def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: P
     """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
     rules = {}
     for vtab_task in VTAB_TASKS:
-        task = TaskData(vtab_task.folder, root, {"train800val200": root / "x.txt"})
+        task = TaskData(vtab_task.folder, root, root / "x.txt")
         run = task_run(task, str(start), "paper", {})
         assert not list(departures(run, task)) and run.augmentation.shift == 0
         assert run.augmentation.crop_aspect is None

@@ -3,7 +3,6 @@ beside the paper's numbers.
 """
 
 import base64
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -177,10 +176,6 @@ class Reproduction(StudyResult):
     def blocks(self) -> Sequence[Block]:
         """Return the paper's conclusion, and whether it holds here."""
         return "", self.title, f"The paper: {self.conclusion}", "", *self.answer
-
-    def following(self) -> Sequence[str]:
-        """Return the command that shows the page."""
-        return (f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser",)
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""

@@ -479,16 +479,12 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
     """
     if series.options.cross_validate is None:
         first = next(member for member in series.members if member.finished)
-        if not _is_linked_model(folder / first.folder / "model.safetensors", folder / "model.safetensors"):
+        model, own = folder / "model.safetensors", folder / first.folder / "model.safetensors"
+        if not (model.exists() and own.samefile(model) and model_is_whole(folder)):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
     path = write_series_report(folder, series, listener=listener)
     listener.show([("report", [str(path)])])
-
-
-def _is_linked_model(file: Path, other: Path) -> bool:
-    """Whether `other` is another name of the same file, and its folder holds a complete model."""
-    return other.exists() and file.samefile(other) and model_is_whole(other.parent)
 
 
 def _link(file: Path, place: Path) -> None:

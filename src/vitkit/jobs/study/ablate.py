@@ -7,7 +7,6 @@ which every other is compared, image by image and seed by seed.
 import itertools
 import math
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,11 +102,10 @@ class Ablation(StudyResult):
         said = conclusions(self.comparison)
         return (arm_table(self.comparison), self.design.base, self.design.rates, *said)
 
-    def following(self) -> Sequence[str]:
-        """Name the page, and the command that predicts with the best arm, unless every run diverged."""
+    def model_folder(self) -> str:
+        """Return the folder of the best arm, unless every run diverged."""
         best = max((self.comparison.base, *self.comparison.arms), key=lambda arm: arm.mean or 0.0)
-        predict = f"vitkit predict {shlex.quote(str(self.folder / best.folder))} IMAGE_OR_FOLDER"
-        return [f"open {self.folder / 'report.html'} in a browser", *([predict] if best.scores else [])]
+        return best.folder if best.scores else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -238,7 +236,10 @@ def make_arms(
         levels[name] = [{}]  # the base's own
         for settings in values:
             for option in settings:
-                _refuse_option(option)
+                hyphened = option.replace("_", "-")
+                why = NOT_VARIED.get("data" if hyphened.startswith("splits.") else hyphened)
+                if why is not None:
+                    raise VitkitError(f"{option} cannot be varied: {why}.")
             run = with_options(base, settings)
             if not any(_is_same(run, with_options(base, other)) for other in levels[name]):
                 levels[name].append(settings)
@@ -253,7 +254,7 @@ def make_arms(
         run = with_options(base, settings)
         if any(_is_same(run, arm.run) for arm in arms):
             continue
-        label = _describe(run, settings) or "the base"
+        label = ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings) or "the base"
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
@@ -322,18 +323,6 @@ def _read_settings(option: str, value: Any) -> Settings:
     return {option: first, **{name.replace("-", "_"): text.strip() for name, _, text in others}}
 
 
-def _refuse_option(option: str) -> None:
-    """Refuse an option that cannot be varied.
-
-    Raises:
-        VitkitError: the arms could not be compared.
-    """
-    name = option.replace("_", "-")
-    why = NOT_VARIED["data"] if name.startswith("splits.") else NOT_VARIED.get(name)
-    if why is not None:
-        raise VitkitError(f"{option} cannot be varied: {why}.")
-
-
 def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Iterator[tuple[Settings, ...]]:
     """Yield the settings of each arm, one for each varied option, the base first; {} is the base's value."""
     if grid:
@@ -393,11 +382,6 @@ def _level(base: Run, option: str, settings: Settings) -> str:
     run = with_options(base, settings)
     joined = [f"{name} {_shown(_value(run, name))}" for name in settings if name != option]
     return ", ".join([_shown(_value(run, option)), *joined])
-
-
-def _describe(run: Run, settings: Settings) -> str:
-    """Name the options of settings with their values: "optimizer sgd, weight_decay 0"."""
-    return ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,6 @@ all three.
 """
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from vitkit.jobs.study.study import (
     read_study,
     run_pages,
 )
-from vitkit.listener import SILENT, Listener
+from vitkit.listener import Listener
 from vitkit.result import Block
 from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
@@ -99,29 +98,16 @@ class Helped(StudyResult):
         """Return the table of the arms, and how these weights do."""
         return "", arm_table(self.comparison), *self.answers()
 
-    def following(self) -> Sequence[str]:
-        """Return the commands that show the page and use the model."""
-        model = shlex.quote(str(self.folder / WITH))
-        return (
-            f"open {self.folder / 'report.html'} in a browser",
-            f"vitkit predict {model} IMAGE_OR_FOLDER",
-        )
+    def model_folder(self) -> str:
+        """Return the folder of the fine-tuning from the pre-trained model."""
+        return WITH
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         return {**super().to_json(), "answers": self.answers()}
 
 
-def compare_pretraining(
-    run: Run,
-    options: ThenOptions,
-    out: Path | None,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    command: str = "vitkit.pretrain(...)",
-    listener: Listener = SILENT,
-) -> Helped:
+def compare_pretraining(run: Run, options: ThenOptions, out: Path | None, machine: StudyOptions) -> Helped:
     """Pre-train, fine-tune with and without it, and compare on the same test images.
 
     The same call continues an interrupted study.
@@ -130,26 +116,24 @@ def compare_pretraining(
         run: the pre-training.
         options: the labelled images, and the number of draws.
         out: the folder of the study; None: one below `runs/`.
-        device, threads: as for `vitkit.train`.
-        command: continues the study; its record has it.
-        listener: hears the progress.
+        machine: trains the arms; its command continues the study.
 
     Raises:
         VitkitError: there are no test images, or `out` holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
+    command, listener = machine.command, machine.listener
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
     folders = numbered_folders(run, opened.images.name, ENDING)
-
     tuning = fine_tune_without(run, options, opened, listener)
     # Below `runs/`, a folder that is new, or holds the study that the same command began.
     where = out or next(
         folder
         for folder in folders
-        if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == command)
+        if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == machine.command)
     )
-    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, device, opened, listener)
+    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, opened, machine)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))
     series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
     arms = (
@@ -159,8 +143,6 @@ def compare_pretraining(
     )
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
     study = new_study(KIND, command, described, arms)
-
-    machine = StudyOptions(device=device, threads=threads, listener=listener, command=command)
     if not (where / RECORD).exists():
         check_arms(study.arms, machine)
     with study.claim(where) as folder:
@@ -235,12 +217,12 @@ def from_start(run: Run, start: Path) -> Run:
     return replace(run, model="", architecture=Architecture(), start=options)
 
 
-def _matched_steps(run: Run, tuning: Run, draws: int, device: str, opened: Opened, listener: Listener) -> int:
+def _matched_steps(run: Run, tuning: Run, draws: int, opened: Opened, machine: StudyOptions) -> int:
     """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together, and
     say how many runs the study has and how long they take."""
-    seconds = []
+    seconds, listener = [], machine.listener
     for part in (run, tuning):
-        plan = plan_run(part, None, device=device, opened=opened, listener=listener)
+        plan = plan_run(part, None, device=machine.device, opened=opened, listener=listener)
         step = plan.measure(listener).step
         steps = plan.run.training.total_steps(len(plan.images.splits["train"]))
         seconds.append(steps * step)

@@ -19,7 +19,6 @@ the number of parameters does not depend on the number of tokens, and a larger m
 import bisect
 import math
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from vitkit.config import to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
@@ -45,7 +44,6 @@ from vitkit.jobs.study.study import (
     StudyResult,
     arm_series,
     check_arms,
-    complete_arm,
     complete_arms,
     measure_paces,
     new_study,
@@ -61,17 +59,17 @@ from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
-from vitkit.runs.series_record import Series, read_series
+from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize, without_places
 
-AXES: dict[Axis, tuple[str, str, str]] = {
-    "data": ("training images", "as many images", "images"),
-    "steps": ("steps", "as many steps", "steps"),
-    "size": ("FLOPs of training", "the FLOPs, in a larger model,", "FLOPs"),
+AXES: dict[Axis, tuple[str, str]] = {
+    "data": ("training images", "as many images"),
+    "steps": ("steps", "as many steps"),
+    "size": ("FLOPs of training", "the FLOPs, in a larger model,"),
 }
-"""For each axis its label, the noun of "three times ...", and its unit."""
+"""For each axis its label, and the noun of "three times ..."."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,9 @@ class Scale(StudyResult):
         """Return the table of the points, the conclusions and the remarks."""
         return (point_table(self), *conclusions(self), *remarks(self))
 
-    def following(self) -> Sequence[str]:
-        """Name the page, and the command that predicts with the largest point."""
-        return (
-            f"open {self.folder / 'report.html'} in a browser",
-            f"vitkit predict {shlex.quote(str(self.folder / self.held_out.folder))} IMAGE_OR_FOLDER",
-        )
+    def model_folder(self) -> str:
+        """Return the folder of the largest point."""
+        return self.held_out.folder
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -135,7 +130,7 @@ class Scale(StudyResult):
 
 def conclusions(result: Scale) -> list[str]:
     """Conclude from the held-out point, and from the extrapolation or the objection to it."""
-    label, more, _ = AXES[result.along]
+    label, more = AXES[result.along]
     metric = result.metric.replace("_", " ")
     low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
     sentences = [
@@ -414,11 +409,8 @@ def scale(
         prediction = fit.predict(plan.places[-1])
         _keep_prediction(folder, fit, prediction)
         listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
-        try:
-            series = complete_arm(last, folder, f"the held-out point, {last.label}", options)
-        except NonFiniteError as error:  # a result too: the law is then said not to hold
-            listener.warn(str(error))
-            series = read_series(folder / last.folder)
+        # That it diverges is a result too: the law is then said not to hold.
+        (series,) = complete_arms([last], folder, options, "the held-out point")
         held_out = _measure(plan.places[-1], last, series)
         result = _conclude(folder, design, plan, measured, fit, prediction, held_out)
         listener.show([("report", [str(write_result(result, command))])])

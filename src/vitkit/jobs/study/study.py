@@ -9,6 +9,7 @@ folder may be moved: the start of an arm that begins from another arm is recorde
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -75,6 +76,16 @@ class StudyResult(Result):
 
     folder: Path
     """Holds its runs, its numbers and its page."""
+
+    def model_folder(self) -> str:
+        """Return the folder within it that predicts best; "" where none does."""
+        return ""
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the command that predicts."""
+        page, name = self.folder / "report.html", self.model_folder()
+        predict = f"vitkit predict {shlex.quote(str(self.folder / name))} IMAGE_OR_FOLDER"
+        return [f"open {shlex.quote(str(page))} in a browser", *([predict] if name else [])]
 
 
 @dataclass(frozen=True)
@@ -287,7 +298,7 @@ def run_pages(folder: Path, arms: Sequence[Arm]) -> list[str]:
     ]
 
 
-def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions) -> list[Series]:
+def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name: str = "") -> list[Series]:
     """Train every arm of a study until it has ended; an arm that has begun is continued.
 
     A study goes on although an arm diverges with every rate or every seed: the listener is warned, and no
@@ -297,6 +308,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions) -> l
         arms: in the order in which they are trained.
         folder: of the study, held by `Study.claim`.
         options: of the study.
+        name: what messages call the arm; left out, "arm 2 of 5".
 
     Returns:
         The series of each arm.
@@ -307,7 +319,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions) -> l
     """
     completed = []
     for number, arm in enumerate(arms, start=1):
-        place = f"arm {number} of {len(arms)}, {arm.label}"
+        place = f"{name or f'arm {number} of {len(arms)}'}, {arm.label}"
         try:
             series = complete_arm(arm, folder, place, options)
         except NonFiniteError as error:
@@ -503,18 +515,14 @@ def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series])
         if series.chosen is None:
             diverged = tuple(member.seed for member in series.members)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
-        end = _end_of_sweep(series)
+        tried = [member.learning_rate for member in series.rates]
+        ends: dict[float | None, Literal["lowest", "highest"]] = {}
+        if tried:
+            ends = {tried[-1]: "highest", tried[0]: "lowest"}
+        end = ends.get(series.chosen)
         results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end, against, p))
     seeds = tuple(member.seed for member in completed[0].members)
     return Comparison(tested.score, tested.split, tested.images, seeds, results[0], tuple(results[1:]))
-
-
-def _end_of_sweep(series: Series) -> Literal["lowest", "highest"] | None:
-    """Return the end of the sweep at which the chosen rate lies; None if it lies between others."""
-    tried = [member.learning_rate for member in series.rates]
-    if not tried or series.chosen not in (tried[0], tried[-1]):
-        return None
-    return "lowest" if series.chosen == tried[0] else "highest"
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -549,8 +557,11 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     """Compare an arm with the base in a sentence."""
     base, difference = comparison.base, arm.difference
     if difference is None:
-        reason = _diverged_seeds(comparison, arm if base.scores else base)
-        return f"{arm.label}: not compared, because training diverged with {reason}."
+        failed = arm if base.scores else base
+        which = f"seed {join_names([str(seed) for seed in failed.diverged])}"
+        if len(failed.diverged) == len(comparison.seeds):
+            which = "every seed"
+        return f"{arm.label}: not compared, because training diverged with {which} of {failed.label}."
     if difference.mean == 0 and difference.standard_error == 0:
         sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
@@ -568,13 +579,6 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
     if difference.seeds < len(comparison.seeds):
         sentence += f". Only {pluralize(difference.seeds, 'seed')} finished in both"
     return f"{sentence}."
-
-
-def _diverged_seeds(comparison: Comparison, arm: ArmResult) -> str:
-    """Name the seeds of an arm whose training diverged."""
-    if len(arm.diverged) == len(comparison.seeds):
-        return f"every seed of {arm.label}"
-    return f"seed {join_names([str(seed) for seed in arm.diverged])} of {arm.label}"
 
 
 def arm_table(comparison: Comparison) -> Table:

@@ -8,6 +8,7 @@ OUT/vtab.json, .csv, .html   the result
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,8 +118,17 @@ class Vtab(Result):
         return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
 
     def blocks(self) -> Sequence[Block]:
-        """Return the table of the tasks beside the paper's numbers."""
-        return (score_table(self),)
+        """Return the table of the tasks beside the paper's numbers, and what a reader of it should know."""
+        return (score_table(self), "The last columns are the ViTs of the paper's Table 9.", *remarks(self))
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and that of the task with the most mistakes."""
+        worst = min(self.tasks, key=lambda score: score.accuracy)
+        page, whole = Path(worst.run, "report.html"), Path(worst.run).parents[1] / "vtab.html"
+        return (
+            f"open {shlex.quote(str(whole))} in a browser",
+            f"open {shlex.quote(str(page))} in a browser: {worst.folder} has the most mistakes",
+        )
 
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
@@ -134,7 +144,7 @@ class Vtab(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        means = {name: self.mean(group) for name, group in ROWS}
+        means = {group or "all": self.mean(group) for group in (*GROUPS, None)}
         return {
             **config.to_json(self),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
@@ -143,21 +153,14 @@ class Vtab(Result):
 
     def table(self) -> Iterator[tuple[str, str, TaskScore | Mean, tuple[float, ...]]]:
         """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
-        for group in GROUPS:
+        for group in (*GROUPS, None):
             for score in self.tasks:
                 task = vtab_task(score.folder)
                 if task.group == group:
                     yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
             mean = self.mean(group)
             if mean is not None:
-                yield group, mean_name(mean, group), mean, self.paper_mean(group)
-        overall = self.mean()
-        if overall is not None:
-            yield "all", mean_name(overall), overall, self.paper_mean()
-
-
-ROWS: tuple[tuple[str, Group | None], ...] = (*((group, group) for group in GROUPS), ("all", None))
-"""The names of the means."""
+                yield group or "all", mean_name(mean, group), mean, self.paper_mean(group)
 
 
 def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
@@ -309,29 +312,10 @@ class TaskData:
 
     folder: TaskFolder
     path: Path
-    lists: dict[str, Path]
-
-    @property
-    def all_training(self) -> Path:
-        """The data of the tested run: all 1,000 training images, and the test images."""
-        return self.lists["train800val200"]  # the folder itself where its files are named train- and test-
-
-    @property
-    def most_training(self) -> Path:
-        """The data of the sweep: 800 of the training images, and the other 200 to validate on."""
-        return self.lists["train800"]
-
-
-@dataclass(frozen=True)
-class RootFolder:
-    """The tasks of VTAB-1k in a folder."""
-
-    tasks: tuple[TaskData, ...]
-    """The tasks to train."""
-    absent: tuple[TaskFolder, ...]
-    """Tasks that have no folder."""
-    left_out: tuple[TaskFolder, ...]
-    """Tasks that have a folder and are not to be trained."""
+    all_training: Path
+    """The data of the tested run: all 1,000 training images, and the test images."""
+    most_training: Path = Path()
+    """The data of a sweep, which alone needs it: 800 of the training images, and 200 to validate on."""
 
 
 def vtab(
@@ -398,16 +382,16 @@ def vtab(
     if out is not None:
         require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
-        there = find_tasks(Path(root), tasks, sweep)
+        chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [_list_hashes(task, sweep) for task in there.tasks]
+        listings = [_list_hashes(task, sweep) for task in chosen]
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
         weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
         settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
         given = settings | {"micro_batch_size": micro_batch_size, "workers": workers, "seed": seed}
         arms = []
-        for task in there.tasks:
+        for task in chosen:
             images = absolute_spec(str(task.most_training)) if sweep else ""
             run = task_run(task, str(start), protocol, given)
             arms.append(Arm(task.folder, task.folder, run, arm_series(1, tried, images)))
@@ -423,30 +407,24 @@ def vtab(
         "rates": list(tried) if sweep else None,
         "weights_of_start": weights,
     }
-    with new_study(KIND, command, described, ()).claim(vtab_folder(start, out)) as folder:
+    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
+    place = Path("runs") / f"vtab-{name}" if out is None else Path(out)
+    with new_study(KIND, command, described, ()).claim(place) as folder:
         scores = []
-        for number, (task, arm, hashes) in enumerate(zip(there.tasks, arms, listings, strict=True), start=1):
-            place = f"task {number} of {len(arms)}, {task.folder}"
-            scores.append(complete_task(task, arm, hashes, folder, place, options))
+        for number, (task, arm, hashes) in enumerate(zip(chosen, arms, listings, strict=True), start=1):
+            which = f"task {number} of {len(arms)}, {task.folder}"
+            scores.append(complete_task(task, arm, hashes, folder, which, options))
         result = Vtab(
             start=absolute_start(str(start)),
             root=absolute_spec(str(root)),
             protocol=protocol,
-            departures=tuple(departures(arms[0].run, there.tasks[0], tried)),
+            departures=tuple(departures(arms[0].run, chosen[0], tried)),
             tasks=tuple(scores),
-            absent=there.absent,
-            not_asked=there.left_out,
+            absent=absent,
+            not_asked=left_out,
         )
         write_result(folder, result)
     return result
-
-
-def vtab_folder(start: StrPath, out: StrPath | None) -> Path:
-    """Return the folder of the runs and the result."""
-    if out is not None:
-        return Path(out)
-    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
-    return Path("runs") / f"vtab-{name}"
 
 
 def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
@@ -581,13 +559,18 @@ def departures(run: Run, task: TaskData, tried: Sequence[float] = ()) -> Iterato
         yield f"rate {own:g} ({papers:g})"
 
 
-def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> RootFolder:
+def find_tasks(
+    root: Path, names: Sequence[TaskFolder], sweep: bool
+) -> tuple[list[TaskData], tuple[TaskFolder, ...], tuple[TaskFolder, ...]]:
     """List the tasks in a folder, in the order of the paper's Table 9.
 
     Args:
         root: the folder.
         names: the tasks to train; none: all that have a folder.
         sweep: whether the lists of 800 and 200 images are needed as well.
+
+    Returns:
+        The tasks to train, those that have no folder, and those that have one and are not to be trained.
 
     Raises:
         VitkitError: no task has a folder, a named one has none, or a list is missing.
@@ -617,8 +600,8 @@ def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> RootFold
         )
     order = [task.folder for task in VTAB_TASKS]
     chosen = [name for name in order if name in of_task and (not names or name in names)]
-    return RootFolder(
-        tuple(_with_lists(name, of_task[name], sweep) for name in chosen),
+    return (
+        [_with_lists(name, of_task[name], sweep) for name in chosen],
         tuple(name for name in order if name not in of_task),
         tuple(name for name in order if name in of_task and name not in chosen),
     )
@@ -635,7 +618,7 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
     missing = [f"{name}.txt" for name in needed if name not in lists]
     usual = find_usual_splits(folder) if "train800val200" not in lists else set()
     if usual == {"train", "test"} and not sweep:
-        return TaskData(task, folder, {"train800val200": folder})
+        return TaskData(task, folder, folder)
     if "train" in usual:
         present = join_names([f"{name}-" for name in SPLITS if name in usual])
         raise VitkitError(
@@ -648,4 +631,4 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
-    return TaskData(task, folder, lists)
+    return TaskData(task, folder, lists["train800val200"], lists.get("train800", Path()))
