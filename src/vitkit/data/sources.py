@@ -302,23 +302,24 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
     ending = path.suffix.lower()
     try:
         stage = list_of(path)
+        folder = path.parent if stage is not None and ending == ".parquet" else path
+        parquets = sorted(files_below(folder, lambda name: name.endswith(".parquet")))
         task = path if stage is None else path.parent  # a list of a task is named as the task
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
-            return name, _list_sets(path, splits.label_separator, group)
+            return name, _list_sets(path, bool(parquets), splits.label_separator, group)
         if ending == ".csv":
             return name, list_csv(path, group, labelled)
         if ending == ".parquet" and stage is None:
             return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
         if ending == ".parquet":
-            return name, list_split_parquets(path.parent, _parquet_files(path.parent), stage, group)
+            return name, list_split_parquets(folder, parquets, stage, group)
         if stage is not None or holds_lists(path):
             return name, list_split_lists(task, stage)
         if path.name.lower().endswith(ARCHIVE_ENDINGS):
             return name, list_archive(path, partial, group, labelled)
         if not path.is_dir():
             raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
-        parquets = _parquet_files(path)
         if not parquets:
             return name, list_folders(path, partial, group) if labelled else list_images(path)
         if holds_split_parquets(parquets):
@@ -408,19 +409,15 @@ def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
 
 
-def _list_sets(path: Path, separator: str | None, group: str | None) -> Listing:
+def _list_sets(path: Path, parquet: bool, separator: str | None, group: str | None) -> Listing:
     """List images that have several labels each."""
     if path.suffix.lower() == ".csv":
         return label_sets.list_csv_of_sets(path, separator, group)
-    if path.suffix.lower() == ".parquet" or (path.is_dir() and _parquet_files(path)):
+    if parquet or path.suffix.lower() == ".parquet":
         raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
     if not path.is_dir():
         raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
     return label_sets.list_label_files(path, separator)
-
-
-def _parquet_files(root: Path) -> list[Path]:
-    return sorted(files_below(root, lambda name: name.endswith(".parquet")))
 
 
 def _list_digits() -> Listing:

@@ -312,7 +312,9 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         if quick is not None:
             if rule.channels != 3:
                 quick = from_rgb(quick, rule.channels)
-            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
+            if rule.apply_exif and turn != 1:
+                quick = upright(quick, turn)
+            return np.ascontiguousarray(quick)
     stack = read_pages(image, rule.channels) if image.format == "TIFF" else None
     if stack is None:
         image.load()

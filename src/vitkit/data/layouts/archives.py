@@ -12,9 +12,9 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +52,7 @@ _LONGEST_END = 16 << 20
 """Bytes of zeros at the end of a tar file: `tar` fills up its last record, usually of 10 KiB."""
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(NamedTuple):
     """A file in an archive."""
 
     name: str
@@ -74,8 +73,7 @@ class _ArchiveFiles:
     def __init__(self, archive: Path, names: Sequence[str], members: Sequence[_Member]) -> None:
         self.archive = archive
         self.names = Texts(names)
-        facts = [(m.offset, m.packed, m.size, m.method, m.crc, m.name_crc) for m in members]
-        self.facts = np.array(facts, dtype=np.int64).reshape(-1, 6)
+        self.facts = np.array([member[1:] for member in members], dtype=np.int64).reshape(-1, 6)
 
     def key(self, number: int) -> str:
         return os.fsencode(self.names[number]).decode("utf-8", "backslashreplace")
@@ -184,19 +182,13 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                     f"{path}: {visible(name[:80])} is compressed in a way that is not read here. "
                     "Pack the folder again with deflate, or unpack it, and give the folder."
                 )
-            if max(info.file_size, info.compress_size, info.header_offset) > _LARGEST_ARCHIVE:
+            start, packed, size = info.header_offset, info.compress_size, info.file_size
+            if max(start, packed, size) > _LARGEST_ARCHIVE:
                 raise VitkitError(
                     f"{path} promises files larger than any disk. Download it or pack it again."
                 )
-            yield _Member(
-                name,
-                info.header_offset,
-                info.compress_size,
-                info.file_size,
-                info.compress_type,
-                info.CRC,
-                zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437")),
-            )
+            name_crc = zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437"))
+            yield _Member(name, start, packed, size, info.compress_type, info.CRC, name_crc)
 
 
 def _check_count(stream: BinaryIO, count: int) -> None:

@@ -204,10 +204,10 @@ def _scan_class_folders(root: Path) -> ClassImages:
     another class.
     """
     scan, files = ClassImages(root), dict[str, list[str]]()
-    above = {root: frozenset(map(_identity, root.resolve().parents))}
+    above = {root: frozenset(root.resolve().parents)}
     for place, folders, names in os.walk(root, followlinks=True, onerror=_refuse):
         folder, below = Path(place), os.path.relpath(place, root)
-        chain = above.pop(folder) | {_identity(folder)}
+        chain = above.pop(folder) | {folder.resolve()}
         if below != "." and PARTS_RECORD in names:
             scan.results.append(f"{below}/")
             folders.clear()
@@ -217,7 +217,7 @@ def _scan_class_folders(root: Path) -> ClassImages:
         scan.hidden += len(names) - len(inside) + len(folders) - len(entered)
         folders.clear()
         for name in entered:
-            if _identity(folder / name) in chain:
+            if (folder / name).resolve() in chain:
                 scan.upward.append(os.path.normpath(f"{below}/{name}"))
             else:
                 folders.append(name)
@@ -234,11 +234,6 @@ def _scan_class_folders(root: Path) -> ClassImages:
     above_results = {result.partition("/")[0] for result in scan.results}
     scan.take({name: inside for name, inside in files.items() if inside or name not in above_results})
     return scan
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    status = folder.stat()
-    return status.st_dev, status.st_ino
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -204,22 +204,17 @@ class _ParquetRows:
         self.file_starts = np.cumsum([0, *map(sum, counts)])
         self.opened: dict[int, _OpenGroup] = {}
         self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
-        if self.in_memory:  # read before worker processes start, which then use the same memory
-            self._read_all()
-
-    def _read_all(self) -> None:
-        """Read every image; read by row group if they take more memory than the metadata promised."""
         total = 0
-        for index in range(len(self.groups)):
+        # Read before worker processes start, which then use the same memory; by row group after all, if
+        # images take more memory than the metadata promised.
+        for index in range(len(self.groups) if self.in_memory else 0):
             group = self.opened[index] = self._open(index)
-            while group.read_on():
-                if total + group.bytes > _PARQUET_IN_MEMORY:
-                    self.in_memory, self.opened = False, {}
-                    return
+            while total + group.bytes <= _PARQUET_IN_MEMORY and group.read_on():
+                pass
             total += group.bytes
-
-    def __len__(self) -> int:
-        return int(self.file_starts[-1])
+            if total > _PARQUET_IN_MEMORY:
+                self.in_memory, self.opened = False, {}
+                break
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"opened": {}}  # each process opens groups itself: readers cannot be pickled
