@@ -238,7 +238,7 @@ def bench(
     memory_gb: float | None = None,
     threads: int | None = None,
     device: str = "auto",
-    into: list[Bench] | None = None,
+    into: "list[Bench] | None" = None,  # in quotes: help imports no torch
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Bench:
