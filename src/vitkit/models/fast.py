@@ -208,7 +208,9 @@ class FastViT(ViT):
             return super().encode_and_pool(tokens, taps, attention_weights, grid)
         for i, block in enumerate(self.blocks[:-1]):
             tokens = self.through(block, self.before_layer(i, tokens, grid))
-        token = first_token(last, self.before_layer(len(self.blocks) - 1, tokens, grid))  # (B, 1, D)
+        tokens = self.before_layer(len(self.blocks) - 1, tokens, grid)
+        attended = attend_first(last.attention, last.norm1(tokens))
+        token = last.add_branches(tokens[:, :1], attended)  # (B, 1, D), and no other token
         return self.pool(token if self.config.norm_after_pooling else self.norm(token))
 
 
@@ -330,11 +332,6 @@ def embed_pixels(stem: PatchStem, pixels: Tensor, mean: Tensor, std: Tensor) -> 
     weight = stem.weight / std
     bias = stem.bias + (weight * (CENTRE - mean)).sum((1, 2, 3))
     return F.linear(centred, weight.flatten(1), bias)
-
-
-def first_token(block: Block, x: Tensor) -> Tensor:
-    """Compute the first token `(B, 1, D)` that a block makes of tokens `(B, T, D)`, and no other."""
-    return block.add_branches(x[:, :1], attend_first(block.attention, block.norm1(x)))
 
 
 def attend_first(attention: Attention, x: Tensor) -> Tensor:

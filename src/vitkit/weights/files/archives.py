@@ -197,12 +197,8 @@ def npz_chunks(arrays: Mapping[str, Tensor]) -> Iterator[bytes]:
     yield from pieces
 
 
-def npz_path(path: Path) -> Path:
-    """Give a path the ending `.npz`, unless it has it."""
-    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-
-
 def write_npz(path: Path, arrays: Mapping[str, Tensor]) -> Path:
-    """Put an `.npz` of these arrays at `path`, at one instant."""
+    """Put an `.npz` of these arrays at `path`, which is given the ending, at one instant."""
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     replace_file(path, npz_chunks(arrays))
     return path

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
-from vitkit.weights.files.archives import npz_path, write_npz
+from vitkit.weights.files.archives import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
@@ -64,8 +64,19 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     scanned = any(key.startswith(SCANNED) for key in tree.shapes)
     if scanned:
         tree = _unstacked(tree)
-    config = big_vision_config(tree, hints)
-    if config.position == "sincos_2d":
+    pool = "token" if "cls" in tree else "map" if f"{POOL}/probe" in tree else "mean"
+    config = replace(official.encoder_config(tree, pool), class_token_position=False)
+    if POSITION in tree:
+        table.check_axes(tree, POSITION, 3)
+        size = official.image_size_of(tree, config, tree.shapes[POSITION][1], hints)
+        config = replace(config, image_size=size)
+    elif hints.image_size is None:
+        raise table.NotRecordedError(
+            f"{tree.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
+            "image size: give image_size=(height, width), 224 usually."
+        )
+    else:
+        config = replace(config, position="sincos_2d", image_size=hints.image_size)
         origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
     rows = name_table(config)
     if scanned:
@@ -77,30 +88,6 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         preprocessing = Preprocessing(config.image_size, antialias=False)
     card = ModelCard(preprocessing=preprocessing, origin=origin)
     return table.Translation(config, rows, card, ignored, tree)
-
-
-def big_vision_config(source: Source, hints: table.Hints) -> ViTConfig:
-    """Return the configuration of the ViT whose arrays have these names and shapes.
-
-    Args:
-        source: the parameters alone, unstacked.
-        hints: the image size that the weights were made for, as `vitkit.load_model` has it.
-
-    Raises:
-        VitkitError: as `read`.
-    """
-    pool = "token" if "cls" in source else "map" if f"{POOL}/probe" in source else "mean"
-    config = replace(official.encoder_config(source, pool), class_token_position=False)
-    if POSITION in source:
-        table.check_axes(source, POSITION, 3)
-        positions = source.shapes[POSITION][1]
-        return replace(config, image_size=official.image_size_of(source, config, positions, hints))
-    if hints.image_size is None:
-        raise table.NotRecordedError(
-            f"{source.path}: without a {POSITION} array its positions are sines and cosines, which fit every "
-            "image size: give image_size=(height, width), 224 usually."
-        )
-    return replace(config, position="sincos_2d", image_size=hints.image_size)
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
@@ -117,7 +104,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
         tensors["class_token"] = tensors["class_token"] + embedding[:, :1]
         tensors["positions.0.embedding"] = embedding[:, 1:]
     arrays = table.to_file_tensors(tensors, name_table(config))
-    return write_npz(npz_path(path), {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
+    return write_npz(path, {f"{WRITTEN_UNDER}{name}": array for name, array in arrays.items()})
 
 
 def unsupported(config: ViTConfig) -> list[str]:

@@ -14,7 +14,7 @@ from vitkit.models.config.resnet_config import GROUPS, ResNetConfig, usual_stage
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size, join_names
 from vitkit.weights import table
-from vitkit.weights.files.archives import npz_path, write_npz
+from vitkit.weights.files.archives import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.model_card import ModelCard
 
@@ -62,7 +62,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write an `.npz` under the names of the released files."""
-    return write_npz(npz_path(path), table.to_file_tensors(model.state_dict(), name_table(model.config)))
+    return write_npz(path, table.to_file_tensors(model.state_dict(), name_table(model.config)))
 
 
 def lost_numerics(config: ResNetConfig) -> list[str]:

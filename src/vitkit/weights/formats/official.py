@@ -20,7 +20,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import table
-from vitkit.weights.files.archives import npz_path, write_npz
+from vitkit.weights.files.archives import write_npz
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.bit import absent_from_release
@@ -78,9 +78,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    return write_npz(
-        npz_path(path), table.to_file_tensors(model.state_dict(), name_table(model.config, RELEASED))
-    )
+    return write_npz(path, table.to_file_tensors(model.state_dict(), name_table(model.config, RELEASED)))
 
 
 def unsupported(config: ViTConfig) -> list[str]:

@@ -141,7 +141,13 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         image_std=std,
     )
     card = make_card(source, settings, classes, processor, config)
-    return table.Translation(config, vit_rows(config, prefix, naming), card, _unused(prefix, classes))
+    masked = "of masked image modelling, which nothing here uses"
+    ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
+    ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
+    if classes:
+        unused = "a pooler beside a classifier, which does not look at it"
+        ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
+    return table.Translation(config, vit_rows(config, prefix, naming), card, ignored)
 
 
 def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
@@ -163,17 +169,6 @@ def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads
             ),
         },
     )
-
-
-def _unused(prefix: str, classes: int) -> dict[str, str]:
-    """Name the arrays that are left out on purpose, and why."""
-    masked = "of masked image modelling, which nothing here uses"
-    ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
-    ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
-    if classes:
-        unused = "a pooler beside a classifier, which does not look at it"
-        ignored |= {f"{prefix}pooler.dense.{part}": unused for part in ("weight", "bias")}
-    return ignored
 
 
 def read_bit(source: Source, hints: table.Hints) -> table.Translation:
