@@ -89,7 +89,7 @@ def describe_imports(room: str) -> str:
 
 
 def test_the_tutorial_names_options_that_exist() -> None:
-    """Every option that it names is a field or a parameter of that name."""
+    """Every option that it names is a field, a parameter or an `Option` of that name."""
     page = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     # pip's --index-url, Python's --version and hf's --repo-type and --local-dir are no options of vitkit.
@@ -98,7 +98,7 @@ def test_the_tutorial_names_options_that_exist() -> None:
     options = {word.rpartition(".")[2] or word for word in names}
     assert len(options) > 10
     fields = [option.replace("-", "_") for option in sorted(options)]
-    assert [name for name in fields if not re.search(rf"\b{name}: ", source)] == []
+    assert [name for name in fields if not re.search(rf'\b{name}: |"--{name}"', source)] == []
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)

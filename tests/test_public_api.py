@@ -198,7 +198,7 @@ def test_the_options_of_a_verb_are_the_parameters_of_its_function(verb: str) -> 
     texts = read_argument_texts(function)
     assert set(texts) >= parameters.keys() and all(texts.values())
     options = {option.path.partition(".")[0] for option in made.options}
-    hidden = {"command", "listener", "load", "model"} - ({"model"} if verb == "inspect" else set())
+    hidden = {"command", "listener", "load", "machine", "model"} - ({"model"} if verb == "inspect" else set())
     assert options >= texts.keys() - hidden - ({"trained", "quiet"} if verb == "report" else set())
 
 

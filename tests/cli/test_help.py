@@ -69,7 +69,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
         options = options_of(name) + (describe_training() if name in ("ablate", "scale") else ())
         assert program == "vitkit"
         if arguments[-1] not in ("--help", "--list"):
-            parse_words(name, read(arguments[len(name.split()) :], options), options, page)
+            parse_words(name, read(arguments[len(name.split()) :], options), options, str)
 
 
 def test_no_help_waits_for_torch() -> None:

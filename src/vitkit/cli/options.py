@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
-from vitkit.cli.help import ALL, ASKING, write_help
+from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
@@ -147,7 +147,7 @@ def parse_given(
         raise SystemExit(0)
     if of_training is not None:
         options = (*options, *of_training(read(arguments, options).given))
-    return parse_words(verb, read(arguments, options), options, page)
+    return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
 
 
 def require_first(arguments: Sequence[str], question: str) -> None:

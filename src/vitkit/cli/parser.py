@@ -4,13 +4,11 @@ import difflib
 import re
 import shlex
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli.help import usage
-from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.mistakes import MEANT, WrongCommandLine
 from vitkit.cli.verb_options import ANY_NUMBER, Option
 from vitkit.other_names import OTHER_NAMES
@@ -68,14 +66,16 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
     return reading
 
 
-def parse_words(verb: str, reading: Reading, options: Sequence[Option], page: HelpPage) -> dict[str, Any]:
+def parse_words(
+    verb: str, reading: Reading, options: Sequence[Option], usage: Callable[[], str]
+) -> dict[str, Any]:
     """Put the words that stand without an option in their places; return all values that are given.
 
     Args:
         verb: as it follows vitkit.
         reading: the options by name, and the rest.
         options: all options of the verb. An argument by position that is given by its name has no place.
-        page: may have the form of its command line.
+        usage: writes the form of its command line.
 
     Raises:
         WrongCommandLine: there are options that are none of the verb's, wrong values, or words that are
@@ -99,14 +99,18 @@ def parse_words(verb: str, reading: Reading, options: Sequence[Option], page: He
     if unknown:  # whose values may be among the words
         wrong = [*_explain_unknown(verb, unknown, options), *reading.wrong]
     else:
-        wrong = [*reading.wrong, *_fill(verb, positional, options, given, page)]
+        wrong = [*reading.wrong, *_fill(verb, positional, options, given, usage)]
     if wrong:
         raise WrongCommandLine(" ".join(wrong))
     return given
 
 
 def _fill(
-    verb: str, positional: Sequence[str], options: Sequence[Option], given: dict[str, Any], page: HelpPage
+    verb: str,
+    positional: Sequence[str],
+    options: Sequence[Option],
+    given: dict[str, Any],
+    usage: Callable[[], str],
 ) -> list[str]:
     """Put words in their places; return what is wrong with them, in sentences."""
     places = [option for option in options if option.is_positional and option.path not in given]
@@ -118,7 +122,7 @@ def _fill(
             given[place.path], waiting = tuple(waiting[:count]), waiting[count:]
         elif place.is_required and not waiting:
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", place.text, maxsplit=1)[0].rstrip(".")
-            return [f"{place.name} is missing: {text}. Usage: {usage(verb, options, page)}"]
+            return [f"{place.name} is missing: {text}. Usage: {usage()}"]
         elif len(waiting) > (0 if place.is_required else after):
             if (
                 not place.is_required
@@ -136,8 +140,7 @@ def _fill(
         return [hint]
     if Path(spaced := " ".join(positional)).exists():
         return [f"A path with blanks is put into quotes: {shlex.quote(spaced)}"]
-    form = usage(verb, options, page)
-    return [f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {form}"]
+    return [f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {usage()}"]
 
 
 def _hint_hyphens(word: str) -> str:

@@ -31,7 +31,7 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """What trains the arms of a study, who hears of it, and how it is continued."""
+    """The machine that trains the arms of a study, who hears of it, and the command that continues it."""
 
     device: str = "auto"
     threads: int | None = None
