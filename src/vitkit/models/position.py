@@ -78,9 +78,9 @@ class LearnedPosition(Position):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
-        prefix_rows, embedding = self.prefix_rows, tensors["embedding"]
+        prefix, embedding = self.prefix_rows, tensors["embedding"]
         resized = resize_position_embedding(
-            embedding, self.grid, prefix_tokens=prefix_rows, old_grid=old_grid, interpolation=interpolation
+            embedding, self.grid, prefix_tokens=prefix, old_grid=old_grid, interpolation=interpolation
         )
         return {"embedding": resized}
 
