@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
@@ -93,9 +94,10 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
     # as a default of their arguments. They would hold it, and its threads would outlive `leave_processes`.
     import_module("torch.distributed.nn")
     try:
-        dist.init_process_group(backend, timeout=LONGEST_WAIT)
-        # Private, and the only way to the store of torchrun's agent, which all processes can reach.
-        store = distributed_c10d.PrefixStore("vitkit", distributed_c10d._get_default_store())
+        # The store of torchrun's agent outlives a restart, with the addresses of the processes before it.
+        store, rank, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
+        store = distributed_c10d.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        dist.init_process_group(backend, timeout=LONGEST_WAIT, store=store, rank=rank, world_size=size)
         reader, writer = socket.socketpair()
         reader.settimeout(LOOK_SECONDS)
         writer.setblocking(False)
