@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitkit._version import __version__ as __version__
 from vitkit.errors import VitkitError as VitkitError
-from vitkit.lazy import find_homes, load_lazily
+from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise as advise
@@ -52,6 +52,4 @@ if TYPE_CHECKING:
     from vitkit.weights.published import starts as starts
     from vitkit.weights.saving import save_model as save_model
 
-_HOMES = find_homes(__name__)
-__all__ = sorted([*_HOMES, "VitkitError", "__version__"])
-__getattr__, __dir__ = load_lazily(__name__, _HOMES, __all__)
+__all__, __getattr__, __dir__ = load_lazily(__name__, "VitkitError", "__version__")

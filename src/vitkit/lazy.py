@@ -3,32 +3,25 @@
 import gc
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def find_homes(package: str) -> dict[str, str]:
-    """Return the module of each name that a package imports for type checkers alone, `if TYPE_CHECKING`.
+def load_lazily(package: str, *names: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Make `__all__`, `__getattr__` and `__dir__` of a package.
 
-    Read from its source, so that a public name is written once.
+    The names that it imports for type checkers alone, `if TYPE_CHECKING`, are loaded when they are used. They
+    are read from its source, so that a public name is written once.
+
+    Args:
+        package: its name.
+        names: further public names, which it has already.
     """
     module: Any = sys.modules[package]
     source = module.__loader__.get_data(module.__file__).decode()
     imports = re.findall(r"^    from (\S+) import (\S+) as ", source, re.MULTILINE)
-    return {name: home for home, name in imports}
-
-
-def load_lazily(
-    package: str, homes: Mapping[str, str], names: list[str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a package.
-
-    Args:
-        package: its name.
-        homes: the module that each name is loaded from.
-        names: all public names, in the order of `__all__`.
-    """
+    homes = {name: home for home, name in imports}
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -43,4 +36,5 @@ def load_lazily(
             if collects:
                 gc.enable()
 
-    return load, lambda: names
+    public = sorted([*homes, *names])
+    return public, load, lambda: public

@@ -229,16 +229,13 @@ def find_display() -> Callable[..., Any] | None:
 
 
 class AutomaticListener(RelayingListener):
-    """Hears a job that was given no listener: shown in a notebook, and silent in a script."""
-
-    def __init__(self) -> None:
-        """Choose no listener yet: the kernel may start later than this module is imported."""
+    """Hears a job that was given no listener: shown in a notebook, silent in a script."""
 
     @property
     def listener(self) -> Listener:
-        """The listener of the place where the program runs."""
+        """The listener of the place where the program runs, which may become a notebook after the import."""
         display = find_display()
-        return SILENT if display is None else NotebookListener(display)
+        return super().listener if display is None else NotebookListener(display)
 
 
-AUTOMATIC = AutomaticListener()
+AUTOMATIC = AutomaticListener(SILENT)

@@ -45,11 +45,9 @@ class StopSignals:
 
     number: int | None = None
     """The first signal that arrived."""
-
-    def __init__(self) -> None:
-        self._holding = self._answered = False
-        self._may_break_off = True
-        self._since = 0.0
+    _holding = _answered = False
+    _may_break_off = True
+    _since = 0.0
 
     @contextmanager
     def held(self) -> Iterator[None]:

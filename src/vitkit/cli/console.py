@@ -318,18 +318,11 @@ class _Lines(Progress):
         super().__init__(console=err, disable=True)
         self._last_line = time.monotonic()
 
-    def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        super().advance(task_id, advance)
-        self._say(task_id, False)
-
     def update(self, task_id: TaskID, **fields: Any) -> None:
         """Update the task as a bar does; print a line at once where the field `milestone` is true."""
         super().update(task_id, **fields)
-        self._say(task_id, bool(fields.get("milestone")))
-
-    def _say(self, task_id: TaskID, milestone: bool) -> None:
         now = time.monotonic()
-        if not milestone and now - self._last_line < LINE_SECONDS:
+        if not fields.get("milestone") and now - self._last_line < LINE_SECONDS:
             return
         self._last_line = now
         task = self.tasks[self.task_ids.index(task_id)]

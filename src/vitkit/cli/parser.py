@@ -52,7 +52,16 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
                 said = f"{written} is a switch: give {' or '.join(option.names)}, without a value."
                 reading.wrong.append(said)
             continue
-        values = [value] if equals else _take_values(option, waiting)
+        values = [value] if equals else []
+        if not equals and waiting and _is_value(waiting[0]):
+            values.append(waiting.popleft())
+            # The numbers of a list may stand behind one another; so may the values of an option with several.
+            if not option.is_list or (option.number and NUMBER.fullmatch(values[0])):
+                while waiting and len(values) < option.most and _is_value(waiting[0]):
+                    if option.is_list and not NUMBER.fullmatch(waiting[0]):
+                        break
+                    values.append(waiting.popleft())
+            values = [",".join(values)] if option.is_list else values
         if not values:
             reading.wrong.append(f"{written} needs a value: {written} {option.value}.")
             continue
@@ -195,23 +204,6 @@ def _meant(verb: str, written: str, options: Sequence[Option]) -> tuple[str, str
     bare = {long.removeprefix("--").rpartition(".")[2]: long for long in reversed(names)}
     near = difflib.get_close_matches(name, bare, n=1, cutoff=0.7)
     return "", f"Did you mean {bare[near[0]]}?" if near else f"vitkit {verb} --help-all lists all."
-
-
-def _take_values(option: Option, waiting: deque[str]) -> list[str]:
-    """Take the values of an option from the arguments that follow it.
-
-    The numbers of a list may stand behind one another: as many are taken as the list may have.
-    """
-    if not waiting or not _is_value(waiting[0]):
-        return []
-    values = [waiting.popleft()]
-    if option.is_list and not (option.number and NUMBER.fullmatch(values[0])):
-        return values
-    while waiting and len(values) < option.most and _is_value(waiting[0]):
-        if option.is_list and not NUMBER.fullmatch(waiting[0]):
-            break
-        values.append(waiting.popleft())
-    return [",".join(values)] if option.is_list else values
 
 
 def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:

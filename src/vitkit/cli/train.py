@@ -150,13 +150,13 @@ def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
     """Say what a run is about to do, before its images and its start are looked at."""
     height, width = run.preprocessing.image_size
     where = "" if folder is None else f", in {folder}"
-    if not run.model:
-        return f"a model learns from {run.data} without labels{where}"
-    if is_finetuned and not run.start.start:
-        return f"a published start, which is chosen now, is fine-tuned on {run.data}{where}"
     if run.start.start:
         learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
         return f"{run.start.start} is {learned} on {run.data}{where}"
+    if is_finetuned:
+        return f"a published start, which is chosen now, is fine-tuned on {run.data}{where}"
+    if not run.model:
+        return f"a model learns from {run.data} without labels{where}"
     return f"{full_name(run, 1)} at {height}x{width} is trained on {run.data}{where}"
 
 

@@ -97,7 +97,17 @@ class TrackingListener(RelayingListener):
                 "tensorboard": write_events(folder / EVENTS, before),
                 "wandb": send_to_wandb(folder, before, self.listener),
             }
-            logs = [stack.enter_context(writers[name]) for name in self._names(folder)]
+            # Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
+            names = list(dict.fromkeys(self.trackers))
+            if (folder / CSV).exists() and "csv" not in names:
+                names.append("csv")
+            if (folder / EVENTS).is_dir() and "tensorboard" not in names:
+                if importlib.util.find_spec("tensorboard") is not None:
+                    names.append("tensorboard")
+                else:
+                    warning = "The log of TensorBoard is not continued: its package is not installed."
+                    self.listener.warn(warning)
+            logs = [stack.enter_context(writers[name]) for name in names]
 
             last: tuple[int, set[str]] = (step, set())
 
@@ -113,21 +123,6 @@ class TrackingListener(RelayingListener):
                     write(line["step"], new)
 
             yield measured
-
-    def _names(self, folder: Path) -> list[Tracker]:
-        """List the trackers of a run: the listener's, and the logs that the run folder has already.
-
-        Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
-        """
-        names = list(dict.fromkeys(self.trackers))
-        if (folder / CSV).exists() and "csv" not in names:
-            names.append("csv")
-        if (folder / EVENTS).is_dir() and "tensorboard" not in names:
-            if importlib.util.find_spec("tensorboard") is not None:
-                names.append("tensorboard")
-            else:
-                self.listener.warn("The log of TensorBoard is not continued: its package is not installed.")
-        return names
 
 
 def _numbers(line: Mapping[str, Any]) -> Metrics:

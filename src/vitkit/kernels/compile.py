@@ -10,7 +10,6 @@ What failed is recorded beside the libraries and not tried again for a day.
 """
 
 import ctypes
-import functools
 import hashlib
 import os
 import platform
@@ -119,7 +118,10 @@ def _library_path(source: Source) -> Path:
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise _Without("kernels are compiled on Linux and x86-64 alone")
-    processor = _processor()
+    # The properties of the first processor, and so of all, that a compiler would look at.
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    processor = "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
     missing = source.features.difference(processor.split())
     if missing:
         raise _Without(f"the processor has no {', '.join(sorted(missing))}")
@@ -135,14 +137,6 @@ def _library_path(source: Source) -> Path:
 
 def _hash(*parts: bytes) -> bytes:
     return hashlib.sha256(b"\0".join(parts)).digest()
-
-
-@functools.cache
-def _processor() -> str:
-    """Describe the first processor, and so all of them, by the properties that a compiler would look at."""
-    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
 
 
 def _compiler() -> tuple[str, ...]:

@@ -88,7 +88,31 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
         macs = _resnet_macs(model, config.image_size, padding)
     else:
         assert isinstance(model, ViT)
-        macs = _vit_macs(model, padding)
+        vit, stem = model.config, model.stem
+        tokens, width, cells = vit.num_tokens, vit.width, vit.grid[0] * vit.grid[1]
+        if isinstance(stem, ResNetStem):
+            macs = _resnet_macs(stem, vit.image_size, padding) + cells * stem.projection.weight.numel()
+        elif isinstance(stem, ConvStem):
+            macs = cells * stem.projection.weight.numel()
+            # Pixels that no patch covers are cut off.
+            size = (vit.grid[0] * vit.patch_size[0], vit.grid[1] * vit.patch_size[1])
+            for convolution in stem.convolutions:
+                assert isinstance(convolution, nn.Conv2d)
+                macs += _convolution_macs(convolution, size, padding)
+                size = _strided(size, convolution.stride[0])
+        else:
+            assert isinstance(stem, PatchStem)
+            macs = cells * stem.weight.numel()
+        for block in model.blocks:
+            if isinstance(block, AxialBlock):  # a token sees its row, then its column
+                rows, columns = block.grid
+                macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
+            else:
+                assert isinstance(block, Block)
+                macs += _block_macs(block, tokens, tokens)
+        if isinstance(model.pooling, AttentionPool):
+            # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
+            macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
     if head:
         # Without pooling every token has logits of its own.
         rows = 1 if config.num_tokens is None or model.config.pools else config.num_tokens
@@ -126,37 +150,6 @@ def _weights(*modules: nn.Module | None) -> int:
     """Count the weights of dense layers: the multiply-accumulates of one row of their input."""
     layers = (layer for module in modules if module for layer in module.modules())
     return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
-
-
-def _vit_macs(model: ViT, padding: bool) -> int:
-    """Count the MACs of a ViT without its head, for one image."""
-    config, stem = model.config, model.stem
-    tokens, width = config.num_tokens, config.width
-    cells = config.grid[0] * config.grid[1]
-    if isinstance(stem, ResNetStem):
-        macs = _resnet_macs(stem, config.image_size, padding) + cells * stem.projection.weight.numel()
-    elif isinstance(stem, ConvStem):
-        macs = cells * stem.projection.weight.numel()
-        # Pixels that no patch covers are cut off.
-        size = (config.grid[0] * config.patch_size[0], config.grid[1] * config.patch_size[1])
-        for convolution in stem.convolutions:
-            assert isinstance(convolution, nn.Conv2d)
-            macs += _convolution_macs(convolution, size, padding)
-            size = _strided(size, convolution.stride[0])
-    else:
-        assert isinstance(stem, PatchStem)
-        macs = cells * stem.weight.numel()
-    for block in model.blocks:
-        if isinstance(block, AxialBlock):  # a token sees its row, then its column
-            rows, columns = block.grid
-            macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
-        else:
-            assert isinstance(block, Block)
-            macs += _block_macs(block, tokens, tokens)
-    if isinstance(model.pooling, AttentionPool):
-        # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
-        macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
-    return macs
 
 
 def _block_macs(block: Block, tokens: int, keys: int) -> int:

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,8 +66,14 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> I
         VitkitError: as the task's `open_data`.
     """
     learning, cut, rule = find_task(run.task).learning, run.splits, run.preprocessing.decode
-    if opened is not None and opened.images.listed is not None and _listing(opened.run) == _listing(run):
-        return replace(opened.images.listed.cut(cut), spec=run.data)
+    if opened is not None and opened.images.listed is not None:
+        # What decides which images are listed, before they are cut.
+        theirs, own = (
+            (each.task, absolute_spec(each.data), each.preprocessing.decode, cuts.label_separator, cuts.group)
+            for each, cuts in ((opened.run, opened.run.splits), (run, cut))
+        )
+        if theirs == own:
+            return replace(opened.images.listed.cut(cut), spec=run.data)
     if not keep:
         return learning.open_data(run.data, cut, rule)
     uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
@@ -77,12 +82,6 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> I
         return learning.open_data(run.data, cut, rule)
     listed.cache.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
     return listed.cut(cut)
-
-
-def _listing(run: Run) -> tuple[Any, ...]:
-    """Return what decides which images are listed, before they are cut."""
-    cut = run.splits
-    return run.task, absolute_spec(run.data), run.preprocessing.decode, cut.label_separator, cut.group
 
 
 def describe_start(run: Run, opened: Opened | None = None) -> Start:

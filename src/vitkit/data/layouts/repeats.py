@@ -56,7 +56,13 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
     if sum(map(len, parts)) > COMPARED_BELOW:
         return None
     images = [(part, index) for part in parts for index in range(len(part))]
-    sizes = [_size(part, index) for part, index in images]
+    sizes = []  # of the encoded images in bytes; -1 where there is no such file, or it is damaged
+    for part, index in images:
+        try:
+            file = part.file(index)
+            sizes.append(len(file) if isinstance(file, bytes) else file.stat().st_size)
+        except (DecodeError, OSError, ValueError):  # the last for a name that no file can have
+            sizes.append(-1)
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
         decoded = {} if decoded is None else decoded
         digests = list[bytes | None]()
@@ -111,15 +117,6 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     """Say that images of a split are in `where` too, as the beginning of a sentence."""
     begin = pluralize(count, f"image of {split} is", f"images of {split} are")
     return f"{begin} in {where} too, pixel for pixel"
-
-
-def _size(part: "Samples", index: int) -> int:
-    """Return the length of an encoded image in bytes; -1 where there is no such file, or it is damaged."""
-    try:
-        file = part.file(index)
-        return len(file) if isinstance(file, bytes) else file.stat().st_size
-    except (DecodeError, OSError, ValueError):  # the last for a name that no file can have
-        return -1
 
 
 def _bytes_digests(images: Sequence[tuple["Samples", int]], sizes: Sequence[int]) -> list[bytes | None]:

@@ -173,26 +173,22 @@ def read_head(path: Path) -> tuple[bytes, str | None]:
             head = file.read(_HEAD)
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as weights: {error}.") from error
-    return head, _explain_head(head, path.stat().st_size)
-
-
-def _explain_head(head: bytes, size: int) -> str | None:
+    reason = None
     if not head:
-        return "it is empty, as a broken download leaves it: fetch it again"
-    if head.startswith(b"version https://git-lfs"):
-        return (
+        reason = "it is empty, as a broken download leaves it: fetch it again"
+    elif head.startswith(b"version https://git-lfs"):
+        reason = (
             "it is a Git LFS pointer, a few lines that stand for the weights: fetch the weights themselves "
             "with 'git lfs pull', or with the download button of the site"
         )
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html", b"<?xml")):
-        return (
+    elif head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html", b"<?xml")):
+        reason = (
             "it is a web page or a server's message saved under this name, not the weights: open it in a "
             "browser to see what it says, and fetch the weights again"
         )
-    if size == len(head) and _is_text(head):  # read to its end
-        start = head.decode()[:80].strip()
-        return f"it is a text ('{start}'), not the weights: fetch them again"
-    return None
+    elif path.stat().st_size == len(head) and _is_text(head):  # read to its end
+        reason = f"it is a text ('{head.decode()[:80].strip()}'), not the weights: fetch them again"
+    return head, reason
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -259,28 +255,22 @@ def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
     head, reason = read_head(path)
     if reason:
         raise VitkitError(f"{path} holds no weights: {reason}.")
-    kind = _recognise(path, head)
-    if kind == ".npz":
-        return open_npz(path, stack)
-    if kind == ".safetensors":
-        return _open_safetensors(path, stack)
-    return open_torch(path, notes)
-
-
-def _recognise(path: Path, head: bytes) -> str:
-    """Recognise a file's kind by its first bytes, else by its name: many files are renamed on their way."""
+    # By its first bytes, else by its name: many files are renamed on their way.
     if head[:4] == b"PK\x03\x04":
         # zipfile raises many kinds for a damaged archive; opening it will say which.
+        members = list[str]()
         with suppress(Exception), zipfile.ZipFile(path) as archive:
             members = archive.namelist()
-            if any(name.endswith("/data.pkl") for name in members):
-                return ".pth"
-            if any(name.endswith(".npy") for name in members):
-                return ".npz"
+        if any(name.endswith("/data.pkl") for name in members):
+            return open_torch(path, notes)
+        if any(name.endswith(".npy") for name in members):
+            return open_npz(path, stack)
     # A safetensors file begins with the header's length in 8 bytes, and the header.
     elif head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER:
-        return ".safetensors"
-    return next((ending for ending in (".npz", ".safetensors") if path.name.endswith(ending)), ".pth")
+        return _open_safetensors(path, stack)
+    if path.name.endswith(".npz"):
+        return open_npz(path, stack)
+    return _open_safetensors(path, stack) if path.name.endswith(".safetensors") else open_torch(path, notes)
 
 
 def _open_shards(
