@@ -13,11 +13,11 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
+from vitkit.jobs import train_run
 from vitkit.kernels.block import compiled_block
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
-from vitkit.runs import plan
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 
@@ -86,7 +86,7 @@ def test_a_choice_is_written_down_and_kept(
     assert shown[0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
-    monkeypatch.setattr(plan, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
+    monkeypatch.setattr(train_run, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
     cut_back(whole, tmp_path / "killed")
     heard = Hearing()
     vitkit.train(short(**options), tmp_path / "killed", listener=heard)

@@ -61,6 +61,7 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
         try:
             file = part.file(index)
             sizes.append(len(file) if isinstance(file, bytes) else file.stat().st_size)
+            del file  # a member of an archive may be large
         except (DecodeError, OSError, ValueError):  # the last for a name that no file can have
             sizes.append(-1)
     if len(images) <= MOST_DECODED and sum(size for size in sizes if size > 0) <= DECODED_BELOW:
@@ -70,6 +71,7 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
             try:
                 file = part.file(index)
                 key = hashlib.sha256(file).digest() if isinstance(file, bytes) else file
+                del file
                 if key not in decoded:
                     decoded[key] = pixel_digest(part.decode(index))
                 digests.append(decoded[key])

@@ -20,7 +20,7 @@ class MachineOptions(TypedDict, total=False):
     """The options that no result of a study depends on."""
 
     device: str
-    """where to compute: cpu, gpu or cuda:1; left out, auto: a GPU if there is one."""
+    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
     threads: int | None
     """CPU threads; left out, as many as PyTorch chooses."""
     quiet: bool
