@@ -216,26 +216,28 @@ class OpenCheckpoint(ExitStack):
                 changed since it was opened.
         """
         source, rows = self._translation.source or self._source, self._translation.rows
-        names = [name for row in rows for name in row.theirs]
-        missing = [f"  {name}: missing" for name in names if name not in source.shapes]
-        accounted = {*names, *self._translation.ignored}
-        unexpected = [
-            f"  {name}: unexpected, {tuple(shape)}"
-            for name, shape in source.shapes.items()
-            if name not in accounted
-        ]
-        if missing or unexpected:
-            raise VitkitError(
-                f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
-                f"{len(names)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
-            )
-        # float32 is the type in which the originals compute.
-        dtype = None if self._translation.as_stored else torch.float32
         with self:
+            names = [name for row in rows for name in row.theirs]
+            missing = [f"  {name}: missing" for name in names if name not in source.shapes]
+            accounted = {*names, *self._translation.ignored}
+            unexpected = [
+                f"  {name}: unexpected, {tuple(shape)}"
+                for name, shape in source.shapes.items()
+                if name not in accounted
+            ]
+            if missing or unexpected:
+                raise VitkitError(
+                    f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
+                    f"{len(names)} missing, {len(unexpected)} unexpected:\n{_table(missing + unexpected)}"
+                )
+            # float32 is the type in which the originals compute.
+            dtype = None if self._translation.as_stored else torch.float32
             tensors = {row.ours: _read_row(source, row, dtype) for row in rows}
-            with suppress(FileNotFoundError):
-                if file_states(self.files) == self._source.states:
-                    return tensors
+            states = None
+            with suppress(OSError):
+                states = file_states(self.files)
+        if states == self._source.states:
+            return tensors
         raise VitkitError(
             f"{self._path} was changed while it was looked at. Give the same command again when it is whole."
         )

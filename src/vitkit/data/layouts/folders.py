@@ -204,10 +204,10 @@ def _scan_class_folders(root: Path) -> ClassImages:
     another class.
     """
     scan, files = ClassImages(root), dict[str, list[str]]()
-    above = {root: frozenset(root.resolve().parents)}
+    above = {root: frozenset([root.resolve(), *root.resolve().parents])}
     for place, folders, names in os.walk(root, followlinks=True, onerror=_refuse):
         folder, below = Path(place), os.path.relpath(place, root)
-        chain = above.pop(folder) | {folder.resolve()}
+        chain = above.pop(folder)
         if below != "." and PARTS_RECORD in names:
             scan.results.append(f"{below}/")
             folders.clear()
@@ -217,11 +217,12 @@ def _scan_class_folders(root: Path) -> ClassImages:
         scan.hidden += len(names) - len(inside) + len(folders) - len(entered)
         folders.clear()
         for name in entered:
-            if (folder / name).resolve() in chain:
+            target = (folder / name).resolve()
+            if target in chain:
                 scan.upward.append(os.path.normpath(f"{below}/{name}"))
             else:
                 folders.append(name)
-                above[folder / name] = chain
+                above[folder / name] = chain | {target}
         if below == ".":
             files = {name: [] for name in folders}
             scan.loose += sum(map(is_image, inside))

@@ -12,6 +12,7 @@ from typing import BinaryIO
 _DEEPEST = 8  # nested structures; a head has two levels
 
 _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8  # fields of a head
+_LARGEST_HEAD = 16 << 20  # bytes, as in Arrow
 _VALUES = 1  # the first field of each of the last three
 
 _Head = dict[int, "int | _Head"]
@@ -32,7 +33,7 @@ def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator
     end = start + length
     while start < end:
         stream.seek(start)
-        head = _structure(stream, _DEEPEST)
+        head = _structure(stream, _DEEPEST, min(end, start + _LARGEST_HEAD))
         size = stream.tell() - start
         unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
         if not isinstance(unpacked, int) or not isinstance(packed, int) or min(unpacked, packed) < 0:
@@ -49,12 +50,14 @@ def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator
         raise ValueError(f"the pages end at byte {start:,}, expected {end:,}")
 
 
-def _structure(stream: BinaryIO, deepest: int) -> _Head:
-    """Read a structure: its whole numbers and structures, by the numbers of their fields."""
+def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
+    """Read a structure that ends before byte `end`: its numbers and structures, by the fields' numbers."""
     if not deepest:
         raise ValueError("structures within structures")
     fields, number = _Head(), 0
     while head := _byte(stream):
+        if stream.tell() > end:
+            raise ValueError("the head of a page does not end")
         kind, step = head & 15, head >> 4  # by how much the number of the field grows; 0: it follows
         number = number + step if step else _signed(stream)
         match kind:
@@ -69,7 +72,7 @@ def _structure(stream: BinaryIO, deepest: int) -> _Head:
             case 8:
                 stream.seek(_unsigned(stream), os.SEEK_CUR)
             case 12:
-                fields[number] = _structure(stream, deepest - 1)
+                fields[number] = _structure(stream, deepest - 1, end)
             case _:
                 raise ValueError(f"a value of kind {kind} in the head of a page")
     return fields

@@ -80,6 +80,8 @@ class TrainLoader:
             raise VitkitError(
                 f"batch_size must be at least 1 and workers at least 0, found {batch_size} and {workers}."
             )
+        if not 0 <= seed < 2**63:
+            raise VitkitError(f"The seed is from 0 to 2^63 - 1, found {seed}.")
         if not 0 <= bad_quota <= 1:
             raise VitkitError(f"bad_quota is a fraction of the files, from 0 to 1, found {bad_quota}.")
         self.samples = samples

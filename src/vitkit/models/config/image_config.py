@@ -58,4 +58,6 @@ def height_and_width(size: Size) -> tuple[int, int]: ...
 def height_and_width(size: Size | None) -> tuple[int, int] | None: ...
 def height_and_width(size: Size | None) -> tuple[int, int] | None:
     """Return a size as `(height, width)`: one number is both of them, and None stays None."""
-    return (size, size) if isinstance(size, int) else size
+    if size is None:
+        return None
+    return (size, size) if isinstance(size, int) else (size[0], size[-1])  # a list, too
