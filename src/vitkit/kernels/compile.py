@@ -182,8 +182,10 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(".part", dir=folder, ignore_cleanup_errors=True) as work:
         new, sealed = Path(work, path.name), Path(work, "sealed")
         compilation = [*compiler[1:], *source.flags, "-shared", "-fPIC", str(source.path), "-o", str(new)]
+        record = hanging
         try:
             _run([*compilation, "-lm"], "the compiler", {**os.environ, "TMPDIR": work})
+            record = failed
             # Without the variables by which a sanitizer is loaded into this process alone.
             plain = {
                 name: value
@@ -196,7 +198,7 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
             if not source.agrees(library):
                 raise _Without(f"it computes other values than {source.original}")
         except _Without as reason:
-            record = hanging if isinstance(reason, _TooLong) else failed
+            record = record if isinstance(reason, _TooLong) else failed
             with suppress(OSError):  # where nothing can be written, the next process tries again
                 record.touch(0o600)
                 record.write_text(str(reason))

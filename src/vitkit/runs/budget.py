@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from vitkit.data.sources import FileSamples, ImageData, Samples
+from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.build import (
     Parts,
@@ -30,11 +30,11 @@ from vitkit.runs.build import (
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.records import StartRecord
-from vitkit.runs.step_cost import image_seconds
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
+from vitkit.training.gradients import out_of_memory_explained
 from vitkit.training.optim import learning_rate
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
@@ -43,6 +43,8 @@ MEASURED_SECONDS, MOST_STEPS = 8.0, 30
 """Steps are timed for about `MEASURED_SECONDS`, and at most `MOST_STEPS` + 1 of them: enough for a median."""
 SAMPLE = 1024
 """The most training images of the timed steps, unless two batches are more: all have to be decoded first."""
+TRIAL_IMAGES = 64
+"""Images on which a first step is timed: with more of them a person would wait longer for the estimate."""
 VALIDATED = 256
 """The most images on which a validation is timed; the time is scaled up to all validation images."""
 
@@ -139,7 +141,7 @@ def measure_pace(
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
-        step = _time_steps(trainer, run, parts.model)
+        step = _time_steps(trainer, run, parts)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
         make_folder(Path(folder))
@@ -155,11 +157,27 @@ def measure_pace(
         return Pace(step, saving + (time.monotonic() - began) / part / world.size)
 
 
-def _time_steps(trainer: Trainer, run: Run, model: ImageModel) -> float:
+def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
-    guess, batch_size, most = 0.0, run.training.batch_size, run.training.micro_batch_size
-    if trainer.device.type != "cuda":
-        guess = batch_size * image_seconds(model, trainer.state.optimizer, most or batch_size)
+    guess = 0.0
+    if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few black images
+        training, config, targets = run.training, parts.model.config, parts.data.splits["train"].targets
+        count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
+        shape = torch.Size((count, config.in_channels, *config.image_size))
+        some = {
+            name: torch.from_numpy(np.resize(values[:count], (count, *values.shape[1:])))
+            for name, values in targets.items()
+        }
+        ids = torch.arange(count)
+        batch = Batch(torch.zeros(shape, dtype=torch.uint8), some, ids >= 0, ids)
+        with out_of_memory_explained(count, shape):
+            for _ in range(2):  # the first pass is slower: it allocates memory
+                began = time.monotonic()
+                with trainer.autocast():
+                    loss, _metrics = trainer.objective(parts.model, batch, 0, trainer.total_steps)
+                loss.backward()
+                guess = (time.monotonic() - began) * training.batch_size / count
+        trainer.trained.zero_grad()
     if guess > MEASURED_SECONDS:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.

@@ -101,7 +101,8 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         reader, writer = socket.socketpair()
         reader.settimeout(LOOK_SECONDS)
         writer.setblocking(False)
-        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        if threading.current_thread() is threading.main_thread():  # no other thread may hear of signals
+            signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         watch = threading.Thread(target=_watch, args=(world, store, say, reader), daemon=True)
         watch.start()
         _joined.append((world, watch, writer))
@@ -169,7 +170,8 @@ def leave_processes() -> None:
     """
     while _joined:
         _, watch, writer = _joined.pop()
-        signal.set_wakeup_fd(-1)
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
         # A thread that comes back from C++ while the interpreter ends aborts the process, so this one ends
         # before. Closing alone does not end it: a worker that was forked has the socket too.
         with suppress(OSError):  # it has ended already
@@ -269,8 +271,10 @@ def begin_steps(
 
 
 def _limit_waiting(seconds: float = 0.0) -> None:
-    """Have PyTorch wait for the others so long at most; 0: for `LONGEST_WAIT`."""
-    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds) if seconds else LONGEST_WAIT)
+    """Have PyTorch wait for the others so long at most, and never longer than `LONGEST_WAIT`; 0: so long."""
+    limit = timedelta(seconds=min(seconds or math.inf, LONGEST_WAIT.total_seconds()))
+    for group in [*distributed_c10d._world.pg_map]:  # hsdp divides the state in groups of their own
+        distributed_c10d._set_pg_timeout(limit, group)
 
 
 def invite(

@@ -250,7 +250,8 @@ class Trainer:
         """
         if self.skeleton is None:
             return self.evaluated_model
-        return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
+        with self.world.activity.together():
+            return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
 
     @property
     def evaluated_objective(self) -> nn.Module:
@@ -385,7 +386,8 @@ class Trainer:
         if self.world.writes:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
         else:  # process 0 collects the parts of a sharded state meanwhile, in `save`
-            give_parts(self.state)
+            with self.world.activity.together():
+                give_parts(self.state)
 
     def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
         """Make one update of the weights from one batch, in micro-batches.
