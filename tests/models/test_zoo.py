@@ -255,3 +255,9 @@ def test_the_name_that_is_suggested_exists(name: str) -> None:
 def test_a_changed_architecture_has_another_name(name: str, changes: dict[str, Any], expected: str) -> None:
     config = dataclasses.replace(model_config(name, 10, 64), **changes)
     assert changed_name(name, config) == expected
+
+
+def test_sizes_may_be_lists_and_have_one_number() -> None:
+    for given, size in (([64, 32], (64, 32)), ([64], (64, 64)), ((48,), (48, 48)), (32, (32, 32))):
+        config = model_config("ViT-Ti/16", 3, given)  # type: ignore[arg-type]
+        assert config.image_size == size and hash(config)

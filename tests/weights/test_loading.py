@@ -96,7 +96,12 @@ def replace_by_another(path: Path) -> None:
     path.with_name("other").replace(path)
 
 
-@pytest.mark.parametrize("change", [write_again, replace_by_another, Path.unlink])
+def replace_its_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved"))
+    path.parent.touch()
+
+
+@pytest.mark.parametrize("change", [write_again, replace_by_another, Path.unlink, replace_its_folder])
 def test_weights_that_are_changed_between_description_and_reading_are_refused(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:

@@ -20,7 +20,7 @@ from tests.helpers.image_folders import image_bytes
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode.image import decode
-from vitkit.data.layouts import parquet
+from vitkit.data.layouts import parquet, parquet_pages
 from vitkit.data.layouts.parquet_pages import page_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import DecodeError, VitkitError
@@ -347,6 +347,12 @@ def sizes(*parts: bytes) -> list[tuple[int, int]]:
 def with_values(field: int, count: int) -> bytes:
     """The head of a page of 5 bytes, 1 in the file, of so many values."""
     return head((2, 5), (3, 1))[:-1] + bytes([field - 3 << 4 | 12]) + head((1, count)) + b"\0"
+
+
+def test_a_head_that_does_not_end_is_not_read_to_the_end_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_pages, "_LARGEST_HEAD", 100)
+    with pytest.raises(ValueError, match="does not end"):
+        sizes(b"\x15\x02" * 60)
 
 
 DATA, DICTIONARY, DATA_2 = 5, 7, 8  # the fields of a page's head that describe the values of a kind of page

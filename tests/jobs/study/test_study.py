@@ -235,6 +235,10 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
         zip("abcdef", (1, 2, 1, 1, 3, 1), strict=True)
     )
     assert [run.start.start for run in timed] == [""] * 3
+    frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="trunk", freeze_layers=1))
+    measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
+    # Without a start nothing can be frozen.
+    assert (timed[-1].optimizer.freeze, timed[-1].optimizer.freeze_layers) == ("nothing", 0)
 
 
 def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
