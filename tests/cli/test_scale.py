@@ -113,7 +113,8 @@ def test_another_recipe_in_the_same_folder_is_refused(
         (["predict", __file__], "Which model, and which images?"),  # one file alone
         (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
         (["scale", "digits", "--budget", "1m", "--steps", "5"], "give it without --steps"),
-        (["scale", "digits", "--along", "size", "--start", "runs/x"], "leave --start out"),
+        (["scale", "digits", "--along", "size", "--start", "runs/x"], "No checkpoint at runs/x"),
+        (["scale", "digits", "--along", "size", "--start", "hf:org/model"], "leave --start out"),
         (["scale", "digits", "--points", "3"], "points is from 5"),
     ],
 )
