@@ -109,6 +109,7 @@ def test_minutes_become_steps_once(
         ({"length": 3}, "--length 4 -> 3|holds another study"),
         ({"length": "many"}, "length"),
         ({"length": 0}, "expected a number of steps, found 0"),
+        ({"speed": {"lerned": 1.0}}, r"speed: expected arms of this study, found \['lerned'\]"),
         ({"speed": {"none": -1.0}}, "expected a number above 0, found -1"),
     ],
 )

@@ -106,11 +106,15 @@ def test_another_recipe_in_the_same_folder_is_refused(
     ("arguments", "message"),
     [
         (["scale", "--along", "data"], "Which images? They stand first"),
+        (["scale", "", "--plan"], "Which images? They stand first"),
         (["ablate", "--vary", "position=none"], "Which recipe? It stands first"),
+        (["ablate", "digits", "--plan"], "Which option is to be varied?"),
+        (["ablate", "digits", "--vary", "pool=mean", "--rates", "", "--plan"], "above 0, found none"),
         (["predict", __file__], "Which model, and which images?"),  # one file alone
         (["scale", "digits", "--runs", "3"], "give --seeds, without --runs"),
         (["scale", "digits", "--budget", "1m", "--steps", "5"], "give it without --steps"),
         (["scale", "digits", "--along", "size", "--start", "runs/x"], "No checkpoint at runs/x"),
+        (["scale", "digits", "--along", "size", "--start", "hf:org/model"], "leave --start out"),
         (["scale", "digits", "--points", "3"], "points is from 5"),
     ],
 )

@@ -154,9 +154,9 @@ def require_first(arguments: Sequence[str], question: str) -> None:
     """Refuse a command line that does not begin with the argument of a study, with a question for it.
 
     Raises:
-        VitkitError: there is no argument, or the first is an option and does not ask for help.
+        VitkitError: there is no argument, or the first is empty, or an option that does not ask for help.
     """
-    if not {*ASKING} & {*arguments} and (not arguments or arguments[0].startswith("-")):
+    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
         raise VitkitError(question)
 
 

@@ -30,10 +30,11 @@ def main(arguments: list[str]) -> None:
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
     with importing():
-        from vitkit.jobs.study.scale import Design, describe_plan, plan_scale, propose_recipe
+        from vitkit.jobs.study.scale import Design, describe_plan, plan_scale, propose_recipe, refuse_start
 
     design, machine = call(Design, given, VERB.options), call(StudyOptions, given, VERB.options)
     of_run["data"], start = given["data"], given.pop("start", "")
+    refuse_start(design.along, start)
     if start:
         of_run["start.start"] = start
     elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification

@@ -217,6 +217,26 @@ def test_what_the_memory_is_too_small_for_is_said_and_skipped(monkeypatch: pytes
     assert "and 1.0 kB are free" in str(hearing.notes + hearing.warnings)
 
 
+def test_a_model_that_does_not_fit_into_the_gpu_leaves_the_others_to_be_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitting = job._Case._fitting_batch
+
+    def tried(self: Any, contestants: int) -> tuple[int, float]:
+        if self.config.image_size == (64, 64):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return fitting(self, contestants)
+
+    monkeypatch.setattr(job._Case, "_fitting_batch", tried)
+    hearing = Hearing()
+    benchmark = vitkit.bench(
+        MODEL, image_size="64,32", minutes=0.02, training=False, precision="float32", listener=hearing
+    )
+    assert "64 pixels, inference: not measured. One image does not fit" in str(hearing.warnings)
+    speeds = [record for record in benchmark.records if isinstance(record, Speed)]
+    assert {speed.image_size for speed in speeds} == {(32, 32)}
+
+
 def test_peers_that_are_missing_are_named_with_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contestants, "find_spec", lambda package: None)
     assert installed_peers() == ([], list(contestants.PEERS))

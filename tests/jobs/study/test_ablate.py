@@ -130,6 +130,8 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         designed(["pool=mean"], fixed_rate=True, rates=(0.1,))
     with pytest.raises(VitkitError, match="leave rates out"):
         designed(["optimizer=sgd+learning_rate=0.1"], rates=(0.1,))
+    with pytest.raises(VitkitError, match="rates are numbers above 0, found none"):
+        designed(["pool=mean"], rates=())
     with pytest.raises(VitkitError, match="seeds is at least 1"):
         designed(["pool=mean"], seeds=0)
     timed = replace(SMALL, training=TrainingConfig(minutes=3))

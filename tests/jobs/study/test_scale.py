@@ -204,6 +204,7 @@ def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, An
         ({"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
         ({"budget": "0m"}, "budget is a time"),
         ({"along": "size", "recipe": replace(SMALL, start=StartConfig("runs/x"))}, "leave start out"),
+        ({"along": "size", "start": "runs/x"}, "leave start out"),
         ({"along": "steps", "hold": "epochs"}, "hold epochs is for along data"),
     ],
 )

@@ -34,10 +34,18 @@ def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> No
     (tmp_path / "part/pets/test.txt").unlink()
     assert "pets has no test.txt." in refusal(start, tmp_path / "part")
     assert "No checkpoint at" in refusal(tmp_path / "no start", root)
-    assert "rates are above 0" in refusal(start, root, sweep=True, rates=(0.1, -1.0))
+    assert "Which weights to begin from?" in refusal("", root)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("do not lose me")
     assert "holds no study" in refusal(start, root, out=tmp_path / "full")
+
+
+def test_options_are_refused_before_lists_and_weights_are_read(tmp_path: Path) -> None:
+    nowhere = (tmp_path / "start", tmp_path / "root")
+    assert refusal(*nowhere, protocol="papper") == "protocol is paper or finetune, found 'papper'."
+    for sweep in (True, False):
+        assert "rates are above 0" in refusal(*nowhere, sweep=sweep, rates=(0.1, -1.0))
+        assert refusal(*nowhere, sweep=sweep, rates=[]) == "rates are numbers above 0, found none."
 
 
 def test_a_malformed_list_is_refused_before_any_task_is_trained(start: Path, tmp_path: Path) -> None:

@@ -403,14 +403,15 @@ class _Case:
         # vitkit has a contestant more than precisions, --exact; a peer has two forms of attention.
         count = len(self.precisions)
         expected = count + 1 + 2 * count * len(self.peers)
-        batch, least = self._fitting_batch(expected)
-        if not batch:
-            self.listener.warn(
-                f"{title}: not measured. With one image at a time it would take about "
-                f"{format_duration(least)} of {format_duration(self.seconds)}: allow more --minutes."
-            )
-            return
+        batch = 1
         try:
+            batch, least = self._fitting_batch(expected)
+            if not batch:
+                self.listener.warn(
+                    f"{title}: not measured. With one image at a time it would take about "
+                    f"{format_duration(least)} of {format_duration(self.seconds)}: allow more --minutes."
+                )
+                return
             images = self._images(batch)
             contestants = list(vitkit_contestants(self.config, self.device, self.phase, self.precisions))
             for peer in self.peers:
@@ -433,10 +434,12 @@ class _Case:
                 yield self._memory(contestant, batch)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            self.listener.warn(
-                f"{title}: not measured. {batch} images do not fit into the memory of the GPU: "
-                "choose a smaller --batch-size."
-            )
+            too_large = "One image does not fit into the memory of the GPU."
+            if batch > 1:
+                too_large = (
+                    f"{batch} images do not fit into the memory of the GPU: choose a smaller --batch-size."
+                )
+            self.listener.warn(f"{title}: not measured. {too_large}")
 
     def _images(self, batch: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)

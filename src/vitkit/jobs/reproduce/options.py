@@ -35,6 +35,7 @@ class ReproduceOptions(StudyOptions):
     out: StrPath | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.item not in ITEM_NAMES:
             raise VitkitError(
                 f"No figure or table that can be reproduced is named '{self.item}'. "

@@ -13,7 +13,7 @@ from typing import Annotated, Unpack
 
 import numpy as np
 
-from vitkit.config import COUNT, Positive, Range, from_json, nearest, to_json
+from vitkit.config import COUNT, Positive, Range, describe_value, from_json, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
@@ -205,7 +205,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
     """Train the arms of a study and compare them."""
     listener = options.listener
     base, design, opened = make_design(options, item, folder)
-    length = _recorded_length(options, folder)
+    length = _recorded_length(options, design, folder)
     if length is None:
         arms = make_arms(base, design, 1)  # their length is not chosen yet
         # The start of an arm that begins from another arm is not there yet.
@@ -249,7 +249,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
             return keep(result, item, parts, run_pages(folder, study.arms), command)
 
 
-def _recorded_length(options: ReproduceOptions, folder: Path) -> Length | None:
+def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
     """Read the length of a study that has begun, so that nothing is measured again; None for a new study.
 
     For a folder that holds something else any length will do: `Study.claim` refuses the folder.
@@ -264,7 +264,14 @@ def _recorded_length(options: ReproduceOptions, folder: Path) -> Length | None:
     if begun.kind != _kind(options):
         return Length(1, {})
     recorded = {name: begun.options[name] for name in ("length", "speed") if name in begun.options}
-    return from_json(Length, recorded, str(path))
+    length = from_json(Length, recorded, str(path))
+    unknown = set(length.speed) - {variant.name for variant in design.variants}
+    if unknown:
+        raise VitkitError(
+            f"{path}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
+            "original file back, or begin again with another --out."
+        )
+    return length
 
 
 def _kind(options: ReproduceOptions) -> str:

@@ -35,6 +35,7 @@ from vitkit.jobs.study.study import (
     measure_paces,
     new_study,
     plan_arm,
+    read_rates,
     run_pages,
 )
 from vitkit.models.zoo import ModelConfig
@@ -199,7 +200,7 @@ def _refuse(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> None:
 
 def make_arms(
     recipe: Recipe,
-    vary: Vary,
+    vary: Vary = (),
     *,
     grid: bool = False,
     seeds: int = 3,
@@ -217,7 +218,8 @@ def make_arms(
             "Which option is to be varied? Give an option of training and its values: --vary "
             "position=learned,none."
         )
-    if rates and fixed_rate:
+    read_rates(rates, ())  # for its error
+    if rates is not None and fixed_rate:
         raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
     base = recipe if isinstance(recipe, Run) else named_recipe(recipe)
     require_data(base)
@@ -258,7 +260,7 @@ def make_arms(
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
-        series = arm_series(seeds, () if fixed_rate else rates or default_rates)
+        series = arm_series(seeds, () if fixed_rate else read_rates(rates, default_rates))
         arms.append(Arm(_folder(label, arms), label, run, series))
         cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
     shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
@@ -277,7 +279,7 @@ def _refuse_rates(varied: Iterable[Settings], fixed_rate: bool, rates: Sequence[
         VitkitError: there are such settings.
     """
     for settings in varied:
-        if "learning_rate" in settings and rates:
+        if "learning_rate" in settings and rates is not None:
             raise VitkitError(
                 "rates names the learning rates of every arm, and vary sets one: leave --rates out, or vary "
                 "no learning_rate."
@@ -408,13 +410,13 @@ def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    all_tried = rates or sweep_rates(base, ())
+    all_tried = sweep_rates(base, ()) if rates is None else rates
     listed = join_names([f"{rate:g}" for rate in all_tried])
     if len(all_tried) == 1:
         return f"Every arm was trained at a learning rate of {listed}."
     tried = "1/3, 1 and 3 times its own learning rate"
     if all_tried:
-        tried = f"learning rates of {listed}" if rates else f"the recipe's learning rates ({listed})"
+        tried = f"the recipe's learning rates ({listed})" if rates is None else f"learning rates of {listed}"
     return (
         f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )

@@ -387,6 +387,7 @@ def scale(
     design = Design(along, points, seeds, hold, budget)
     options = StudyOptions(command=command, **machine)
     listener = options.listener
+    refuse_start(along, start)
     run = base_run(data, recipe, start, listener)
     opened = _open_images(run, design, options)
     place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
@@ -427,6 +428,16 @@ def plan_scale(run: Run, design: Design, options: StudyOptions) -> ScalePlan:
     plan = _plan(design, options, opened, None, measure=True)
     check_arms(plan.arms, options, opened)
     return plan
+
+
+def refuse_start(along: Axis, start: StrPath) -> None:
+    """Refuse weights to begin from along size, before they are fetched.
+
+    Raises:
+        VitkitError: there are such weights.
+    """
+    if start and along == "size":
+        raise VitkitError("Along size every point is a new model, which no start fits: leave --start out.")
 
 
 def base_run(data: StrPath, recipe: Recipe, start: StrPath, listener: Listener) -> Run:
@@ -470,8 +481,7 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
             measures no error; or the number of threads is impossible.
     """
     require_threads(options.threads)
-    if run.start.start and design.along == "size":
-        raise VitkitError("Along size every point is a new model, which no start fits: leave --start out.")
+    refuse_start(design.along, run.start.start)
     if run.splits.subset is not None:
         raise VitkitError(
             "The points of a law are parts of the training images themselves: leave --subset out."

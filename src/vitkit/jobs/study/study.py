@@ -70,6 +70,17 @@ def arm_series(seeds: int = 1, rates: Sequence[float] = (), sweep_data: str = ""
         raise VitkitError(_with_own_option(str(error))) from None
 
 
+def read_rates(rates: Sequence[float] | None, default: Sequence[float]) -> tuple[float, ...]:
+    """Return the learning rates that are given; the default ones where they are left out.
+
+    Raises:
+        VitkitError: the list is empty, or they are not different numbers above 0.
+    """
+    if rates is not None and len(rates) == 0:
+        raise VitkitError("rates are numbers above 0, found none.")
+    return arm_series(rates=default if rates is None else rates).sweep_rates
+
+
 @dataclass(frozen=True, repr=False)
 class StudyResult(Result):
     """The result of a study of any kind."""

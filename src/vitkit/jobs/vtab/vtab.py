@@ -38,7 +38,7 @@ from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series.series import recorded_run
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
-from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study
+from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import Part, render_page
@@ -372,13 +372,18 @@ def vtab(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
+    if not start:
+        raise VitkitError("Which weights to begin from? vitkit vtab START FOLDER")
     if not root:
         raise VitkitError(
             "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as cifar/ "
             "and dtd/."
         )
+    if protocol not in RATES:
+        raise VitkitError(f"protocol is {' or '.join(RATES)}, found {protocol!r}.")
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
-    tried = tuple(rates or RATES[protocol]) if sweep else ()
+    tried = read_rates(rates, RATES[protocol])
+    tried = tried if sweep else ()
     if out is not None:
         require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
