@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from vitkit.engines.engine_model import GraphShape, shape_of
 from vitkit.engines.folder import FILES
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -51,6 +52,9 @@ class FakeRunner:
     def __init__(self, model: ImageModel, change: Callable[[Logits], Logits] = np.asarray) -> None:
         self.model, self.change = model, change
         self.batches: list[int] = []
+
+    def shape(self) -> GraphShape:
+        return shape_of(self.model.config)
 
     def __call__(self, images: NDArray[np.uint8]) -> Logits:
         self.batches.append(len(images))

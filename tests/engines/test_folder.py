@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vitkit
-from tests.engines.models import fake_engines, small
+from tests.engines.models import FakeRunner, fake_engines, small
 from vitkit.engines.folder import _digest, read_description_of
 from vitkit.errors import VitkitError
 
@@ -70,6 +70,25 @@ def test_a_description_that_was_changed_is_refused(out: Path, part: str, name: s
 def test_a_description_in_another_format_is_refused(out: Path, written: object) -> None:
     edit(out, lambda data: data.update(format_version=written, vitkit_version="9.9"))
     with pytest.raises(VitkitError, match=r"written by vitkit 9\.9 in another format"):
+        vitkit.Predictor(out)
+
+
+def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in (small(size=(16, 16)), small(channels=1)):
+        monkeypatch.setattr(
+            "vitkit.engines.folder.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
+        )
+        with pytest.raises(VitkitError, match=r"of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"):
+            vitkit.Predictor(out)
+
+
+def test_another_number_of_classes_is_refused(out: Path) -> None:
+    def change(data: Any) -> None:
+        data["model"]["architecture"]["num_classes"] = 4
+        data["model"]["class_names"] = data["model"]["class_names"][:4]
+
+    edit(out, change, hashed=True)
+    with pytest.raises(VitkitError, match="Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5"):
         vitkit.Predictor(out)
 
 

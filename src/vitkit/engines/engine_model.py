@@ -17,6 +17,29 @@ Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
+class GraphShape:
+    """The inputs and outputs of a graph."""
+
+    inputs: tuple[tuple[str, tuple[int | None, ...]], ...]
+    """The type of each input's numbers, and its sizes; None is a size that may change."""
+    outputs: tuple[tuple[int | None, ...], ...]
+    """The sizes of each output."""
+
+    def __str__(self) -> str:
+        def product(sizes: tuple[int | None, ...]) -> str:
+            return "x".join("N" if size is None else str(size) for size in sizes)
+
+        inputs = " and ".join(f"{name} {product(sizes)}" for name, sizes in self.inputs)
+        return f"{inputs} to {' and '.join(map(product, self.outputs))}"
+
+
+def shape_of(config: ModelConfig) -> GraphShape:
+    """Return the inputs and outputs of the graph of a model."""
+    images = (None, config.in_channels, *config.image_size)
+    return GraphShape((("uint8", images),), ((None, config.num_classes),))
+
+
+@dataclass(frozen=True)
 class EngineModel:
     """A model whose logits an engine computes: images in, logits out, and nothing between them."""
 

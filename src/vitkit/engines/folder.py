@@ -17,7 +17,7 @@ from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_chunks, read_json, replace_json
 from vitkit.engines import onnx_engine, openvino_engine
 from vitkit.engines.agreement import Agreement, Nearness
-from vitkit.engines.engine_model import EngineModel, computed_gelu, describe_gelu
+from vitkit.engines.engine_model import EngineModel, computed_gelu, describe_gelu, shape_of
 from vitkit.engines.libraries import (
     DESCRIPTION,
     EnginePrecision,
@@ -196,7 +196,8 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
     Raises:
-        VitkitError: the folder is damaged; or the engine is not installed, or cannot read the graph.
+        VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
+            installed, or cannot read the graph.
     """
     record = read_description_of(folder)
     require_engine(record.engine)
@@ -209,4 +210,10 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
             runner = OpenVINORunner(openvino_engine.read(folder), record.precision, threads)
         else:
             runner = OnnxRunner(folder, threads)
+        shape, expected = runner.shape(), shape_of(record.config)
+    if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
+        raise VitkitError(
+            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
+            f"beside it goes from {shape}: these two do not belong together. Export the model again."
+        )
     return EngineModel(*record.described, runner), record

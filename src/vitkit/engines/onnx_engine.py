@@ -1,10 +1,12 @@
 """ONNX Runtime: graphs in the ONNX format, computed in float32."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.engines.engine_model import GraphShape
 from vitkit.engines.libraries import import_package
 
 FILES = ("graph.onnx", "graph.onnx.data")
@@ -25,6 +27,20 @@ class OnnxRunner:
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(
             str(folder / FILES[0]), options, providers=["CPUExecutionProvider"]
+        )
+
+    def shape(self) -> GraphShape:
+        """Return the inputs and outputs of the graph."""
+
+        def sizes(value: Any) -> tuple[int | None, ...]:
+            return tuple(size if isinstance(size, int) else None for size in value.shape)
+
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        # ONNX Runtime writes a type as tensor(uint8).
+        types = [value.type.removeprefix("tensor(").removesuffix(")") for value in inputs]
+        return GraphShape(
+            tuple((name, sizes(value)) for name, value in zip(types, inputs, strict=True)),
+            tuple(map(sizes, outputs)),
         )
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:

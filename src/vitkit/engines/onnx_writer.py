@@ -64,9 +64,12 @@ def write(model: ImageModel, folder: Path) -> None:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keep the exporter from logging that it does without torchvision, and which constants it folds."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logging.disable(before)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.engines.engine_model import GraphShape
 from vitkit.engines.libraries import EnginePrecision, has_bfloat16, import_package
 
 FILES = ("graph.xml", "graph.bin")
@@ -41,6 +42,17 @@ class OpenVINORunner:
         self._fixed: tuple[int, Any] | None = None
         self._any_size: Any = None
         self._lock = threading.Lock()  # a request is for one caller at a time
+
+    def shape(self) -> GraphShape:
+        """Return the inputs and outputs of the graph."""
+
+        def sizes(port: Any) -> tuple[int | None, ...]:
+            return tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
+
+        return GraphShape(
+            tuple((port.element_type.to_dtype().name, sizes(port)) for port in self._graph.inputs),
+            tuple(map(sizes, self._graph.outputs)),
+        )
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self._lock:
