@@ -162,7 +162,7 @@ def describe(
             if parameter.kind is parameter.VAR_POSITIONAL:
                 parameters.append((name, types.GenericAlias(tuple, (hint, ...)), REQUIRED, True))
             elif parameter.kind is parameter.VAR_KEYWORD:
-                (kind,) = typing.get_args(hint)  # of Unpack; what is left out is the function's
+                (kind,) = typing.get_args(hint)  # of Unpack; the function itself has the defaults
                 hints = typing.get_type_hints(kind)
                 parameters += ((key, hints[key], None, False) for key in read_field_texts(kind))
             else:

@@ -231,7 +231,7 @@ def without_training_images(
         images, split: that were evaluated.
         trained_on: whether the model was trained on this data.
         result, predictions: the numbers, and what they are counted from.
-        listener: is warned; and told where nobody can look.
+        listener: is warned, also where the training images cannot be compared.
     """
     answering, recorded = answering_of(model.card), card_of(model).data
     if trained_on:

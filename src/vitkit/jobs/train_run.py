@@ -95,7 +95,7 @@ def train_run(
             recorded = read_config(folder)
             compute = parse_compute(recorded, folder)
         else:
-            # Before anything random happens: whoever kills the run from here on can continue it.
+            # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
             compute = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
             recorded = write_config(folder, plan.run, command, compute)

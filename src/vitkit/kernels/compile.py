@@ -5,8 +5,8 @@ written, a damaged file), the caller gets a reason in place of a library, and co
 `VITKIT_NO_KERNELS=1` in the environment switches all kernels off.
 
 A library is tried in a process of its own before it is loaded here, for it can end the process that loads it;
-then its values are compared with those of the library that it stands in for, before it comes into the cache.
-What failed is recorded beside the libraries and not tried again for a day.
+then its values are compared with PyTorch's or Pillow's, before it comes into the cache.
+A failure is recorded beside the libraries, and the compilation is not tried again for a day.
 """
 
 import ctypes
@@ -37,8 +37,8 @@ LONGEST_TIMEOUT = 60
 """Seconds in which it compiles on a machine that is busy, at most. With no more than `TIMEOUT` such a machine
 would lose its kernels, and a run its bits, to a clock."""
 REMEMBERED = 24 * 3600
-"""Seconds for which a failure is remembered, since what a compiler lacked may have been installed, and after
-which what a killed compilation left is certainly nobody's any more."""
+"""Seconds for which a failure is remembered, since a missing library may be installed meanwhile, and after
+which the files of a killed compilation are stale."""
 DIGEST_BYTES = 32
 """Bytes of the SHA-256 at the end of a library."""
 MOST_BYTES = 1 << 24

@@ -431,9 +431,9 @@ class Trainer:
         # Loss and norm are checked before every update, by the optimiser or here: an infinite one would make
         # the weights infinite.
         if self.lag:
-            # The decision is a tensor, so that the GPU takes it and nobody waits; PyTorch's `GradScaler`
-            # skips steps by the same attribute. Here it is never set back to 0, since the step after is
-            # launched before anybody has read that this one was not finite.
+            # The decision is a tensor, so that the GPU takes it and the processor does not wait; PyTorch's
+            # `GradScaler` skips steps by the same attribute. Here it is never set back to 0, since the step
+            # after is launched before anybody has read that this one was not finite.
             not_finite = (~(totals["loss"].isfinite() & totals["grad_norm"].isfinite())).float()
             earlier = getattr(optimizer, "found_inf", not_finite)
             # PyTorch's fused optimisers look for it, undeclared.
