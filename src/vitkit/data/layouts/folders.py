@@ -204,7 +204,7 @@ def _scan_class_folders(root: Path) -> ClassImages:
     another class.
     """
     scan, files = ClassImages(root), dict[str, list[str]]()
-    above = {root: frozenset([root.resolve(), *root.resolve().parents])}
+    above = {root: (*root.resolve().parents, root.resolve())}
     for place, folders, names in os.walk(root, followlinks=True, onerror=_refuse):
         folder, below = Path(place), os.path.relpath(place, root)
         chain = above.pop(folder)
@@ -217,12 +217,13 @@ def _scan_class_folders(root: Path) -> ClassImages:
         scan.hidden += len(names) - len(inside) + len(folders) - len(entered)
         folders.clear()
         for name in entered:
-            target = (folder / name).resolve()
+            path = folder / name
+            target = path.resolve() if path.is_symlink() else chain[-1] / name
             if target in chain:
                 scan.upward.append(os.path.normpath(f"{below}/{name}"))
             else:
                 folders.append(name)
-                above[folder / name] = chain | {target}
+                above[path] = (*chain, target)
         if below == ".":
             files = {name: [] for name in folders}
             scan.loose += sum(map(is_image, inside))
