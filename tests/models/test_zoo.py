@@ -4,6 +4,7 @@ import dataclasses
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -261,3 +262,9 @@ def test_sizes_may_be_lists_and_have_one_number() -> None:
     for given, size in (([64, 32], (64, 32)), ([64], (64, 64)), ((48,), (48, 48)), (32, (32, 32))):
         config = model_config("ViT-Ti/16", 3, given)  # type: ignore[arg-type]
         assert config.image_size == size and hash(config)
+    for wrong in ((16, 16, 3), ()):
+        with pytest.raises(VitkitError, match=r"image_size must be \(height, width\)"):
+            model_config("ViT-Ti/16", 3, wrong)  # type: ignore[arg-type]
+    for std in ([float("nan")] * 3, (np.float32("inf"),) * 3):
+        with pytest.raises(VitkitError, match="finite numbers"):
+            dataclasses.replace(model_config("ViT-Ti/16"), image_std=std)  # type: ignore[arg-type]

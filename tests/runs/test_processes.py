@@ -68,6 +68,29 @@ def test_alone_an_error_is_itself() -> None:
         raise VitkitError("no images here")
 
 
+def start_two(code: str) -> list[tuple[str, int]]:
+    """Run code in two processes as torchrun would start them; returns the errors and exit code of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    return [(process.communicate()[1], process.returncode) for process in started]
+
+
 LEAVING = """
 import glob
 from vitkit.runs.processes import join_processes, leave_processes
@@ -90,26 +113,24 @@ assert not [name for name in names if "gloo" in name], names
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="lists threads as Linux does")
 def test_who_leaves_the_others_has_no_thread_of_theirs() -> None:
     """Such a thread aborts the process where it releases a tensor while the interpreter ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", LEAVING],
-            env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    endings = [(process.communicate()[1], process.returncode) for process in started]
-    assert endings == [("", 0)] * 2
+    assert start_two(LEAVING) == [("", 0)] * 2
+
+
+WRONG_SUMS = """
+from vitkit.errors import VitkitError
+from vitkit.runs.processes import join_processes
+from vitkit.world import World
+World.add = lambda self, tensors: None
+try:
+    join_processes()
+except VitkitError as error:
+    assert "Sums over the 2 processes are wrong: expected 3" in str(error), error
+    raise SystemExit(7)
+"""
+
+
+def test_wrong_sums_of_processes_are_noticed_before_they_train() -> None:
+    assert [code for _, code in start_two(WRONG_SUMS)] == [7, 7]
 
 
 class Store(dict[str, str]):

@@ -194,8 +194,7 @@ def _bars(
     many the worst alone, which are returned too."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
     which = f"each {singular}" if len(bars) == every else f"the {len(bars)} worst of {every} {plural}"
-    figure = Figure((drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = drawing.picture(drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
     rows = range(len(bars))
     axes.barh(rows, [value for value, *_ in bars], height=0.7, color=drawing.SKY)
     for row, (_, interval, _, _) in zip(rows, bars, strict=True):

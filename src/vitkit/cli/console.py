@@ -207,16 +207,15 @@ def print_facts(rows: Iterable[tuple[str, Sequence[str]]]) -> None:
     out.print(grid)
 
 
-def print_result(result: Any, as_json: bool, show: Callable[[Any], None] | None = None) -> None:
+def print_result(result: Any, as_json: bool) -> None:
     """Print the result of a command: its `to_json()` where --json is given, else its blocks and what follows.
 
     Args:
         result: a `vitkit.result.Result`.
         as_json: whether --json is given.
-        show: prints the result in place of its blocks.
     """
-    if as_json or show is not None:
-        print_json(result.to_json()) if show is None or as_json else show(result)
+    if as_json:
+        print_json(result.to_json())
         return
     print_blocks(result.blocks())
     if following := result.following():

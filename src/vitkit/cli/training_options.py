@@ -139,7 +139,7 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
     """Describe the options of training.
 
     Args:
-        verb: the verb; left out, those of any that trains, without what stands first on its page.
+        verb: the verb; left out, the options that all verbs of training share, without a page's first ones.
         default: the run whose values are the defaults, and whose task decides the options of the objective.
     """
     options = (

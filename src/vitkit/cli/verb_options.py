@@ -46,7 +46,7 @@ FIELDS = {
     "SUBSET": ("subset",),
     "TIME": ("budget",),
 }
-"""The names of the fields of which a placeholder in the help stands for a text."""
+"""Each placeholder of the help with the fields whose text it stands for."""
 VALUES = {field: value for value, names in FIELDS.items() for field in names}
 
 

@@ -283,8 +283,8 @@ class Loading:
     waits for ever."""
 
     step_timeout: float = 600.0
-    """Seconds that one of several processes may take for its part of a step before it is considered stuck,
-    which ends the run; 0 waits for ever."""
+    """Seconds that one of several processes may wait for another in a step, a validation or a save before the
+    run ends; 0 waits for a day."""
 
     def __post_init__(self) -> None:
         require_finite(self)

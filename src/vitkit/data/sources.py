@@ -303,7 +303,10 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
     try:
         stage = list_of(path)
         folder = path.parent if stage is not None and ending == ".parquet" else path
-        parquets = sorted(files_below(folder, lambda name: name.endswith(".parquet")))
+        is_list = ending != ".parquet" and (stage is not None or holds_lists(path))
+        parquets = list[Path]()
+        if multi_label or not is_list:
+            parquets = sorted(files_below(folder, lambda name: name.endswith(".parquet")))
         task = path if stage is None else path.parent  # a list of a task is named as the task
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
@@ -314,7 +317,7 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
             return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
         if ending == ".parquet":
             return name, list_split_parquets(folder, parquets, stage, group)
-        if stage is not None or holds_lists(path):
+        if is_list:
             return name, list_split_lists(task, stage)
         if path.name.lower().endswith(ARCHIVE_ENDINGS):
             return name, list_archive(path, partial, group, labelled)
@@ -355,7 +358,7 @@ class FileSamples:
     rule: DecodeRule
     cache: PixelCache = field(default_factory=PixelCache)
     compared: bool = False
-    """Whether images are decoded to be compared with one another, and kept for who reads them next."""
+    """Whether images are decoded to be compared with one another, and kept for the next reader."""
 
     @property
     def targets(self) -> Targets:

@@ -347,9 +347,8 @@ def multi_label(
     count, classes = predictions.labels.shape
     refuse_uncountable(count, len(predictions.bad), classes, class_names, "label")
     logits, targets = predictions.logits, predictions.labels
-    # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
-    predicted = logits >= 0
-    hits, wrong = predicted & targets, predicted != targets
+    predicted, wrong = logits >= 0, ~predictions.right
+    hits = predicted & targets
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
     pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)

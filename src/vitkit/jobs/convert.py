@@ -295,6 +295,7 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
         evaluation_mode(other),
         listener.progress("comparing images", IMAGES) as progress,
     ):
+        # One at a time bounds the memory of the largest models' activations.
         for done, image in enumerate(images.chunk(IMAGES), 1):
             outputs.append((model.features(image), other.features(image), model(image), other(image)))
             progress(done)

@@ -231,9 +231,9 @@ def count_costs(
     device, costs = find_device("auto"), []
     for name in models:
         config = configuration(name, load)
-        flops = None
+        flops, of_image = None, training_flops(config, head=True)
         if epochs is not None and images is not None:
-            flops = training_flops(config, head=True) * epochs * images
+            flops = of_image * epochs * images
         # As a run on this machine would compute in each precision.
         training, prediction = (
             [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
@@ -245,7 +245,7 @@ def count_costs(
             parameters=parameters(config),
             tokens=config.num_tokens,
             forward_flops=forward_flops(config, head=True),
-            training_flops=training_flops(config, head=True),
+            training_flops=of_image,
             training_memory={
                 way.precision: training_memory(
                     config,
@@ -326,8 +326,11 @@ class Table6Row:
     """exaFLOPs."""
     ours: float
     """exaFLOPs: 6 x MACs of the forward pass x images x epochs, at 224 pixels, without the head."""
-    ratio: float
-    """Our count divided by the paper's."""
+
+    @property
+    def ratio(self) -> float:
+        """Our count divided by the paper's."""
+        return self.ours / self.paper
 
 
 @dataclass(frozen=True, repr=False)
@@ -362,7 +365,7 @@ class Table6(Result):
 
     def to_json(self) -> Any:
         """Return the rows as plain data."""
-        return [asdict(row) for row in self.rows]
+        return [{**asdict(row), "ratio": row.ratio} for row in self.rows]
 
 
 def count_table6() -> list[Table6Row]:
@@ -374,5 +377,5 @@ def count_table6() -> list[Table6Row]:
     rows = []
     for name, epochs, paper, _ in TABLE_6:
         ours = training_flops(model_config(name), JFT_IMAGES * epochs) / 1e18
-        rows.append(Table6Row(name, epochs, paper, ours, ours / paper))
+        rows.append(Table6Row(name, epochs, paper, ours))
     return rows

@@ -70,7 +70,7 @@ class Evaluation(Result):
     @property
     def whole(self) -> bool:
         """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
-        return _is_whole(self.data, self.split, self.trained_on)
+        return is_whole(self.data, self.split, self.trained_on)
 
     def summary(self) -> str:
         """Say the numbers in a sentence, as the command line prints them."""
@@ -211,7 +211,8 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
     return data, split
 
 
-def _is_whole(data: ImageData, split: str, trained_on: bool) -> bool:
+def is_whole(data: ImageData, split: str, trained_on: bool) -> bool:
+    """Whether a split is all of the data: it has no splits, and is not the data that was trained on."""
     return not trained_on and split == "train" and list(data.splits) == ["train"]
 
 
@@ -250,7 +251,7 @@ def without_training_images(
         return result
     with listener.progress("looking for training images among these"):
         alike = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
-    shown = images.name if _is_whole(images, split, trained_on) else split
+    shown = images.name if is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
     repeated = {split: alike["others"]} if alike else {}
     return with_repeats(result, predictions, repeated, split, answering, listener, shown, where)

@@ -69,14 +69,16 @@ def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, va
 
 
 HYPER_RULE = ((20_000, 500, 50), (500_000, 10_000, 500), (math.inf, 20_000, 500))
-"""Training images below which: steps and their warm-up (BiT-HyperRule, big_transfer `bit_hyperrule.py`)."""
+"""Each row holds for fewer training images than its first number: steps and their warm-up (BiT-HyperRule,
+big_transfer `bit_hyperrule.py`)."""
 
 
 def paper(num_images: int = 0) -> Run:
     """Fine-tune as the paper does, on data of any size.
 
     Steps by BiT-HyperRule (big_transfer `bit_hyperrule.py`): 500 for fewer than 20,000 training images,
-    10,000 for fewer than 500,000, else 20,000. This run has the fewest; `vitkit finetune` fits them.
+    10,000 for fewer than 500,000, else 20,000. Without `num_images` it has the fewest; `vitkit
+    finetune` gives the number.
 
     Command: vitkit finetune START PATH --recipe paper
     Cost and result: not measured here; the paper's are its Tables 2 and 5.

@@ -143,10 +143,10 @@ def names_of(given: Mapping[str, Any]) -> set[str]:
 
 
 def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
-    """Read the run or the series of runs that began in a folder, with the options of a series that `job` has
-    not."""
-    if kind_of(folder).kind != "series":
-        return kind_of(folder).run(), replace(job, out=folder)
+    """Read the run or series that began in a folder, with its own options where `job` has the defaults."""
+    place = kind_of(folder)
+    if place.kind != "series":
+        return place.run(), replace(job, out=folder)
     record, default = read_series_record(folder), SeriesOptions()
     names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
     return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})

@@ -225,7 +225,7 @@ def preview_run(
 ) -> Path:
     """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
-    The arguments are those of `train_run`, and what it refuses is refused; nothing is written.
+    It takes arguments of `train_run` and refuses what that refuses; nothing is written.
 
     Returns:
         The folder that the run would have.

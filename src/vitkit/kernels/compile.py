@@ -76,8 +76,9 @@ class Built:
 def load(source: Source, *, compile_it: bool) -> Built:
     """Load the library of a C file from the cache.
 
-    The file's name is a hash of everything that decides its contents, and of the version of the original. Its
-    last bytes are a hash of its name and its other bytes, written when it had been tried and compared: a
+    The file's name is a hash of the C files, the flags, the processor, the compiler's command and time of
+    change, and the version of the original; a compiler behind another program (ccache) may change unnoticed.
+    Its last bytes are a hash of its name and its other bytes, written when it had been tried and compared: a
     library cut short would not fail to load but end the process. A file that other users can write to is not
     run, nor is it replaced.
 
@@ -130,8 +131,8 @@ def _library_path(source: Source) -> Path:
     # A folder for each user: the files in it are run as code.
     folder = base.expanduser() / f"compiled-{os.getuid()}"
     parts = (" ".join(source.flags), source.original, processor, *_compiler())
-    # The C files beside it, which it may include, are read with it.
-    texts = [path.read_bytes() for path in (source.path, *sorted(source.path.parent.glob("*.c")))]
+    # It may include the C files beside it.
+    texts = [path.read_bytes() for path in sorted(source.path.parent.glob("*.c"))]
     return folder / f"{source.path.stem}-{_hash(*map(os.fsencode, parts), *texts).hex()[:16]}.so"
 
 

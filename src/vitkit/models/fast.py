@@ -310,7 +310,7 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
     """
     for name in ("compiled", *WATCHES):
         part.__dict__.pop(name, None)
-    plain = vars(type(part)).get("plain", type(part))
+    plain = vars(type(part)).get("plain", type(part))  # as in `Way.knows_itself`
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast:
         part.__dict__ |= {name: Watch() for name in WATCHES}

@@ -137,7 +137,7 @@ def find_committed(place: Place, which: Literal["end", "best", "last"]) -> tuple
         The checkpoint, the choice in words ("its best checkpoint, step 120"), and the model.
 
     Raises:
-        VitkitError: no checkpoint is whole, or the record of the images is missing.
+        VitkitError: no checkpoint is whole, or a record of the run is missing or damaged.
     """
     folder = place.path
     record, last = read_record(folder), survey(folder).whole
@@ -322,7 +322,7 @@ def _identity_of(place: Place, snapshot: Snapshot) -> Identity:
 
 
 def _identity(place: Place, record: DataRecord, file: Path, weights: str, *notes: str) -> Identity:
-    """Describe the model of an unfinished run by its configuration and the records of its images and start.
+    """Describe the model of a checkpoint by the run's configuration and the records of its images and start.
 
     Raises:
         VitkitError: the record of its start is missing or damaged.

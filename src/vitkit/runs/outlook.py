@@ -202,7 +202,7 @@ def bytes_per_weight(optimizer: OptimizerConfig) -> int:
 
 
 def free_memory(device: torch.device, world: World = ALONE) -> int | None:
-    """Estimate the free bytes of a process's GPU, or its part of the machine's; None where nobody knows."""
+    """Estimate the free bytes of a process's GPU, or its part of the machine's; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     space = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -1,5 +1,5 @@
-"""Complete a run before it is trained: list its images, describe its start, fix its steps, refuse what no
-machine or data allows.
+"""Complete a run before it is trained: list its images, describe its start, fix its steps, and refuse
+what its images or this machine do not allow.
 
 Images and start are listed and described once, and handed down: in `Opened` until the run is planned, then in
 its plan.
@@ -243,7 +243,7 @@ def resolve_start(
         return run, None, None, new_model_config(run, len(names))
     start, record = None, None if folder is None else read_start_record(folder)
     if record is None:
-        start = opened.start or find_start(run.start)
+        start = describe_start(run, opened)
         record, config = plan_start(run, names, start)
     else:
         config = record.config

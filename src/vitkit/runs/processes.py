@@ -82,7 +82,7 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         say: shows a person the sentence that names the processes for which this one waits.
 
     Raises:
-        VitkitError: the others cannot be reached.
+        VitkitError: the others cannot be reached, or sums over them are wrong.
     """
     if _joined:
         return _joined[0][0]
@@ -107,11 +107,19 @@ def join_processes(say: Callable[[str], None] = lambda sentence: None) -> World:
         watch.start()
         _joined.append((world, watch, writer))
         atexit.register(leave_processes)  # also where an error ends the process
+        ranks = torch.full((3,), world.rank + 1.0)
+        world.add([ranks])
     except (RuntimeError, ValueError) as error:
         raise VitkitError(
             f"Process {world.rank} of {world.size} on {socket.gethostname()} cannot reach the others, which "
             f"torchrun or --processes starts: {str(error).splitlines()[0]}"
         ) from error
+    expected = world.size * (world.size + 1) / 2  # 1 + 2 + ... + size
+    if ranks.tolist() != [expected] * 3:
+        raise VitkitError(
+            f"Sums over the {world.size} processes are wrong: expected {expected:g}, found {ranks[0]:g}. "
+            "Gradients would be wrong too: use another version of PyTorch."
+        )
     return world
 
 
@@ -150,11 +158,12 @@ def _watch(
                 elif store.check([keys[world.rank]]):
                     store.delete_key(keys[world.rank])
                     said = False
-                missing = [rank for rank, key in keys.items() if not store.check([key])]
+                is_late = waited >= WAITING_SECONDS and not said
+                missing = [rank for rank, key in keys.items() if not store.check([key])] if is_late else []
             except RuntimeError:  # the store has gone, and with it torchrun
                 return
             # The first one that waits speaks for all.
-            if waited >= WAITING_SECONDS and missing and not said and {*range(world.rank)} <= {*missing}:
+            if missing and {*range(world.rank)} <= {*missing}:
                 said, names = True, ", ".join(map(str, missing))
                 say(f"{named} has waited {waited:.0f} s for process {names} of {world.size}.")
             if time.monotonic() - max(since, stop_time) >= STOPPING_SECONDS:
@@ -271,7 +280,7 @@ def begin_steps(
 
 
 def _limit_waiting(seconds: float = 0.0) -> None:
-    """Have PyTorch wait for the others so long at most, and never longer than `LONGEST_WAIT`; 0: so long."""
+    """Have PyTorch wait for the others for these seconds at most, 0 for as long as `LONGEST_WAIT`."""
     limit = timedelta(seconds=min(seconds or math.inf, LONGEST_WAIT.total_seconds()))
     for group in [*distributed_c10d._world.pg_map]:  # hsdp divides the state in groups of their own
         distributed_c10d._set_pg_timeout(limit, group)

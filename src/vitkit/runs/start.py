@@ -55,7 +55,7 @@ class Start:
     config: ModelConfig
     card: ModelCard
     preprocessing: Preprocessing
-    """The preprocessing that is recorded, else that of the model's authors."""
+    """The recorded preprocessing, else the model's authors' own."""
     format: str
     """The name of its checkpoint format."""
     notes: tuple[str, ...]

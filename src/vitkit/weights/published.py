@@ -203,8 +203,8 @@ def _table() -> tuple[PublishedStart, ...]:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     for row in rows:
         row |= {key: tuple(row[key].split()) for key in ("source", "addresses")}
-        numbers = ("image_size", "classes", "parameters", "original_mib")
-        row |= {key: int(row[key]) if row[key] else None for key in numbers}
+        row |= {key: int(row[key]) for key in ("image_size", "classes", "parameters")}
+        row["original_mib"] = int(row["original_mib"]) if row["original_mib"] else None
     return tuple(PublishedStart(**row) for row in rows)
 
 

@@ -376,6 +376,7 @@ def test_the_heads_of_pages_say_what_they_become() -> None:
         (head((2, 5), (3, 9)) + b"x", "the pages end at byte"),
         (b"\x15", "is cut short"),
         (b"\x18\xff\xff\xff\x7f", "is cut short"),
+        (b"\x18" + b"\xff" * 9 + b"\x01", "is cut short"),  # a length near 2^64
         (b"\x15" + b"\xff" * 40, "more than 64 bits"),
         (b"\x1c" * 40, "structures within structures"),
         (b"\x19\x00", "a value of kind 9"),

@@ -165,6 +165,8 @@ def test_settings_that_make_no_sense() -> None:
         train_loader(Noise(5), workers=-1)
     with pytest.raises(VitkitError, match="bad_quota"):
         train_loader(Noise(5), quota=1.5)
+    with pytest.raises(VitkitError, match="count from 0"):
+        next(train_loader(Noise(5)).batches(-1, 2))
     for seed in (-1, 2**63):
         with pytest.raises(VitkitError, match="seed is from 0"):
             TrainLoader(Noise(5), PREPROCESSING, AUGMENTATION, batch_size=2, seed=seed)

@@ -1,4 +1,4 @@
-"""Every study that is asked to be quiet passes on its warnings alone."""
+"""With `quiet`, every study passes on its warnings alone."""
 
 from collections.abc import Callable
 from dataclasses import replace

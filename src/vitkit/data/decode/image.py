@@ -5,7 +5,6 @@ turned, inverted or clipped in another way than it was trained on. Whatever Pill
 the caller sees pixels or a `DecodeError` with the reason.
 """
 
-import importlib
 import io
 import struct
 import threading
@@ -18,7 +17,21 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import IcoImagePlugin, Image, JpegImagePlugin, TiffImagePlugin
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    IcoImagePlugin,
+    Image,
+    Jpeg2KImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    PpmImagePlugin,
+    QoiImagePlugin,
+    SgiImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from vitkit.data.channels import from_rgb
 from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
@@ -31,8 +44,6 @@ from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.errors import DecodeError
 
 # Importing a plug-in is how Pillow learns its format: only the formats named in _FORMATS are ever tried.
-for _plugin in ("Avif", "Bmp", "Gif", "Jpeg2K", "Png", "Ppm", "Qoi", "Sgi", "WebP"):
-    importlib.import_module(f"PIL.{_plugin}ImagePlugin")
 
 
 @dataclass(frozen=True)
@@ -100,11 +111,19 @@ _Opener = Callable[[IO[bytes], str | bytes], Image.Image]
 
 # Formats that their first bytes tell. Formats without a signature (TGA, PCX) would accept garbage; formats
 # that run an interpreter (EPS, WMF) would run a stranger's program.
-_OF_PILLOW = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "QOI", "SGI"]
 _FORMATS: dict[str, _Opener] = {
-    **{name: Image.OPEN[name][0] for name in _OF_PILLOW},
     "JPEG": _Jpeg,
+    "PNG": PngImagePlugin.PngImageFile,
+    "WEBP": WebPImagePlugin.WebPImageFile,
+    "GIF": GifImagePlugin.GifImageFile,
+    "BMP": BmpImagePlugin.BmpImageFile,
+    "TIFF": TiffImagePlugin.TiffImageFile,
+    "PPM": PpmImagePlugin.PpmImageFile,
+    "JPEG2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
+    "AVIF": AvifImagePlugin.AvifImageFile,
     "ICO": _Ico,
+    "QOI": QoiImagePlugin.QoiImageFile,
+    "SGI": SgiImagePlugin.SgiImageFile,
     "HEIF": _open_heif,
 }
 _ORIENTATION = 0x0112
@@ -223,7 +242,7 @@ def _opened(
         _check_size(width, height, rule)
         if isinstance(image, ArrayFile):
             needed = file_bytes + image.decoding_bytes
-        else:  # which are bounded for pixels of three bytes
+        else:  # `decoding_bytes` counts pixels of three bytes
             needed = decoding_bytes(image, file_bytes, buffered) + max(0, rule.channels - 3) * width * height
         if needed > rule.max_bytes:
             # The message gives the smallest max_pixels whose `max_bytes` is enough, by its formula backwards.
@@ -272,7 +291,7 @@ def _recognise(data: bytes) -> str:
         any_codec = data[8:12] in (b"mif1", b"msf1")
         if data[8:12] in _HEIF_BRANDS or (any_codec and not {b"avif", b"avis"} & brands):
             return "HEIF"
-    for name in _OF_PILLOW:
+    for name in (name for name in _FORMATS if name in Image.OPEN):  # HEIF is no format of Pillow
         accept = Image.OPEN[name][1]
         # An accept function answers with a sentence when Pillow was built without the codec.
         answer = accept(start) if accept else False

@@ -232,9 +232,9 @@ def _scan_class_folders(root: Path) -> ClassImages:
         fitting = [f"{prefix}{name}" for name in inside if is_image(name) or is_array(name)]
         files[class_name] += fitting
         scan.other += len(inside) - len(fitting)
-    # The folder features/ that `vitkit embed` makes is no class without images.
-    above_results = {result.partition("/")[0] for result in scan.results}
-    scan.take({name: inside for name, inside in files.items() if inside or name not in above_results})
+    # A folder that holds results alone, such as features/ of `vitkit embed`, is no empty class.
+    with_results = {result.partition("/")[0] for result in scan.results}
+    scan.take({name: inside for name, inside in files.items() if inside or name not in with_results})
     return scan
 
 

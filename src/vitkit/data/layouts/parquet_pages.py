@@ -70,7 +70,10 @@ def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
             case 7:
                 stream.seek(8, os.SEEK_CUR)
             case 8:
-                stream.seek(_unsigned(stream), os.SEEK_CUR)
+                length = _unsigned(stream)
+                if length > end - stream.tell():
+                    raise ValueError("the head of a page is cut short")
+                stream.seek(length, os.SEEK_CUR)
             case 12:
                 fields[number] = _structure(stream, deepest - 1, end)
             case _:

@@ -101,6 +101,8 @@ class TrainLoader:
         Raises:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
+        if start < 0:
+            raise VitkitError(f"Batches count from 0, found {start}.")
         allowed = bad_files_allowed(len(self.samples), self.bad_quota)
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
@@ -266,7 +268,7 @@ def _computed(
     if workers and len(numbers):
         results = compute_ahead(batches, numbers, workers, worker_timeout)
     else:
-        # Nobody looks at which sample is read, which tells the image at which a worker process hangs.
+        # The index of the sample serves to name the image at which a worker hangs; there is no worker here.
         results = (batches.compute(number, lambda sample: None) for number in numbers)
     with closing(results):  # ends the workers at once when the caller stops early
         for number, (pixels, bad) in zip(numbers, results, strict=True):

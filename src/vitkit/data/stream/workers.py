@@ -253,7 +253,7 @@ class _Pool:
             self.awaited = None
         if isinstance(result, str):
             raise VitkitError(result)
-        pixels, reasons = result
+        pixels, reasons = result  # DataLoader makes a list of the tuple
         return pixels, reasons
 
     def _arrived(self, number: int) -> Result | str:

@@ -152,14 +152,14 @@ def compare(
     plain = [c.name for c in contestants if c.library == "vitkit exact"]
     reference = min(base or plain or [contestants[-1].name], key=lambda name: statistics.median(times[name]))
     # Every product of the forward pass has two of its size in the backward pass.
-    passes = 3 if phase == "training" else 1
+    passes, flops = 3 if phase == "training" else 1, forward_flops(config, head=True)
     for contestant in contestants:
         own, rate = times[contestant.name], rates.get(contestant.precision)
         low, middle, high = spread(own)
         ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
         mfu, mfu_executed = (
             None if rate is None or count is None else passes * count * batch / middle / rate
-            for count in (forward_flops(config, head=True), executed[contestant.name])
+            for count in (flops, executed[contestant.name])
         )
         yield Speed(
             **subject(contestant, model, config),

@@ -37,7 +37,7 @@ from vitkit.evaluation.paired import model_difference
 from vitkit.evaluation.run_model import output_function
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
 from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate import choose_split, without_training_images
+from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
@@ -611,7 +611,7 @@ def open_tested(
     _require_same_classes(*pair, data[0].class_names, data[1].class_names)
     given, is_owned = spec is not None, owner is not None
     (images, chosen), (others, _) = (choose_split(listed, split, given, is_owned) for listed in data)
-    whole = not is_owned and chosen == "train" and list(images.splits) == ["train"]
+    whole = is_whole(images, chosen, is_owned)
     tested = Tested(chosen, images.name, whole, images.fingerprint())
     _require_same_images(tested, images, others)
     return tested, (replace(pair[0], data=images), replace(pair[1], data=others))

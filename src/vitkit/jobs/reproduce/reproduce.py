@@ -255,7 +255,7 @@ def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) ->
     For a folder that holds something else any length will do: `Study.claim` refuses the folder.
 
     Raises:
-        VitkitError: the record is damaged.
+        VitkitError: the record is damaged, or has the speed of an arm that the study lacks.
     """
     path = folder / RECORD
     if not path.exists():

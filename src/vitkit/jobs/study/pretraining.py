@@ -131,7 +131,7 @@ def compare_pretraining(run: Run, options: ThenOptions, out: Path | None, machin
     where = out or next(
         folder
         for folder in folders
-        if not folder.is_dir() or (_recorded_steps(folder) and read_study(folder).command == machine.command)
+        if not folder.is_dir() or ((folder / RECORD).exists() and read_study(folder).command == command)
     )
     steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, opened, machine)
     longer = replace(tuning, training=replace(tuning.training, steps=steps))

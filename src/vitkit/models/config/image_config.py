@@ -3,6 +3,7 @@
 This file imports no torch, because help texts must not wait for it.
 """
 
+import math
 from typing import Any, TypeAlias, overload
 
 from vitkit.errors import VitkitError
@@ -45,7 +46,8 @@ def check_images(config: Any) -> None:
             f"image_mean and image_std need one value per channel ({config.in_channels}), "
             f"found {config.image_mean} and {config.image_std}."
         )
-    if min(config.image_std) < FLOAT32_LEAST:  # that all are finite, `require_finite` has checked
+    finite = all(map(math.isfinite, (*config.image_mean, *config.image_std)))
+    if not finite or min(config.image_std) < FLOAT32_LEAST:
         raise VitkitError(
             "image_mean holds finite numbers and image_std finite numbers above 0, "
             f"found {config.image_mean} and {config.image_std}."
@@ -57,7 +59,14 @@ def height_and_width(size: Size) -> tuple[int, int]: ...
 @overload
 def height_and_width(size: Size | None) -> tuple[int, int] | None: ...
 def height_and_width(size: Size | None) -> tuple[int, int] | None:
-    """Return a size as `(height, width)`: one number is both of them, and None stays None."""
+    """Return a size as `(height, width)`: one number, alone or in a sequence, is both of them.
+
+    Raises:
+        VitkitError: they are no numbers, or more than two.
+    """
     if size is None:
         return None
-    return (size, size) if isinstance(size, int) else (size[0], size[-1])  # a list, too
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    if not 1 <= len(sizes) <= 2:
+        raise VitkitError(f"image_size must be (height, width), found {size}.")
+    return sizes[0], sizes[-1]

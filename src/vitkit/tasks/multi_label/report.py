@@ -134,7 +134,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
 
 def _mistakes(result: MultiLabel, predictions: LabelPredictions, images: str) -> page.Section:
     probability = probabilities(predictions.logits, "sigmoid")
-    is_wrong = (probability >= 0.5) != predictions.labels
+    is_wrong = ~predictions.right
     # Of the worst mistake in each image; 0 where all answers are right.
     sure = np.where(is_wrong, np.maximum(probability, 1 - probability), 0.0).max(1)
     wrong = np.flatnonzero(sure > 0)

@@ -36,8 +36,15 @@ def remembered_digest(file: Path) -> str:
     if note.items() >= state.items() and "sha256" in note:
         return str(note["sha256"])
     _, digest = hash_file(file)
-    _write_note(record, {"sha256": digest, **state})
+    remember_digest(file, digest)
     return digest
+
+
+def remember_digest(file: Path, digest: str) -> None:
+    """Remember the SHA-256 of a file in a cache until its size or time changes."""
+    stat = file.stat()
+    note = {"sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    _write_note(_note_about("", os.fsencode(file.resolve())), note)
 
 
 def first_fetch(address: str) -> Path:

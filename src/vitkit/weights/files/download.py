@@ -30,7 +30,13 @@ from filelock import FileLock
 from vitkit.durable import hash_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
-from vitkit.weights.files.cache import cache_folder, read_first_fetch, record_first_fetch, remembered_digest
+from vitkit.weights.files.cache import (
+    cache_folder,
+    read_first_fetch,
+    record_first_fetch,
+    remember_digest,
+    remembered_digest,
+)
 from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
 from vitkit.weights.files.source import SETTINGS, read_head, read_json_object
 from vitkit.weights.format_names import ENDINGS
@@ -73,7 +79,7 @@ _CLOSED = (
 
 
 class _FailedError(Exception):
-    """A download failed: for good; or `again` may succeed; or it is `absent`, for everybody or for us."""
+    """A download failed. `again`: another attempt may succeed. `absent`: there is no file, or none for us."""
 
     def __init__(self, reason: str, *, again: bool = False, absent: bool = False) -> None:
         super().__init__(reason)
@@ -246,11 +252,11 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
                     _log.warning(
                         "%s is not the file that was fetched from %s: fetching it again", target, shown
                     )
-                _download(address, shown, target, progress, expected, first)
+                digest = _download(address, shown, target, progress, expected, first)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
-                digest = remembered_digest(target)
-            record_first_fetch(address, shown, {name: digest})
+            if read_first_fetch(address).get("sha256") != {name: digest}:
+                record_first_fetch(address, shown, {name: digest})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "
@@ -276,8 +282,8 @@ def _download(
     progress: Progress | None,
     expected: str | None,
     first: str | None,
-) -> None:
-    """Fetch into a file beside `target`, and rename it when it is whole.
+) -> str:
+    """Fetch into a file beside `target`, and rename it when it is whole; returns its SHA-256.
 
     Args:
         address, shown: with secrets and without.
@@ -322,7 +328,9 @@ def _download(
         )
     part.replace(target)
     sync_folder(target.parent)
+    remember_digest(target, digest)
     _log.info("fetched %s: %d bytes, SHA-256 %s", shown, size, digest)
+    return digest
 
 
 def _fetch_settings(parts: SplitResult, folder: Path) -> None:

@@ -7,7 +7,6 @@ parameter, as a scan over the layers keeps them. bfloat16 arrays become the floa
 A file without position embeddings is taken to have sines and cosines, as big_vision's code does.
 """
 
-import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -176,13 +175,17 @@ def _unstacked(source: Source) -> Source:
             if name in source:
                 raise VitkitError(f"{source.path} holds {name} twice: by itself, and as part of {key}.")
             shapes[name], places[name] = shape[1:], (key, i)
-    stacked = functools.lru_cache(3)(source.read)  # query, key and value make one tensor of ours
+    stacks: dict[str, Tensor] = {}  # query, key and value make one tensor of ours
 
     def read(key: str) -> Tensor:
         if key not in places:
             return source.read(key)
         name, i = places[key]
-        return stacked(name)[i].clone()  # or every block would hold on to the whole stack
+        if name not in stacks:
+            while len(stacks) >= 3:  # before another one is read: each holds all blocks
+                stacks.pop(next(iter(stacks)))
+            stacks[name] = source.read(name)
+        return stacks[name][i].clone()  # or every block would hold on to the whole stack
 
     return Source(source.path, shapes, read, source.notes)
 
