@@ -347,6 +347,7 @@ def multi_label(
     count, classes = predictions.labels.shape
     refuse_uncountable(count, len(predictions.bad), classes, class_names, "label")
     logits, targets = predictions.logits, predictions.labels
+    # A logit of 0 is a probability of 0.5 by the sigmoid: from there on the label is predicted.
     predicted, wrong = logits >= 0, ~predictions.right
     hits = predicted & targets
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
