@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
-from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
+from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
@@ -34,7 +34,7 @@ class Verb:
         name: the verb.
         module, function: the job, which is imported when it is called, and so neither for help nor for a
             misspelt option.
-        own: options that the verb itself reads.
+        own: options that the verb itself reads; they come first in the help, but for --json.
         without: parameters that are no options.
     """
 
@@ -43,7 +43,8 @@ class Verb:
     ) -> None:
         self.name, self.module, self.function = name, module, function
         self.signature = read_signature(module, function)
-        self.options = (*describe(self.signature, without=without), *own)
+        options = (*own, *describe(self.signature, without=without))
+        self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
     def main(self, arguments: list[str]) -> None:
         """Parse the command line, call the job, and print its result."""
@@ -124,7 +125,6 @@ def parse_given(
     options: Sequence[Option],
     arguments: list[str],
     verb: str,
-    page: HelpPage | None = None,
     of_training: Callable[[Mapping[str, Any]], Sequence[Option]] | None = None,
 ) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
@@ -134,14 +134,13 @@ def parse_given(
         options: all options of the verb.
         arguments: what follows the verb.
         verb: the name in the help.
-        page: the choice of what its help shows first; left out, the verb's in `vitkit.cli.help_pages`.
         of_training: describes the options of training that may stand among them, given the others.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
     """
-    page = page or PAGES.get(verb, NO_PAGE)
+    page = PAGES.get(verb, HelpPage("", ""))
     if {*ASKING} & {*arguments}:
         print(write_help(verb, command, options, page, everything=ALL in arguments))
         raise SystemExit(0)
