@@ -169,11 +169,7 @@ def _command(arguments: list[str]) -> int:
         of_processes = ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot")
         if verb not in of_processes or {"-h", "--help", "--help-all"} & {*rest}:
             return 0
-        processes = importlib.import_module("vitkit.cli.processes")
-        if verb in ("evaluate", "fewshot"):
-            job = importlib.import_module(VERBS[verb][1]).VERB
-            return cast("int", processes.take_part(job, rest))
-        return cast("int", processes.follow())
+        return cast("int", importlib.import_module("vitkit.cli.processes").take_part(verb, rest))
     console = importlib.import_module("vitkit.cli.console")
     try:
         # Any signal that asks to stop ends a command as Ctrl-C does, so that it clears half-written files;

@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -51,7 +52,10 @@ class Verb:
         given = self.parse(arguments)
         if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
             given["images"] = read_names(given["images"])
-        print_result(self.call(given), bool(given.get("json")))
+        # The record of a study has the line that continues it.
+        of_study = "command" in inspect.signature(self.signature).parameters
+        line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
+        print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
         """Yield the options of some parameters, none of them by position."""
@@ -235,19 +239,16 @@ def read_names(sources: Sequence[str]) -> tuple[str, ...]:
     Raises:
         VitkitError: standard input is closed, or nothing is named on it.
     """
-    names: list[str] = []
-    for source in sources:
-        names += _lines_of_input() if source == "-" else [source]
+    lists = [_lines_of_input() if source == "-" else [source] for source in sources]
+    names = tuple(chain.from_iterable(lists))
     if sources and not names:
         raise VitkitError("The list of images on standard input is empty.")
-    return tuple(names)
+    return names
 
 
 def _lines_of_input() -> Iterator[str]:
     """Yield the lines of standard input as names of files, which need not be UTF-8."""
     if sys.stdin is None:
         raise VitkitError("Standard input is closed, so no paths can be read from it.")
-    for line in getattr(sys.stdin, "buffer", sys.stdin):
-        name = os.fsdecode(line).strip()
-        if name:
-            yield name
+    names = (os.fsdecode(line).strip() for line in getattr(sys.stdin, "buffer", sys.stdin))
+    yield from filter(None, names)
