@@ -67,9 +67,9 @@ class Verb:
 
         Raises:
             SystemExit, WrongCommandLine: as `parse_given`.
-            VitkitError: they name weights or images that are not there.
+            VitkitError: they name weights or images that are not there, or a place to write that is taken.
         """
-        return self._require(parse_given(self.signature, self.options, arguments, self.name))
+        return self.parse_with_training(arguments, lambda _: ())[0]
 
     def parse_with_training(
         self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
@@ -84,18 +84,17 @@ class Verb:
         Raises:
             SystemExit, WrongCommandLine, VitkitError: as `parse`.
         """
-        given = parse_given(self.signature, self.options, arguments, self.name, of_training=of_training)
+        options = self.options
+        if not {*ASKING} & {*arguments}:
+            options = (*options, *of_training(read(arguments, options).given))
+        given = parse_given(self.signature, options, arguments, self.name)
         own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
-        return self._require(own), given
-
-    def _require(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Refuse weights, models and images that are not there, and a place to write that is taken."""
-        require_checkpoints(*self._weights(given))
-        require_models(given.get("models", ()))
+        require_checkpoints(*self._weights(own))
+        require_models(own.get("models", ()))
         if any(option.name == "OUT" and option.is_required for option in self.options):
-            refuse_taken(Path(given["out"]))
-        require_images(*(given.get(option.path) for option in self.options if option.names_images))
-        return given
+            refuse_taken(Path(own["out"]))
+        require_images(*(own.get(option.path) for option in self.options if option.names_images))
+        return own, given
 
     def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:
         """Fetch the weights that are given by address or name, and call the job, which the terminal hears.
@@ -125,11 +124,7 @@ def verb_of(name: str, job: str) -> Verb | None:
 
 
 def parse_given(
-    command: object,
-    options: Sequence[Option],
-    arguments: list[str],
-    verb: str,
-    of_training: Callable[[Mapping[str, Any]], Sequence[Option]] | None = None,
+    command: object, options: Sequence[Option], arguments: list[str], verb: str
 ) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
 
@@ -138,7 +133,6 @@ def parse_given(
         options: all options of the verb.
         arguments: what follows the verb.
         verb: the name in the help.
-        of_training: describes the options of training that may stand among them, given the others.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.
@@ -148,8 +142,6 @@ def parse_given(
     if {*ASKING} & {*arguments}:
         print(write_help(verb, command, options, page, everything=ALL in arguments))
         raise SystemExit(0)
-    if of_training is not None:
-        options = (*options, *of_training(read(arguments, options).given))
     return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
 
 
@@ -175,22 +167,19 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
         VitkitError: as the function, with the names of options for those of parameters.
     """
     positional: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name == "listener":
-            named[name] = TerminalListener()
-        elif parameter.kind is parameter.VAR_POSITIONAL:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
-            (kind,) = get_args(parameter.annotation)  # of Unpack
-            named |= {key: given[key] for key in kind.__annotations__ if key in given}
-            if "listener" in kind.__annotations__:
-                named["listener"] = TerminalListener()
-        elif name in given:
-            named[name] = given[name]
-        elif within := {path: given[path] for path in given if path.startswith(f"{name}.")}:
-            values = {path.removeprefix(f"{name}."): value for path, value in within.items()}
-            named[name] = dataclass_in(parameter.annotation)(**values)
+            hints |= get_args(parameter.annotation)[0].__annotations__  # of Unpack
+        else:
+            hints[name] = parameter.annotation
+    named = {name: given[name] for name in hints if name in given}
+    named |= {name: TerminalListener() for name in hints if name == "listener"}
+    for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
+        within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
+        named[section] = dataclass_in(hints[section])(**within)
     with in_options(options, given):
         return function(*positional, **named)
 
