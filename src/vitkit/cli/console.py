@@ -299,11 +299,6 @@ class _Bar(Progress):
                 yield Padding(Text(below, overflow="fold"), (0, 0, 0, 2))
 
 
-def say_continued(parts: int) -> str:
-    """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
-    return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
-
-
 def download(*paths: str | Path) -> None:
     """Fetch the checkpoints that are given by address or name, with a bar; files and folders are left alone.
 
