@@ -159,8 +159,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        decoded = None if data.listed is None else data.listed.decoded
-        return repeats_of_training(data.splits, splits, data.same, decoded)
+        return repeats_of_training(data.splits, splits, data.same, data.shared.digests)
 
 
 def with_repeats(
