@@ -8,7 +8,7 @@ from vitkit.durable import replace_file
 from vitkit.listener import SILENT, Listener
 from vitkit.result import Plot
 from vitkit.runs.config import shown_command
-from vitkit.runs.series_record import Series, conclusions, explain_no_model, member_table, rate_table
+from vitkit.runs.series_record import Series, conclusions, explain_no_model, run_table
 
 if TYPE_CHECKING:
     from vitkit.report.template import Part
@@ -27,9 +27,9 @@ def write_series_report(folder: Path, series: Series, *, listener: Listener = SI
     parts: list[Part] = []
     with listener.progress("writing the report"):
         if series.rates:
-            shown = (rate_table(series), *series.reasons, _plot(series))
+            shown = (run_table(series, of_sweep=True), *series.reasons, _plot(series))
             parts.append(("Sweep over learning rates", shown))
-        parts.append(("Trained runs", (member_table(series),)))
+        parts.append(("Trained runs", (run_table(series, of_sweep=False),)))
         folders = [
             member.folder
             for member in series.all_members
