@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vitkit.cli.training_options import (
 )
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
+from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.training_options import RESUMED, split_options
 from vitkit.listener import hushed
@@ -63,7 +65,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
     given, table = parse_training(arguments, verb, default)
-    if resume is not None and {"then", "labels", "draws", "tune_steps"} & {*given}:
+    if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
     options = options_of_run(given)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
