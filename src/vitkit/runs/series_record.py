@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.result import Block, Result, Table
+from vitkit.result import Plot, Result, Section, Table
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
@@ -34,6 +34,9 @@ from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 from vitkit.training.ended import read_ended
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORD = SERIES
 
@@ -130,14 +133,56 @@ class Series(Result, SeriesRecord):
     spread: Spread | None = None
     """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self))
+    folder: Path = Path()
+    """Its folder; the working folder before it has one."""
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the tables of the runs, with the choice of the rate and the conclusions."""
-        sweep: Sequence[Block] = (run_table(self, of_sweep=True), *self.reasons) if self.rates else ()
-        return (*sweep, run_table(self, of_sweep=False), *conclusions(self))
+    def heading(self) -> str:
+        """Name the series by its folder."""
+        return self.folder.resolve().name
+
+    def headline(self) -> Sequence[str]:
+        """Say what came out."""
+        return conclusions(self)
+
+    def sections(self) -> Sequence[Section]:
+        """Return the tables of the runs, with the choice of the rate."""
+        runs = Section("Trained runs", (run_table(self, of_sweep=False),))
+        if not self.rates:
+            return (runs,)
+        choice = (run_table(self, of_sweep=True), *self.reasons, self._plot())
+        return Section("Sweep over learning rates", choice), runs
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the commands that use its runs."""
+        first = next((member.folder for member in self.members if member.finished), "")
+        of_series = self.options.cross_validate is None
+        predicted = shlex.quote(str(self.folder if of_series else self.folder / first))
+        remark = f"   (the model of {first})" if of_series else ""
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {predicted} IMAGE_OR_FOLDER{remark}",
+            f"vitkit inspect {shlex.quote(str(self.folder / first))}",
+        )
+
+    def _plot(self) -> Plot | None:
+        """Draw the scores against the rates; None where fewer than two have one, or no rate is chosen yet."""
+        tried = [
+            (member.learning_rate, member.score.value, member.score.interval)
+            for member in self.rates
+            if member.score is not None and member.score.value is not None
+        ]
+        if len(tried) < 2 or self.chosen is None:
+            return None
+        lines = {"tried": tried, "chosen": [point for point in tried if point[0] == self.chosen]}
+        up = f"{self.metric.replace('_', ' ')} on held-out images"
+
+        def draw() -> "Figure":
+            from vitkit.analysis.study_figures import line_figure
+
+            return line_figure({"": lines}, "learning rate", up)
+
+        alt = "The score on held-out images against the learning rate, as in the table."
+        return Plot(draw, "rates", alt)
 
     @property
     def all_members(self) -> tuple[Member, ...]:
@@ -182,7 +227,7 @@ def read_series(folder: str | Path) -> Series:
         with suppress(VitkitError):  # no rate led to a score: nothing is chosen
             series = choose_rate(series)
     series = replace(series, members=tuple(_with_result(folder, series, member) for member in series.members))
-    return replace(series, spread=summarise(series) if series.ended else None)
+    return replace(series, folder=folder, spread=summarise(series) if series.ended else None)
 
 
 def _with_result(folder: Path, series: Series, member: Member) -> Member:

@@ -26,11 +26,8 @@ from vitkit.jobs.study.scale import (
     Measured,
     Scale,
     base_run,
-    conclusions,
     judge,
-    point_table,
     propose_recipe,
-    remarks,
     scale,
 )
 from vitkit.jobs.study.study import Arm, StudyPlan
@@ -328,8 +325,8 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
     scale = measure_law(copied)
     assert scale.held_out.point is None
     assert scale.beyond is None
-    assert any(sentence.endswith("; training diverged.") for sentence in conclusions(scale))
-    assert "1,257 training images: training diverged in 1 run, left out." in remarks(scale)
+    assert any(sentence.endswith("; training diverged.") for sentence in scale.headline())
+    assert "1,257 training images: training diverged in 1 run, left out." in scale.remarks()
     shutil.rmtree(copied / "data-02")
     with pytest.raises(VitkitError, match=r"5 places or more, found 4.* diverged at 31 training images"):
         measure_law(copied)
@@ -362,7 +359,7 @@ LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
 
 def test_what_is_said_of_a_law_that_holds() -> None:
     scale = result(LAW, 0.087)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "91.3 % accuracy came out, inside the interval" in said
     assert said.endswith(
         "EXTRAPOLATION: three times as many images would reach about 93.9 % accuracy by the law (95 % "
@@ -370,12 +367,12 @@ def test_what_is_said_of_a_law_that_holds() -> None:
     )
     assert scale.beyond is not None
     assert scale.beyond.x == 28_440
-    assert point_table(scale).rows[-1][-1] == "held out"
+    assert scale.points().rows[-1][-1] == "held out"
 
 
 def test_points_that_show_no_gain_are_said_to_in_the_one_sentence_that_extrapolates() -> None:
     flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
-    assert [sentence for sentence in conclusions(flat) if "images would reach" in sentence] == [
+    assert [sentence for sentence in flat.headline() if "images would reach" in sentence] == [
         "EXTRAPOLATION: three times as many images would reach 65.8 % accuracy as now (95 % interval "
         "65.0 to 67.2 %: the last points show no gain)."
     ]
@@ -386,13 +383,13 @@ def test_nothing_is_said_about_ten_times_more(noise: float) -> None:
     """Points on a straight line in log x are within their noise of a law, which promises too little there."""
     straight = [0.8 - 0.08 * math.log(x / 100) for x in (100, 240, 560, 1330, 3160, 9480)]
     scale = result(straight[:5], straight[5], noise)
-    assert "ten times" not in " ".join(conclusions(scale))
+    assert "ten times" not in " ".join(scale.headline())
     assert scale.beyond is None or scale.beyond.holds(0.8 - 0.08 * math.log(284.4))
 
 
 def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
     scale = result(LAW, 0.3)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "OUTSIDE of the interval" in said
     assert "The law does not hold here: the held-out point lies outside" in said
     assert "EXTRAPOLATION" not in said
@@ -401,13 +398,13 @@ def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
 
 @pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])
 def test_errors_that_do_not_fall_are_no_law(errors: list[float]) -> None:
-    said = " ".join(conclusions(result(errors, errors[-1])))
+    said = " ".join(result(errors, errors[-1]).headline())
     assert "The law does not hold here: the error" in said
     assert "EXTRAPOLATION" not in said
 
 
 def test_a_loss_is_written_as_it_is() -> None:
     scale = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "1.3 loss came out, inside" in said
     assert "%" not in said.replace("95 % interval", "")

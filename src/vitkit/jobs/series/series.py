@@ -20,7 +20,7 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
-from vitkit.jobs.series.report import write_series_report
+from vitkit.jobs.report import write_series_report
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
@@ -444,8 +444,7 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
         if not (model.exists() and own.samefile(model) and model_is_whole(folder)):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
-    path = write_series_report(folder, series, listener=listener)
-    listener.show([("report", [str(path)])])
+    listener.show([("report", [str(write_series_report(folder, listener))])])
 
 
 def _link(file: Path, place: Path) -> None:

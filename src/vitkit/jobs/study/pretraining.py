@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.paired import Scores
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
@@ -42,21 +41,18 @@ from vitkit.jobs.study.study import (
     measure_paces,
     new_study,
     plan_arms,
+    publish,
     read_chosen,
     read_scores,
-    run_pages,
 )
 from vitkit.listener import Listener
-from vitkit.result import Block
+from vitkit.result import Section
 from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
 from vitkit.runs.series_options import MOST_RUNS, SeriesOptions
 from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
-
-if TYPE_CHECKING:
-    from vitkit.report.template import Part
 
 KIND, ENDING = "pretraining", "-helped"
 SHARED_OPTIONS = ("model", "architecture", "preprocessing", "augmentation", "loading")
@@ -105,7 +101,7 @@ class Helped(StudyResult):
     """Fine-tunings of each kind after a pre-training."""
     pretrainings: int
 
-    def answers(self) -> list[str]:
+    def headline(self) -> list[str]:
         """Say how such a pre-training does: a single one tells nothing of another."""
         first, second = conclusions(self.comparison), conclusions(self.against_longer)
         if not self.comparison.images:
@@ -123,31 +119,26 @@ class Helped(StudyResult):
             )
         return [*first[:-1], second[0], about]
 
-    def summary(self) -> str:
-        """Say how these weights do."""
-        return " ".join(self.answers())
-
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms, and how these weights do."""
-        return "", arm_table(self.comparison), *self.answers()
-
     def model_folder(self) -> str:
         """Return the folder of the fine-tuning from the pre-trained model, the first of several."""
         return self.comparison.arms[0].folder
 
-    def parts(self) -> "list[Part]":
-        """Return the parts of the page."""
+    def sections(self) -> Sequence[Section]:
+        """Return the tables of the arms, and how to read them."""
         once, units = "", "pre-trainings"
         if self.pretrainings == 1:
             units = "draws"
             once = " The pre-training was run once: how far others would be from it is in no interval."
-        told = (sentence.format(units=units, once=once) for sentence in EXPLAINED)
-        shown = (arm_table(self.comparison), *told, difference_plot(self.comparison))
-        return [("Arms", shown), ("Against as much time without it", (arm_table(self.against_longer),))]
+        told = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
+        return (
+            Section("Arms", (arm_table(self.comparison), difference_plot(self.comparison))),
+            Section("Against as much time without it", (arm_table(self.against_longer),), page_only=True),
+            Section("How to read it", told, page_only=True),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return {**super().to_json(), "answers": self.answers()}
+        return {**super().to_json(), "answers": self.headline()}
 
 
 def compare_pretraining(
@@ -168,7 +159,7 @@ def compare_pretraining(
         NonFiniteError: every pre-training diverged.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    command, listener = machine.command, machine.listener
+    listener = machine.listener
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
     place = out or next(numbered_folders(run, opened.images.name, ENDING))
@@ -178,10 +169,10 @@ def compare_pretraining(
         length, expected = _plan(run, tuning, options, opened, place, machine)
         if options.plan:
             return expected
-        listener.show([("study", expected.lines())])
+        listener.show([("study", expected.headline())])
     length = replace(length, pretrainings=options.pretrainings or length.pretrainings)
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, **to_json(length)}
-    study = new_study(KIND, command, described, make_arms(run, tuning, options, length, place))
+    study = new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))
     with study.claim(place) as folder:
         pretrained, *others = complete_arms(study.arms[:3], folder, machine)
         pairs = zip(study.arms[3:], pretrained.members, strict=True)
@@ -206,9 +197,7 @@ def compare_pretraining(
         first = compare_results(replace(tested, scores=tuple(ways)), seeds, arms)
         second = compare_results(replace(tested, scores=(ways[2], ways[1])), seeds, [arms[2], arms[1]])
         helped = Helped(folder, first, second, options.draws, length.pretrainings)
-        pages = run_pages(folder, study.arms)
-        page = write_page(folder, helped.answers(), helped.parts(), pages, command)
-    listener.show([("report", [str(page)])])
+        publish(helped, study.arms, machine)
     return helped
 
 
@@ -315,8 +304,8 @@ def _plan(
     several = number > 1
     remarks = (
         f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
-        "fine-tunings of each kind: --pretrainings and --draws choose how many",
-        "--steps is the pre-training's length, --tune-steps the fine-tunings'",
+        "fine-tunings of each kind: --pretrainings and --draws choose how many.",
+        "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
         describe_detectable(
             number if several else options.draws,
             len(images["test"]) * (options.draws if several else 1),

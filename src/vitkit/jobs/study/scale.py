@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
@@ -47,14 +46,14 @@ from vitkit.jobs.study.study import (
     measure_paces,
     new_study,
     plan_arms,
+    publish,
     read_chosen,
-    run_pages,
     run_seconds,
 )
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
-from vitkit.result import Block, Plot, Table
+from vitkit.result import Plot, Section, Table
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
@@ -64,6 +63,9 @@ from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize
+
+if TYPE_CHECKING:  # only a page draws
+    from matplotlib.figure import Figure
 
 AXES: dict[Axis, tuple[str, str]] = {
     "data": ("training images", "as many images"),
@@ -112,13 +114,104 @@ class Scale(StudyResult):
     beyond: Prediction | None = None
     """The error at three times the held-out point; None where the law does not hold."""
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self))
+    def sections(self) -> Sequence[Section]:
+        """Return the points, the law, and what was equal at all points."""
+        plot = Plot(self._draw, "law", " ".join(self.headline()))
+        return (Section("Points", (self.points(), plot, *self.remarks())),)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the points, the conclusions and the remarks."""
-        return (point_table(self), *conclusions(self), *remarks(self))
+    def headline(self) -> list[str]:
+        """Conclude from the held-out point, and from the extrapolation or the objection to it."""
+        label, more = AXES[self.along]
+        metric = self.metric.replace("_", " ")
+        low, high = (format_count(place.x) for place in (self.measured[0], self.measured[-1]))
+        what = "error" if self.is_fraction else metric
+        sentences = [f"From {low} to {high} {label} the {what} is {self.fit.law.describe()}."]
+        point, prediction = self.held_out.point, self.prediction
+        where = (
+            f"At {self.held_out.label}, three times beyond, the law predicted {self.shown(prediction.error)} "
+            f"({self.interval(prediction)} if it holds); "
+        )
+        if point is None:
+            sentences.append(f"{where}training diverged.")
+        else:
+            side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
+            sentences.append(f"{where}{self.shown(point.error)} {metric} came out, {side} the interval.")
+        if self.objection:
+            sentences.append(
+                f"The law does not hold here: {self.objection}. Nothing is said about three times {more}."
+            )
+        if self.beyond is not None and self.final is not None and point is not None:
+            ends = "from no further gain to one as fast as through the last points"
+            expected = f"about {self.shown(self.beyond.error)} {metric} by the law"
+            if not self.final.falls_at_last:
+                ends, expected = "the last points show no gain", f"{self.shown(point.error)} {metric} as now"
+            sentences.append(
+                f"EXTRAPOLATION: three times {more} would reach {expected} "
+                f"({self.interval(self.beyond)}: {ends})."
+            )
+        return sentences
+
+    def points(self) -> Table:
+        """Make the table of the points: x, the measured scores, and the law's."""
+        rows = []
+        for place in (*self.measured, self.held_out):
+            mean, seeds, remark, law = "–", "–", "diverged", self.shown(self.fit.law.at(place.x))
+            if place.point is not None:
+                mean, remark = self.shown(place.point.error), ""
+                seeds = ", ".join(map(self.shown, place.point.errors))
+            if place is self.held_out:
+                law, remark = f"{law} ({self.interval(self.prediction)})", remark or "held out"
+            rows.append((place.label, mean, seeds, law, remark))
+        headings = (AXES[self.along][0], f"{self.metric.replace('_', ' ')} on test images")
+        return Table((*headings, "each seed", "the law", "remark"), tuple(rows), text=(0, -1))
+
+    def remarks(self) -> list[str]:
+        """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
+        equal = {
+            "data": "Every point made the same number of updates and was validated equally often, on the "
+            "same images: with equal passes, fewer images would also mean fewer updates.",
+            "steps": "Every point is a training of its own, whose learning rate ends with it.",
+            "size": "Width and depth grow together, and the steps stay the same.",
+        }[self.along]
+        if self.hold == "epochs":
+            equal = "Every point made the same number of passes: fewer images also mean fewer updates."
+        sentences = [
+            equal,
+            "At every point the best weights by validation are tested, on the same test images; the "
+            "intervals are for these images, and not for others.",
+        ]
+        if self.fit.residuals <= 2:
+            sentences.append(
+                "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow "
+                "the interval."
+            )
+        return [
+            *sentences,
+            *(
+                f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
+                for place in (*self.measured, self.held_out)
+                if place.diverged
+            ),
+        ]
+
+    def _draw(self) -> "Figure":
+        """Draw the points, the law with its interval, the held-out point and three times beyond."""
+        from vitkit.analysis.study_figures import scale_plot
+
+        first, last = self.measured[0].x, self.held_out.x
+        band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
+        beyond: list[Prediction] = []
+        if self.beyond is not None and self.final is not None:
+            beyond = [self.final.extrapolate(x) for x in np.geomspace(last, self.beyond.x, 12).tolist()]
+        return scale_plot(
+            self.fit.points,
+            band,
+            self.held_out.point,
+            beyond,
+            AXES[self.along][0],
+            f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric,
+            self.is_fraction,
+        )
 
     def model_folder(self) -> str:
         """Return the folder of the largest point."""
@@ -135,107 +228,7 @@ class Scale(StudyResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
-        return {**to_json(self), "conclusions": conclusions(self)}
-
-
-def conclusions(result: Scale) -> list[str]:
-    """Conclude from the held-out point, and from the extrapolation or the objection to it."""
-    label, more = AXES[result.along]
-    metric = result.metric.replace("_", " ")
-    low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
-    what = "error" if result.is_fraction else metric
-    sentences = [f"From {low} to {high} {label} the {what} is {result.fit.law.describe()}."]
-    point, prediction = result.held_out.point, result.prediction
-    where = (
-        f"At {result.held_out.label}, three times beyond, the law predicted {result.shown(prediction.error)} "
-        f"({result.interval(prediction)} if it holds); "
-    )
-    if point is None:
-        sentences.append(f"{where}training diverged.")
-    else:
-        side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
-        sentences.append(f"{where}{result.shown(point.error)} {metric} came out, {side} the interval.")
-    if result.objection:
-        sentences.append(
-            f"The law does not hold here: {result.objection}. Nothing is said about three times {more}."
-        )
-    if result.beyond is not None and result.final is not None and point is not None:
-        ends = "from no further gain to one as fast as through the last points"
-        expected = f"about {result.shown(result.beyond.error)} {metric} by the law"
-        if not result.final.falls_at_last:
-            ends, expected = "the last points show no gain", f"{result.shown(point.error)} {metric} as now"
-        sentences.append(
-            f"EXTRAPOLATION: three times {more} would reach {expected} "
-            f"({result.interval(result.beyond)}: {ends})."
-        )
-    return sentences
-
-
-def remarks(result: Scale) -> list[str]:
-    """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
-    equal = {
-        "data": "Every point made the same number of updates and was validated equally often, on the same "
-        "images: with equal passes, fewer images would also mean fewer updates.",
-        "steps": "Every point is a training of its own, whose learning rate ends with it.",
-        "size": "Width and depth grow together, and the steps stay the same.",
-    }[result.along]
-    if result.hold == "epochs":
-        equal = "Every point made the same number of passes: fewer images also mean fewer updates."
-    sentences = [
-        equal,
-        "At every point the best weights by validation are tested, on the same test images; the intervals "
-        "are for these images, and not for others.",
-    ]
-    if result.fit.residuals <= 2:
-        sentences.append(
-            "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow the "
-            "interval."
-        )
-    return [
-        *sentences,
-        *(
-            f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
-            for place in (*result.measured, result.held_out)
-            if place.diverged
-        ),
-    ]
-
-
-def point_table(result: Scale) -> Table:
-    """Make the table of the points: x, the measured scores, and the law's."""
-    rows = []
-    for place in (*result.measured, result.held_out):
-        mean, seeds, law = "–", "–", result.shown(result.fit.law.at(place.x))
-        if place.point is not None:
-            mean = result.shown(place.point.error)
-            seeds = ", ".join(map(result.shown, place.point.errors))
-        is_last = place is result.held_out
-        law += f" ({result.interval(result.prediction)})" if is_last else ""
-        remark = "diverged" if place.point is None else "held out" if is_last else ""
-        rows.append((place.label, mean, seeds, law, remark))
-    headings = (AXES[result.along][0], f"{result.metric.replace('_', ' ')} on test images")
-    return Table((*headings, "each seed", "the law", "remark"), tuple(rows), text=(0, -1))
-
-
-def _plot(result: Scale) -> Plot:
-    """Draw the points, the law with its interval, the held-out point and three times beyond."""
-    from vitkit.analysis.study_figures import scale_plot
-
-    first, last = result.measured[0].x, result.held_out.x
-    band = [result.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
-    beyond: list[Prediction] = []
-    if result.beyond is not None and result.final is not None:
-        beyond = [result.final.extrapolate(x) for x in np.geomspace(last, result.beyond.x, 12).tolist()]
-    figure = scale_plot(
-        result.fit.points,
-        band,
-        result.held_out.point,
-        beyond,
-        AXES[result.along][0],
-        f"test error (1 - {result.metric.replace('_', ' ')})" if result.is_fraction else result.metric,
-        result.is_fraction,
-    )
-    return Plot(figure, "law", " ".join(conclusions(result)))
+        return {**to_json(self), "conclusions": self.headline()}
 
 
 KIND = "scale"
@@ -363,7 +356,7 @@ def scale(
         steps, expected = _plan(design, options, opened, steps)
         if plan:
             return expected
-        listener.show([("study", expected.lines())])
+        listener.show([("study", expected.headline())])
     places, arms = _make_points(design, opened, steps)
     described = to_json(design) | ({} if budget is None else {"steps": steps})
     study = new_study(KIND, command, described, arms)
@@ -391,10 +384,7 @@ def scale(
         # That it diverges is a result too: the law is then said not to hold.
         (series,) = complete_arms([last], folder, options, "the held-out point")
         result = judge(result, _measure(places[-1], last, series))
-        pages = run_pages(folder, study.arms)
-        shown: list[Block] = [point_table(result), *remarks(result), _plot(result)]
-        page = write_page(folder, conclusions(result), [("Points", shown)], pages, command)
-        listener.show([("report", [str(page)])])
+        publish(result, study.arms, options)
     return result
 
 
@@ -518,7 +508,7 @@ def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> 
         # goes.
         steps = fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
         _, arms = _make_points(design, opened, steps)
-    held_out = f"{arms[-1].label} are held out: predicted by the law of the others, then trained"
+    held_out = f"{arms[-1].label} are held out: predicted by the law of the others, then trained."
     return steps, plan_arms(arms, options, opened, held_out, paces=paces)
 
 

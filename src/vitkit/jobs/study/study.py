@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,10 @@ from vitkit.evaluation.paired import (
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
-from vitkit.result import Block, Plot, Result, Table, table_of
+from vitkit.report.template import write_page
+from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
-from vitkit.runs.config import Run, StartConfig, changed_options, name_options
+from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import Owner, foresee
 from vitkit.runs.folder import claim as claim_folder
@@ -54,6 +55,9 @@ from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
 from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
+
+if TYPE_CHECKING:  # only a page draws
+    from matplotlib.figure import Figure
 
 RECORD = "study.json"
 FINISHING = 4.0
@@ -101,6 +105,10 @@ class StudyResult(Result):
     folder: Path
     """Holds its runs, its numbers and its page."""
 
+    def heading(self) -> str:
+        """Name the study by its folder."""
+        return self.folder.resolve().name
+
     def model_folder(self) -> str:
         """Return the folder within it that predicts best; "" where none does."""
         return ""
@@ -110,6 +118,13 @@ class StudyResult(Result):
         page, name = self.folder / "report.html", self.model_folder()
         predict = f"vitkit predict {shlex.quote(str(self.folder / name))} IMAGE_OR_FOLDER"
         return [f"open {shlex.quote(str(page))} in a browser", *([predict] if name else [])]
+
+
+def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
+    """Write the page of a study, and say where it is."""
+    pages, command = run_pages(result.folder, arms), shown_command(options.command)
+    page = write_page(result, result.folder / "report.html", folders=pages, command=command)
+    options.listener.show([("report", [str(page)])])
 
 
 @dataclass(frozen=True)
@@ -192,21 +207,17 @@ class StudyPlan(Result):
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Further numbers, as plain data."""
 
-    def lines(self) -> list[str]:
+    def headline(self) -> list[str]:
         """Say how many runs there are, how long they take, and what they could find."""
         runs, seconds = sum(arm.runs for arm in self.arms), sum(arm.seconds for arm in self.arms)
         return [
             f"{pluralize(len(self.arms), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} "
-            "on this machine, as measured now",
+            "on this machine, as measured now.",
             *self.remarks,
         ]
 
-    def summary(self) -> str:
-        """Say the same in one paragraph."""
-        return "; ".join(self.lines())
-
-    def blocks(self) -> Sequence[Block]:
-        """Return a table with a row for each arm, and the sum."""
+    def sections(self) -> Sequence[Section]:
+        """Return a table with a row for each arm."""
         columns: dict[str, Callable[[Planned], str]] = {
             "arm": lambda arm: arm.name,
             "": lambda arm: arm.label,
@@ -215,7 +226,7 @@ class StudyPlan(Result):
             "steps": lambda arm: f"{arm.steps:,}",
             "time": lambda arm: format_duration(arm.seconds),
         }
-        return replace(table_of(self.arms, columns), text=(0, 1)), *self.lines()
+        return (Section("Arms", (replace(table_of(self.arms, columns), text=(0, 1)),)),)
 
     def following(self) -> Sequence[str]:
         """Name the command that begins."""
@@ -281,7 +292,7 @@ def describe_detectable(seeds: int, images: int, split: str) -> str:
     return (
         f"{pluralize(seeds, 'seed')} on {describe_images(images, split)} find a difference of {least:.1f} "
         "points or more in 8 of 10 studies, if runs are right on 90 % of the images, each independently of "
-        "the others (an assumption)"
+        "the others (an assumption)."
     )
 
 
@@ -780,15 +791,18 @@ def arm_table(comparison: Comparison) -> Table:
 
 def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
-    from vitkit.analysis.study_figures import difference_figure
-
     drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not drawn:
         return None
-    figure = difference_figure(
-        [label for label, _ in drawn],
-        [difference.mean for _, difference in drawn],
-        [difference.interval for _, difference in drawn],
-        f"{comparison.score} less that of {comparison.base.label}, in points",
-    )
-    return Plot(figure, "differences", "The differences from the base with their 95 % intervals, as above.")
+
+    def draw() -> "Figure":
+        from vitkit.analysis.study_figures import difference_figure
+
+        return difference_figure(
+            [label for label, _ in drawn],
+            [difference.mean for _, difference in drawn],
+            [difference.interval for _, difference in drawn],
+            f"{comparison.score} less that of {comparison.base.label}, in points",
+        )
+
+    return Plot(draw, "differences", "The differences from the base with their 95 % intervals, as above.")
