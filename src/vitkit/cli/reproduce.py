@@ -38,6 +38,7 @@ def main(arguments: list[str]) -> None:
         from vitkit.jobs.reproduce.items import ITEMS
         from vitkit.jobs.reproduce.options import ReproduceOptions
         from vitkit.jobs.reproduce.reproduce import plan_reproduction
+        from vitkit.jobs.study.study import StudyPlan
 
     item = ITEMS[given["item"]]
     options = call(ReproduceOptions, given, VERB.options)
@@ -46,7 +47,8 @@ def main(arguments: list[str]) -> None:
     if not as_json:
         console.print_lines(item.title, f"Needs {item.needs}.")
     if planned or as_json:
-        console.print_plan(planned, as_json, item=given["item"], needs=item.needs)
+        facts = {"item": given["item"], "needs": item.needs}
+        console.print_result(StudyPlan(planned, facts=facts), as_json)
     else:
         console.print_lines(f"Here: {item.here}.")
         console.print_next("the same command without --plan")
