@@ -76,8 +76,12 @@ class ClassificationAnswering(LabelAnswering):
         """Draw accuracy against confidence, both in the bins of the report."""
         from vitkit.analysis.figures import calibration_figure  # matplotlib: only a page draws
 
-        figure = calibration_figure({labels[0]: first.calibration, labels[1]: second.calibration})
-        return Plot(figure, "calibration", f"Accuracy against confidence of {labels[0]} and of {labels[1]}.")
+        models = {labels[0]: first.calibration, labels[1]: second.calibration}
+        return Plot(
+            lambda: calibration_figure(models),
+            "calibration",
+            f"Accuracy against confidence of {labels[0]} and of {labels[1]}.",
+        )
 
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
         """Name the class of the image and the predicted one."""
@@ -169,7 +173,7 @@ def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
     blocks = (
         Plot(
-            figures.confusion_matrix(result.confusion_cells, names, images),
+            lambda: figures.confusion_matrix(result.confusion_cells, names, images),
             "confusion",
             f"Confusion matrix of {len(names)} classes on {images}.",
         ),
@@ -202,7 +206,11 @@ def _classes(result: Classification, images: str) -> page.Section:
         sortable=True,
     )
     blocks = (
-        Plot(figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."),
+        Plot(
+            lambda: figures.class_accuracy(result.per_class, images),
+            "classes",
+            f"Accuracy by class on {images}.",
+        ),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
@@ -249,7 +257,9 @@ def _calibration(result: Classification, images: str) -> page.Section:
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     blocks = (
         Plot(
-            figures.calibration_figure({"accuracy, with its 95% interval": result.calibration}, images),
+            lambda: figures.calibration_figure(
+                {"accuracy, with its 95% interval": result.calibration}, images
+            ),
             "calibration",
             f"Accuracy against confidence on {images}.",
         ),

@@ -183,7 +183,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
 
     blocks = (
         Plot(
-            figures.label_precision(result.per_label, result.count, images),
+            lambda: figures.label_precision(result.per_label, result.count, images),
             "labels",
             f"Average precision by label on {images}.",
         ),
