@@ -23,7 +23,7 @@ from vitkit.engines.folder import read_description_of
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
-from vitkit.evaluation.predictions import LabelPredictions, Predictions
+from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
 from vitkit.jobs.compare.compare import Record
 from vitkit.jobs.compare.result import Speeds
@@ -52,7 +52,7 @@ NAMES = ("cat", "dog", "owl")
 LOGITS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 IDS, BAD = np.arange(7), np.array([8])
 PREDICTIONS = Predictions(LOGITS, np.arange(7) % 3, IDS, BAD)
-LABELS = LabelPredictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
+LABELS = Predictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
 CONFIG = model_config("ViT-16x1x2/4", 3, (8, 8))
 
 TIMED: dict[str, Any] = {"model": "m", "image_size": (8, 8), "name": "vitkit float32", "precision": "float32"}
