@@ -151,8 +151,8 @@ PAGES = {
         ("vitkit reproduce --list", "vitkit reproduce table8 --minutes 30"),
     ),
     "runs": HelpPage(
-        "--folder --json --quiet",
-        ("vitkit runs", "vitkit runs my_runs/ --json"),
+        "--folder --html --json --quiet",
+        ("vitkit runs", "vitkit runs my_runs/ --html"),
     ),
     "scale": HelpPage(
         "--along --budget --plan --points --seeds --recipe --start --out --device --json",
