@@ -89,7 +89,7 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     "recipes": HelpPage("", "--json"),
     "report": HelpPage("runs/digits", "runs/my_photos-runs"),
     "reproduce": HelpPage("--list", "table8 --minutes 30"),
-    "runs": HelpPage("", "my_runs/ --json"),
+    "runs": HelpPage("", "my_runs/ --html"),
     "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
     "starts": HelpPage("'vit-b16*'", "--model ViT-Ti/16", usage="[PATTERN...] [OPTIONS]"),
     "train": HelpPage(

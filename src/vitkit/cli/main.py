@@ -34,7 +34,10 @@ VERBS = {
     "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
-    "runs": ("list runs, series and studies: results, and what was interrupted", "vitkit.cli.runs"),
+    "runs": (
+        "list runs, series and studies: results, and what was interrupted",
+        "vitkit.jobs.list_runs:list_runs",
+    ),
     "report": ("write a run's report.html again", "vitkit.cli.report"),
     "inspect": ("draw filters, positions and attention of a model", "vitkit.jobs.inspect:inspect"),
     "data": ("data check PATH: count images, find bad files; data show", "vitkit.cli.data"),

@@ -15,7 +15,7 @@ from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
-from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.runners import EngineModel
 from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from vitkit.engines.graph import serve
 from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
-from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Phase, Precision

@@ -29,8 +29,8 @@ from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers, replace_file
-from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
