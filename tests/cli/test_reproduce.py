@@ -224,26 +224,13 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert sizes == {(side, side) for side in (64, 128, 224, 384, 512)}
     assert "TPUv3" in capsys.readouterr().out
     # The folder may be somebody else's.
-    picture, times = tmp_path / "out/bench.png", tmp_path / "out/bench.json"
-    picture.unlink()
-    os.mkfifo(picture)
-    assert run(arguments) == 1
-    assert "bench.png cannot be read: expected a regular file, found a pipe" in capsys.readouterr().err
-    picture.unlink()
-    picture.touch()
-    os.truncate(picture, 6 << 30)
-    assert run(arguments) == 1
-    assert "bench.png cannot be read: expected at most 33,554,432 bytes" in capsys.readouterr().err
-    picture.unlink()
+    times = tmp_path / "out/bench.json"
     read = json.loads(times.read_text())
-    for name, value, said in (
-        ("batch_size", -1, "records: batch_size: expected a number of images, found -1"),
-    ):
-        speed = next(record for record in read["records"] if record["kind"] == "speed")
-        others = [record for record in read["records"] if record is not speed]
-        times.write_text(json.dumps({**read, "records": [{**speed, name: value}, *others]}))
-        assert run(arguments) == 1
-        assert f"bench.json: {said}" in capsys.readouterr().err
+    read["records"][0]["batch_size"] = -1
+    times.write_text(json.dumps(read))
+    assert run(arguments) == 1
+    said = "bench.json: records: batch_size: expected a number of images, found -1"
+    assert said in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path: Path) -> None:

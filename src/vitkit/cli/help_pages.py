@@ -46,8 +46,8 @@ PAGES = {
         ("vitkit advise my_photos/ vit-ti16-augreg-in21k", "vitkit advise digits"),
     ),
     "bench": HelpPage(
-        "--peers --minutes --batch-size --image-size --training --precision --device --threads --out --json",
-        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --peers --image-size 224,384"),
+        "--minutes --batch-size --image-size --training --precision --device --threads --out --json",
+        ("vitkit bench ViT-Ti/16", "vitkit bench ViT-S/16 --image-size 224,384"),
     ),
     "card": HelpPage(
         "--image-size --num-heads --json",

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitkit.config import read, to_json
-from vitkit.durable import read_regular_file, refuse_link, replace_file, replace_json
+from vitkit.durable import refuse_link, replace_file, replace_json
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
-from vitkit.jobs.bench.bench import bench
-from vitkit.jobs.bench.bench import keep as keep_bench
-from vitkit.jobs.bench.records import Bench
+from vitkit.jobs.bench import Bench, bench
 from vitkit.jobs.cost import Table6, count_table6
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
@@ -347,7 +345,13 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
             files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
             present = [stem for stem in stems if stem in files]
             titles = {stem: stem.replace("-", " ").capitalize() for stem in stems}
-            pictures = [_picture(files[stem], f"{titles[stem]}, {name}") for stem in present]
+            pictures = [
+                Photo(
+                    f"data:image/png;base64,{base64.b64encode(files[stem].read_bytes()).decode()}",
+                    f"{titles[stem]}, {name}",
+                )
+                for stem in present
+            ]
             absent = [stem for stem in stems if stem not in files]
             sentences = [f"{titles[stem]}: there is no picture of {name}." for stem in absent]
             if drawn.without_attention and any("attention" in stem for stem in absent):
@@ -360,16 +364,6 @@ def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
         return Collected(tuple(answer), tuple(parts), numbers)
 
     return collect
-
-
-_LARGEST_PICTURE = 32 << 20
-"""Bytes of a picture that a page takes in; those of vitkit have some hundred thousand."""
-
-
-def _picture(path: Path, alt: str) -> Photo:
-    """Read a picture of a folder that may be somebody else's."""
-    data = base64.b64encode(read_regular_file(path, _LARGEST_PICTURE)).decode()
-    return Photo(f"data:image/png;base64,{data}", alt)
 
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
@@ -394,31 +388,31 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 """Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
+SIZES_12 = (64, 128, 224, 384, 512)
+"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 
 
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     """Time models at the paper's image sizes, unless `bench.json` has the times already."""
     path = folder / "bench.json"
-    measurement = read(Bench, path)
-    if measurement is None:
+    measured = read(Bench, path)
+    if measured is None:
         models = options.starts or TIMED
-        measurement = bench(
+        measured = bench(
             *models,
-            image_size="64..512",
+            image_size=SIZES_12,
             minutes=options.minutes / len(models),
             threads=options.threads,
             device=options.device,
             listener=options.listener,
         )
-        keep_bench(measurement, folder)
-    picture = folder / "bench.png"
-    pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
+        replace_json(path, measured.to_json())
     sentence = (
-        f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
+        f"Measured on {measured.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
         "it does not print."
     )
-    numbers = [to_json(record) for record in measurement.records if record.kind != "latency"]
-    return Collected((sentence,), (("Here", (*pictures, *measurement.tables())),), numbers)
+    numbers = [to_json(record) for record in measured.records]
+    return Collected((sentence,), (("Here", measured.blocks()[1:]),), numbers)
 
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
