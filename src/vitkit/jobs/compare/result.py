@@ -11,7 +11,7 @@ import numpy as np
 from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
-from vitkit.result import Block, Number, Plot, Result, Table, Text
+from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Table, Text
 from vitkit.tasks import Answering
 from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
@@ -440,7 +440,6 @@ def _flipped(
 ) -> "Part":
     """Show the images on which the first (0) or the second (1) model is better."""
     from vitkit.report.page import ShownEvaluation, pictures
-    from vitkit.report.template import Photo
 
     sides = (comparison.first, comparison.second)
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
@@ -472,7 +471,7 @@ def _flipped(
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
         "disagree, look at the label too."
     )
-    return title, (shown, Text(caption, "caption"))
+    return title, (Photos(lambda: shown), Text(caption, "caption"))
 
 
 def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
@@ -497,4 +496,4 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
         f"{second} {what}; the class that {second} lost most in stands first."
     )
     alt = f"For each class, the images on which {first} {what}, and those on which {second} {what}."
-    return Plot(figure, "flips", alt), Text(caption, "caption")
+    return Plot(lambda: figure, "flips", alt), Text(caption, "caption")

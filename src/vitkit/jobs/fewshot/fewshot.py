@@ -237,8 +237,8 @@ def fewshot_page(fewshot: FewShot) -> str:
             "Accuracy by the number of images",
             (
                 *(Text(remark, "warning") for remark in remarks(fewshot)),
-                Plot(figure, "fewshot", described),
-                None if by_images is None else Plot(by_images, "images", pretrained),
+                Plot(lambda: figure, "fewshot", described),
+                None if by_images is None else Plot(lambda: by_images, "images", pretrained),
                 score_table(fewshot),
                 Text(
                     "Mean accuracy over the draws of the shots, their standard deviation, and the 95% "
