@@ -183,9 +183,9 @@ class Bench(Result):
                 line = lines.setdefault(speed.model, [])
                 line.append((speed.image_size[0], speed.images_per_second, None))
         title = f"Speed by image size in {last} on {cut(self.machine['device'], 60)}"
-        across, up = "image size in pixels", "images per second, inference"
-        figure = line_figure({"": lines}, across, up, title=[title], is_fraction=False)
-        return Plot(figure, "speed", "Images per second by image size, as in the tables.")
+        draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
+        described = "Images per second by image size, as in the tables."
+        return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
 
 
 SPEEDS: Mapping[str, Callable[[Speed], str]] = {
@@ -486,7 +486,7 @@ def bench(
                 replace_json(folder / "bench.json", result.to_json())
     if folder is not None:
         plot = result.plot()
-        written = (folder / "bench.json", *(save_figure(plot.figure, folder / "bench") if plot else ()))
+        written = (folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ()))
         listener.show([("written", [str(path) for path in written])])
     return result
 

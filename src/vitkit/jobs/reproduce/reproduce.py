@@ -23,8 +23,8 @@ from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.reproduce.page import (
-    COLLECTORS,
     ArmRow,
+    Collected,
     Finding,
     Reproduction,
     collect_few_shot,
@@ -178,7 +178,7 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
     """
     if not options.starts and item.needs_start:
         raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
-    if options.data == "digits" and COLLECTORS.get(options.item) is collect_vtab:
+    if options.data == "digits" and item.collect is collect_vtab:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
@@ -192,11 +192,12 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
 
 def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
     """Collect the results of other verbs for a start."""
+    assert item.collect is not None
     recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
     recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
     study = new_study(_kind(options), command, recorded, ())
     with study.claim(folder):
-        other = COLLECTORS[options.item](options, folder)
+        other = item.collect(options, folder)
         result = Reproduction(folder, item.title, item.conclusion, other.answer, collected=other.numbers)
         return keep(result, item, other.parts, other.folders, command)
 
@@ -229,7 +230,7 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
-        few_shot = collect_few_shot(options, base.run.data, pretrained)
+        few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else Collected()
         with listener.progress("comparing the arms"):
             tested, findings, rows = _compare(folder, base, design, study.arms, completed, length.speed)
             result = Reproduction(
