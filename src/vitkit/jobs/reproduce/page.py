@@ -14,7 +14,7 @@ from vitkit.config import read, to_json
 from vitkit.durable import refuse_link, replace_json
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.bench import Bench, bench
-from vitkit.jobs.cost import Table6, count_table6
+from vitkit.jobs.cost import count_table6
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
@@ -413,7 +413,7 @@ def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     """Count the compute of every row of Table 6."""
-    counted = Table6(tuple(count_table6()))
+    counted = count_table6()
     sentence = f"{counted.summary()} The accuracies need JFT-300M, and are not measured here."
     part = Section("Compute, counted here and printed there", counted.blocks()[:1])
     return Collected((sentence,), (part,), counted.to_json())
