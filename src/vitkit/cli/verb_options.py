@@ -107,10 +107,6 @@ class Option:
 
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
 """The option of a verb whose result programs can read."""
-PLAN = Option(
-    "--plan", "plan", "", "list what is trained and the time it takes here, and train nothing.", False
-)
-"""The option of a study."""
 PROCESSES = Option(
     "--processes",
     "processes",

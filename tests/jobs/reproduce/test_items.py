@@ -9,7 +9,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.options import ITEM_NAMES, ItemName, ReproduceOptions
-from vitkit.jobs.reproduce.reproduce import make_arms, make_design, plan_reproduction, reproduce
+from vitkit.jobs.reproduce.reproduce import make_arms, make_design, reproduce
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.runs.config import Run
@@ -109,7 +109,7 @@ def test_what_needs_a_start_says_so(name: ItemName, message: str, tmp_path: Path
     with pytest.raises(VitkitError, match=message):
         reproduce(name, out=tmp_path / "out")
     with pytest.raises(VitkitError, match=message):
-        plan_reproduction(ReproduceOptions(item=name, out=tmp_path / "out"))
+        reproduce(name, out=tmp_path / "out", plan=True)
     assert not (tmp_path / "out").exists()
 
 
