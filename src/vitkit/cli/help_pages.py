@@ -34,7 +34,7 @@ PAGES = {
         usage="RECIPE --vary OPTION=VALUE,... [OPTIONS]",
     ),
     "advise": HelpPage("my_photos/ vit-ti16-augreg-in21k", "digits"),
-    "bench": HelpPage("ViT-Ti/16", "ViT-S/16 --peers --image-size 224,384"),
+    "bench": HelpPage("ViT-Ti/16", "ViT-S/16 --image-size 224,384"),
     "card": HelpPage("runs/digits", "vit-ti16-augreg-in21k --json"),
     "compare": HelpPage("runs/digits-seed0 runs/digits-seed1", "runs/photos runs/my_photos new_photos/"),
     "completion": HelpPage(

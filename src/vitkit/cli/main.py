@@ -45,7 +45,7 @@ VERBS = {
     "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.jobs.export:export"),
     "card": ("describe a checkpoint and its numerics", "vitkit.jobs.card:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.jobs.cost:count_costs"),
-    "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
+    "bench": ("time models: images a second, latency, memory", "vitkit.jobs.bench:bench"),
     "models": ("list models with parameters and FLOPs", "vitkit.jobs.models:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
     "recipes": ("list recipes: named configurations of training", "vitkit.jobs.recipes:list_recipes"),
