@@ -44,7 +44,7 @@ SHORTER = {
     "vtab": ["--steps", "1", "--batch-size", "8"],
 }
 """The options that are added behind commands that begin so."""
-NEEDS = {"onnxruntime": "onnxruntime", "int8": "openvino", "--peers": "timm"}
+NEEDS = {"onnxruntime": "onnxruntime", "int8": "openvino"}
 """Packages that a word of an example needs, which may not be installed."""
 QUICK = (
     "card",

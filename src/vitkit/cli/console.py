@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -22,7 +22,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
-from vitkit.config import to_json
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
@@ -30,7 +29,6 @@ from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
-    from vitkit.jobs.study.study import Planned
     from vitkit.result import Block, Number
 
 WIDTH_OF_PIPES = 110
@@ -223,35 +221,6 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             whole = "/" in text or "vitkit " in text
             to.print(text if plain else bold(text), markup=False, soft_wrap=whole)
         before = block
-
-
-def print_plan(planned: Sequence["Planned"], as_json: bool, beside: str = "", **more: Any) -> None:
-    """Print the arms of a study that has not begun, a row each, their runs and the time of all of them.
-
-    Args:
-        planned: the arms.
-        as_json: whether --json is given.
-        beside: a clause on the time that comes on top.
-        more: is printed beside the arms as JSON.
-    """
-    runs, seconds = sum(arm.runs for arm in planned), sum(arm.seconds for arm in planned)
-    if as_json:
-        print_json({**more, "arms": [to_json(arm) for arm in planned], "seconds": seconds})
-        return
-    columns: dict[str, Callable[[Planned], str]] = {
-        "arm": lambda arm: arm.name,
-        "": lambda arm: arm.label,
-        "rates tried": lambda arm: ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
-        "runs": lambda arm: str(arm.runs),
-        "steps": lambda arm: f"{arm.steps:,}",
-        "time": lambda arm: format_duration(arm.seconds),
-    }
-    print_table(columns, ([cell(arm) for cell in columns.values()] for arm in planned), text=(0, 1))
-    print_lines(
-        f"\n{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} on "
-        f"this machine, as measured now{beside}"
-    )
-    print_next("the same command without --plan trains them")
 
 
 def print_next(*commands: str) -> None:

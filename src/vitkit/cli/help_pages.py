@@ -34,7 +34,7 @@ PAGES = {
         usage="RECIPE --vary OPTION=VALUE,... [OPTIONS]",
     ),
     "advise": HelpPage("my_photos/ vit-ti16-augreg-in21k", "digits"),
-    "bench": HelpPage("ViT-Ti/16", "ViT-S/16 --peers --image-size 224,384"),
+    "bench": HelpPage("ViT-Ti/16", "ViT-S/16 --image-size 224,384"),
     "card": HelpPage("runs/digits", "vit-ti16-augreg-in21k --json"),
     "compare": HelpPage("runs/digits-seed0 runs/digits-seed1", "runs/photos runs/my_photos new_photos/"),
     "completion": HelpPage(
@@ -89,7 +89,7 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     "recipes": HelpPage("", "--json"),
     "report": HelpPage("runs/digits", "runs/my_photos-runs"),
     "reproduce": HelpPage("--list", "table8 --minutes 30"),
-    "runs": HelpPage("", "my_runs/ --json"),
+    "runs": HelpPage("", "my_runs/ --html"),
     "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
     "starts": HelpPage("'vit-b16*'", "--model ViT-Ti/16", usage="[PATTERN...] [OPTIONS]"),
     "train": HelpPage(
