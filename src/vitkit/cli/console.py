@@ -24,7 +24,7 @@ from rich.text import Text
 from vitkit.cli.streams import is_terminal
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
-from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
+from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
 from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
