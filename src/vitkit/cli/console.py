@@ -231,7 +231,8 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
+    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield
@@ -239,16 +240,10 @@ def show_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Warnings(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(record.getMessage(), markup=False, soft_wrap=True)
-
-
 def print_json(value: Any, indent: int | None = 2) -> None:
     """Print data as JSON on standard output; in ASCII alone where its encoding is not UTF-8."""
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    unicode = codecs.lookup(encoding).name == "utf-8"
-    print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name
+    print(json_text(value, ascii_only=encoding != "utf-8", indent=indent), flush=True)
 
 
 def print_csv(cells: Iterable[str]) -> None:

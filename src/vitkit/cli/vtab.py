@@ -4,8 +4,7 @@ import shlex
 from pathlib import Path
 
 from vitkit.cli import console
-from vitkit.cli.checks import require_images
-from vitkit.cli.options import Verb
+from vitkit.cli.options import Verb, require_images
 from vitkit.cli.verb_options import JSON
 from vitkit.runs.destination import require_folder
 
