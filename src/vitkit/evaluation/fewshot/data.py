@@ -1,7 +1,7 @@
 """Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import FileSamples, ImageData, Samples, open_data
+from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot.methods import Draws
@@ -55,12 +55,7 @@ class FewShotData:
 
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
         """Return the same images, decoded by another rule."""
-        splits = {}
-        for name, samples in self.data.splits.items():
-            if isinstance(samples, FileSamples):
-                samples = replace(samples, rule=rule)
-            splits[name] = samples
-        return FewShotData(replace(self.data, splits=splits), self.test_split)
+        return FewShotData(self.data.seen_by(rule, self.data.class_names), self.test_split)
 
 
 @dataclass(frozen=True)
