@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -50,7 +51,10 @@ class Verb:
         given = self.parse(arguments)
         if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
             given["images"] = read_names(given["images"])
-        print_result(self.call(given), bool(given.get("json")))
+        # The record of a study has the line that continues it.
+        of_study = "command" in inspect.signature(self.signature).parameters
+        line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
+        print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
         """Yield the options of some parameters, none of them by position."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.config import from_json
-from vitkit.data.config import DecodeRule
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_file, replace_json
@@ -24,18 +23,11 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
-from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
-from vitkit.evaluation.fewshot.data import (
-    ComputeFeatures,
-    FewShotData,
-    count_repeated,
-    open_fewshot_data,
-    shot_features,
-    test_features,
-)
+from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
+from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
-from vitkit.evaluation.fewshot.scores import FewShotScore, measure
-from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
+from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
@@ -311,26 +303,6 @@ def _class_table(fewshot: FewShot) -> Table:
     return Table(("class", *headings), rows)
 
 
-@dataclass(frozen=True)
-class _Learning:
-    """The ways in which classes are learned from the shots."""
-
-    shots: tuple[int, ...]
-    seeds: int
-    methods: Sequence[Method]
-    l2: float
-    neighbours: int | None
-
-    def __post_init__(self) -> None:
-        if not self.shots or min(self.shots) < 1:
-            raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
-        if not self.methods or not set(self.methods) <= set(METHODS):
-            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
-        require_at_least(1, seeds=self.seeds, neighbours=self.neighbours)
-        if not 0 < self.l2 < float("inf"):
-            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
-
-
 def fewshot(
     starts: StrPaths,
     data: str,
@@ -386,7 +358,7 @@ def fewshot(
         raise VitkitError("Which model? Give a run folder, a checkpoint or an address, or several.")
     if not data:
         raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
-    learning = _Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
+    learning = Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
     listener = hushed(listener, quiet)
     world = join_processes(listener.warn)
     listener = listener if world.writes else SILENT  # process 0 alone shows messages
@@ -394,25 +366,25 @@ def fewshot(
     with lost_processes_explained(world):
         with prepared_together(world):
             place = find_device(device)
-            checkpoints = _identify(names, data, LoadOptions(**load))
-            for checkpoint in checkpoints:
-                if checkpoint.model.trained_on_these:
-                    start = checkpoint.model.start
-                    listener.note(f"{start} was trained on {data}: the shots are training images of its own.")
-            trained_on = [c.trained_on for c in checkpoints if c.trained_on is not None]
+            models, trained_on, max_pixels = _identify(names, data, LoadOptions(**load))
+            for described in models:
+                if described.trained_on_these:
+                    listener.note(
+                        f"{described.start} was trained on {data}: the shots are training images of its own."
+                    )
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
         measured = []
-        for checkpoint in checkpoints:
+        for described in models:
             with prepared_together(world):
-                model = load_model(checkpoint.model.start, **load).to(place)
-                rule = replace(preprocessing_of(model), decode=checkpoint.rule)
+                model = load_model(described.start, **load).to(place)
+                rule = preprocessing_of(model)
+                rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
                 extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
-            decoded = opened.decoded_by(checkpoint.rule)
+            decoded = opened.decoded_by(rule.decode)
             if world.writes:
-                compute = _feature_computer(checkpoint.model.name, extractor, cache, world, listener)
-                measured.append(_measure(learning, checkpoint.model, data, decoded, compute, listener))
+                measured.append(_measure(learning, described, decoded, extractor, cache, world, listener))
                 world.tell(None)
             else:  # until process 0 sends no more images
                 while (message := await_message(world)) is not None:
@@ -474,76 +446,66 @@ def keep_fewshot(
     return []
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A checkpoint before its weights are read."""
-
-    model: FewShotModel
-    """Its description, without scores."""
-    rule: DecodeRule
-    """The rule by which its images are decoded."""
-    trained_on: TrainingData | None
-
-
-def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Checkpoint]:
+def _identify(
+    starts: Sequence[str], data: str, load: LoadOptions
+) -> tuple[list[FewShotModel], list[TrainingData], int]:
     """Describe the checkpoints, before time is spent on any.
+
+    Returns:
+        Their descriptions, without scores; the records of the images that they were trained on; and the most
+        pixels of an image that all of them read.
 
     Raises:
         VitkitError: one cannot be loaded, or has no pooling.
     """
-    models = []
+    models, trained_on, max_pixels = [], [], []
     for start, name in zip(starts, distinct_ends(starts), strict=True):
         identity = identify_any(start, load)
-        reason = explain_no_features(identity.config)
+        card, config = identity.card, identity.config
+        reason = explain_no_features(config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        record = identity.card.data
-        rule = fit_preprocessing(identity.card.preprocessing, identity.config).decode
-        same = is_training_data(identity.card, data)
-        if record is not None and same:  # the images may have been moved since
-            record = replace(record, spec=absolute_spec(data))
-        architecture = identity.card.name or identity.config.family
-        images = pretraining_images(start, identity.card)
-        described = FewShotModel(start, name, 0, same, (), architecture, images)
-        models.append(_Checkpoint(described, rule, record))
+        same = is_training_data(card, data)
+        if card.data is not None:  # these images may have been moved since
+            trained_on.append(replace(card.data, spec=absolute_spec(data)) if same else card.data)
+        images = pretraining_images(start, card)
+        models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
+        max_pixels.append(fit_preprocessing(card.preprocessing, config).decode.max_pixels)
     # An image that is too large for a checkpoint is left out for all: the shots must be the same.
-    smallest = min(model.rule.max_pixels for model in models)
-    return [replace(model, rule=replace(model.rule, max_pixels=smallest)) for model in models]
+    return models, trained_on, min(max_pixels)
 
 
 def _measure(
-    learning: _Learning,
+    learning: Learning,
     model: FewShotModel,
-    spec: str,
     data: FewShotData,
-    compute: ComputeFeatures,
+    extractor: FeatureExtractor,
+    cached: bool,
+    world: World,
     listener: Listener,
 ) -> FewShot:
     """Measure a checkpoint, while the other processes compute their parts of the features."""
-    draws, most = data.draws(learning.seeds), max(learning.shots)
-    shots = shot_features(data, draws, most, compute)
-    test, computed = test_features(data, compute)
-    fits = len(learning.methods) * len(learning.shots) * learning.seeds
-    with listener.progress(f"learning from shots, {model.name}", fits) as progress:
-        scores = measure(
-            draws,
-            learning.shots,
-            learning.methods,
-            shots.features,
-            test,
-            data.classes,
-            unreadable=list(shots.unreadable),
-            l2=learning.l2,
-            neighbours=learning.neighbours,
-            progress=progress,
-        )
-    rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
+    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    fingerprint = extractor.fingerprint() if cached else ""
+
+    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
+        def anew() -> Features:
+            world.tell((which, indices.tolist()))  # the others compute their parts
+            with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
+                return extractor.compute(samples, indices, progress, world)
+
+        return cached_features(fingerprint, samples, indices, cache, anew)
+
+    measured = measure_data(data, learning, compute, listener, model.name)
+    unreadable, test, computed = measured.shots.unreadable, measured.test, measured.computed
+    rejects = {data.pool.key(index): reason for index, reason in unreadable.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
-    names, tested = data.data.class_names, np.bincount(test.labels, minlength=data.classes)
-    readable = np.bincount(np.delete(data.pool.labels, list(shots.unreadable)), minlength=data.classes)
+    names, tested = data.data.class_names, np.bincount(test.labels)
+    readable = np.bincount(np.delete(data.pool.labels, list(unreadable)), minlength=data.classes)
+    few = np.flatnonzero(readable < max(learning.shots)).tolist()
     return FewShot(
-        data=spec,
+        data=data.data.spec,
         data_name=data.data.name,
         class_names=names,
         test_split=data.test_split,
@@ -552,27 +514,9 @@ def _measure(
         majority=float(tested.max() / tested.sum()),
         shots=learning.shots,
         seeds=learning.seeds,
-        fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
-        repeated=count_repeated(data, shots, test, computed.pixels),
+        fewer={names[i]: int(readable[i]) for i in few},
+        repeated=count_repeated(data, measured.shots, test, computed.pixels),
         rejects=rejects,
         notes=data.data.notes,
-        models=(replace(model, features=test.rows.shape[1], scores=scores),),
+        models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),
     )
-
-
-def _feature_computer(
-    name: str, extractor: FeatureExtractor, cached: bool, world: World, listener: Listener
-) -> ComputeFeatures:
-    """Make the function that computes the features of a checkpoint, or reads them from the cache."""
-    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
-    fingerprint = extractor.fingerprint() if cache is not None else ""
-
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
-        def anew() -> Features:
-            world.tell((which, indices.tolist()))  # the others compute their parts
-            with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
-                return extractor.compute(samples, indices, progress, world)
-
-        return cached_features(fingerprint, samples, indices, cache, anew)
-
-    return compute
