@@ -13,7 +13,7 @@ from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.result import Block, Number, Plot, Result, Table, Text
 from vitkit.tasks import Answering
-from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import Pictures, count_cell, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
@@ -221,23 +221,20 @@ def conclusions(comparison: ModelComparison) -> list[str]:
     if len(comparison.classes) > 1:
         sentences.append(_classes(comparison))
     sides = comparison.first, comparison.second
-    trained = [side for side in sides if side.trained_on_tested]
-    if len({side.trained_on_tested for side in sides}) == 1 and trained:
+    both = {side.trained_on_tested for side in sides}
+    if len(both) == 1 and any(both):
         sentences.append(
             f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
             "pixel: the figures of both are too good."
         )
-        trained = []
-    sentences += [
-        f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: its "
-        "figures are too good, and the comparison is unfair."
-        for side in trained
-    ]
-    sentences += [
-        f"Whether {side.label} was trained on some of these images is not known."
-        for side in sides
-        if side.trained_on_tested is None
-    ]
+    for side in sides:
+        if side.trained_on_tested is None:
+            sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
+        elif side.trained_on_tested and len(both) > 1:
+            sentences.append(
+                f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: "
+                "its figures are too good, and the comparison is unfair."
+            )
     if comparison.split.startswith("val"):
         sentences.append(
             "These are validation images: if they helped to choose a model or its settings, its figures are "
@@ -342,30 +339,23 @@ def class_table(comparison: ModelComparison, most: int | None = None) -> Table:
     changes = sorted(comparison.classes, key=lambda change: (change.adjusted_p, -abs(change.gain)))
     if most is not None:
         changes = [change for change in changes if change.gain][:most]
-    headings = (
-        "class",
-        "images",
-        comparison.first.label,
-        comparison.second.label,
-        "difference",
-        f"only {comparison.first.label}",
-        f"only {comparison.second.label}",
-        "p by Holm",
-    )
-    rows = tuple(
+    first, second = comparison.first.label, comparison.second.label
+    only = (f"only {first}", f"only {second}")
+    rows = (
         (
             change.name,
-            Number(f"{change.count:,}", change.count),
+            count_cell(change.count),
             Number(shown_score(comparison, change.first), change.first),
             Number(shown_score(comparison, change.second), change.second),
-            Number(f"{points(comparison, change.gain, signed=True)}", change.gain),
-            Number(f"{change.flips.first_only:,}", change.flips.first_only),
-            Number(f"{change.flips.second_only:,}", change.flips.second_only),
+            Number(points(comparison, change.gain, signed=True), change.gain),
+            count_cell(change.flips.first_only),
+            count_cell(change.flips.second_only),
             Number(shown_p(change.adjusted_p), change.adjusted_p),
         )
         for change in sorted(changes, key=lambda change: (change.gain, change.name))
     )
-    return Table(headings, rows, sortable=True)
+    headings = ("class", "images", first, second, "difference", *only, "p by Holm")
+    return Table(headings, tuple(rows), sortable=True)
 
 
 def speed_sentence(comparison: ModelComparison) -> str:
@@ -451,22 +441,21 @@ def _flipped(
     if samples is None:
         images = pluralize(len(rows), "image")
         return title, (f"{images}, which cannot be shown: they are not at hand.",)
-    first, second = (answering.show(result, predictions, rows) for result, predictions in evaluations)
-    doubt = [-(a.confidence + b.confidence) for a, b in zip(first, second, strict=True)]
-    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
-    shown: list[Photo] = []
+    answers = zip(*(answering.show(*evaluation, rows) for evaluation in evaluations), strict=True)
     # A stable order, so that the same comparison shows the same pictures; unreadable files are passed over.
-    for row in np.argsort(doubt, kind="stable").tolist():
-        answers = first[row], second[row]
-        for picture in pictures(evaluation, Pictures([answers[0]], 1, "", "")):
-            guesses = tuple(
-                (side.label, answer.predicted, answer.confidence, number == better)
-                for number, (side, answer) in enumerate(zip(sides, answers, strict=True))
-            )
-            true = answers[0].true
-            shown.append(Photo(picture.sources[0], f"An image of {true}.", picture.key, true, guesses))
-        if len(shown) == PICTURES_SHOWN:
-            break
+    surest = sorted(answers, key=lambda pair: -(pair[0].confidence + pair[1].confidence))
+    of_key = {samples.key(pair[0].index): pair for pair in surest}
+    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
+    chosen = Pictures([first for first, _ in surest], PICTURES_SHOWN, "", "")
+    shown: list[Photo] = []
+    for picture in pictures(evaluation, chosen):
+        guesses = tuple(
+            (side.label, answer.predicted, answer.confidence, number == better)
+            for number, (side, answer) in enumerate(zip(sides, of_key[picture.key], strict=True))
+        )
+        shown.append(
+            Photo(picture.sources[0], f"An image of {picture.true}.", picture.key, picture.true, guesses)
+        )
     caption = (
         f"{len(shown):,} of {pluralize(len(rows), 'image')}, those first on which both models together are "
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
