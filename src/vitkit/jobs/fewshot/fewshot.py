@@ -1,12 +1,12 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
@@ -81,6 +81,11 @@ class FewShotModel:
         most = max(score.shots for score in self.scores)
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
 
+    @property
+    def best_way(self) -> str:
+        """The method and the number of shots of the best score."""
+        return f"{self.best.method}, {pluralize(self.best.shots, 'shot')}"
+
 
 @dataclass(frozen=True, repr=False)
 class FewShot(Result):
@@ -112,11 +117,8 @@ class FewShot(Result):
 
     def summary(self) -> str:
         """Give the best accuracy of each checkpoint."""
-        best = "; ".join(
-            f"{model.name} {model.best.mean:.1%} ({model.best.method}, {pluralize(model.best.shots, 'shot')})"
-            for model in self.models
-        )
-        return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
+        best = (f"{model.name} {model.best.mean:.1%} ({model.best_way})" for model in self.models)
+        return f"{'; '.join(best)}; on {self.tested}"
 
     @property
     def tested(self) -> str:
@@ -127,11 +129,10 @@ class FewShot(Result):
         """Return a row for each checkpoint, method and number of shots, and what guessing and classes are."""
         blocks: list[Block] = [score_table(self), describe_guessing(self)]
         for model in self.models if len(self.class_names) > 2 else ():
-            best = model.best
-            classes = zip(best.class_accuracy, self.class_names, strict=True)
+            classes = zip(model.best.class_accuracy, self.class_names, strict=True)
             scored = sorted((accuracy, name) for accuracy, name in classes if accuracy is not None)
             hardest = ", ".join(f"{name} {accuracy:.0%}" for accuracy, name in scored[:HARDEST_SHOWN])
-            blocks.append(f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.")
+            blocks.append(f"Hardest for {model.name} ({model.best_way}): {hardest}.")
         return [*blocks, *unreadable(self.rejects, "were left out")]
 
 
@@ -139,21 +140,18 @@ def score_table(fewshot: FewShot) -> Table:
     """Make the table of accuracies: a row for each method, checkpoint and number of shots."""
     several = len(fewshot.models) > 1
     rows: list[tuple[Cell, ...]] = []
-    for method in dict.fromkeys(score.method for score in fewshot.models[0].scores):
-        for model in fewshot.models:
-            for score in model.of_method(method):
-                low, high = score.shown_interval or (None, None)
-                rows.append(
-                    (
-                        method,
-                        *([model.name] if several else []),
-                        Number(f"{score.shots:,}", score.shots),
-                        Number(f"{score.mean:.2%}", score.mean),
-                        "" if score.deviation is None else f"{score.deviation:.2%}",
-                        "" if low is None else f"{low:.1%} to {high:.1%}",
-                        " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
-                    )
-                )
+    scores = [(model.name, score) for model in fewshot.models for score in model.scores]
+    methods = list(dict.fromkeys(score.method for _, score in scores))
+    for name, score in sorted(scores, key=lambda pair: methods.index(pair[1].method)):
+        low, high = score.shown_interval or (None, None)
+        measured = (
+            Number(f"{score.shots:,}", score.shots),
+            Number(f"{score.mean:.2%}", score.mean),
+            "" if score.deviation is None else f"{score.deviation:.2%}",
+            "" if low is None else f"{low:.1%} to {high:.1%}",
+            " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
+        )
+        rows.append((score.method, *([name] if several else []), *measured))
     first = ("method", *(["checkpoint"] if several else []))
     headings = (*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw")
     return Table(headings, tuple(rows), text=range(len(first)))
@@ -162,24 +160,9 @@ def score_table(fewshot: FewShot) -> Table:
 def describe_guessing(fewshot: FewShot) -> str:
     """Say on which images the checkpoints were tested, and how often guessing is right on them."""
     return (
-        f"On {fewshot.test_images:,} {fewshot.test_split} images of {fewshot.data_name} in "
-        f"{len(fewshot.class_names):,} classes: a class drawn at random is right for {fewshot.chance:.1%}, "
-        f"always naming the most frequent class for {fewshot.majority:.1%}."
+        f"On {fewshot.tested} in {len(fewshot.class_names):,} classes: a class drawn at random is right for "
+        f"{fewshot.chance:.1%}, always naming the most frequent class for {fewshot.majority:.1%}."
     )
-
-
-def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
-    """Order the checkpoints of each architecture by the number of images of their pre-training.
-
-    Empty where fewer than two such numbers are known.
-    """
-    sized = [(entry.pretraining_images, entry) for entry in fewshot.models if entry.pretraining_images]
-    if len({images for images, _ in sized}) < 2:
-        return {}
-    curves: dict[str, list[tuple[int, FewShotModel]]] = {}
-    for images, model in sorted(sized, key=lambda pair: pair[0]):
-        curves.setdefault(model.architecture or model.name, []).append((images, model))
-    return curves
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:
@@ -210,97 +193,81 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
             )
 
 
-def fewshot_page(fewshot: FewShot) -> str:
-    """Make the page of a result, as an HTML document."""
-    best = max(fewshot.models, key=lambda model: model.best.mean)
-    scores = [(model.name, model.best) for model in fewshot.models]
-    described = "; ".join(
-        f"{name}: {score.mean:.1%} with {pluralize(score.shots, 'shot')} by {score.method}"
-        for name, score in scores
-    )
-    figure, by_images = accuracy_figure(fewshot), pretraining_figure(fewshot)
-    pretrained = "; ".join(
-        f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
-        for models in pretraining_curves(fewshot).values()
-        for images, model in models
-    )
-    parts: list[Part] = [
-        (
-            "Accuracy by the number of images",
-            (
-                *(Text(remark, "warning") for remark in remarks(fewshot)),
-                Plot(figure, "fewshot", described),
-                None if by_images is None else Plot(by_images, "images", pretrained),
-                score_table(fewshot),
-                Text(
-                    "Mean accuracy over the draws of the shots, their standard deviation, and the 95% "
-                    "interval of the mean by Student's t; every checkpoint meets the same shots and the same "
-                    "test images.",
-                    "caption",
-                ),
-            ),
-        ),
-        (
-            "Class by class",
-            (
-                Text(
-                    "Each accuracy is the mean over the draws, by the best method with the most shots.",
-                    "caption",
-                ),
-                _class_table(fewshot),
-            ),
-        ),
-    ]
-    if fewshot.notes:
-        parts.append(("Data", fewshot.notes))
-    answer = (_answer(best, fewshot.tested, len(fewshot.models) > 1), describe_guessing(fewshot))
-    return render_page(f"Few-shot accuracy on {fewshot.data_name}", answer, parts)
-
-
-def accuracy_figure(fewshot: FewShot) -> Figure:
+def accuracy_plot(fewshot: FewShot) -> Plot:
     """Draw accuracy against the number of shots."""
     curves = {model.name: model.scores for model in fewshot.models}
-    return fewshot_plot(curves, fewshot.tested, fewshot.chance, fewshot.seeds)
+    figure = fewshot_plot(curves, fewshot.tested, fewshot.chance, fewshot.seeds)
+    alt = "; ".join(
+        f"{model.name}: {model.best.mean:.1%} with {pluralize(model.best.shots, 'shot')} by "
+        f"{model.best.method}"
+        for model in fewshot.models
+    )
+    return Plot(figure, "fewshot", alt)
 
 
-def pretraining_figure(fewshot: FewShot) -> Figure | None:
-    """Draw accuracy against the number of images of the pre-training; None where fewer than two are known."""
-    curves = pretraining_curves(fewshot)
-    if not curves:
+def images_plot(fewshot: FewShot) -> Plot | None:
+    """Draw accuracy against the number of images of the pre-training, a curve for each architecture; None
+    where fewer than two such numbers are known."""
+    sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
+    if len({images for images, _ in sized}) < 2:
         return None
+    curves: dict[str, list[tuple[int, FewShotModel]]] = {}
+    for images, model in sorted(sized, key=lambda pair: pair[0]):
+        curves.setdefault(model.architecture or model.name, []).append((images, model))
     method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
     scores = {
         name: [(images, model.of_method(method)) for images, model in models]
         for name, models in curves.items()
     }
-    return pretraining_plot(scores, fewshot.tested, method, fewshot.chance, fewshot.seeds)
-
-
-def _answer(best: FewShotModel, images: str, several: bool) -> str:
-    score = best.best
-    shown, interval = score.shown_interval, ""
-    if shown is not None:
-        interval = f" (95% interval of the mean over draws: {shown[0]:.1%} to {shown[1]:.1%})"
-    which = f"The best of the checkpoints is {best.name}: with" if several else "With"
-    return (
-        f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
-        f"right on {score.mean:.1%} of {images}{interval}."
+    figure = pretraining_plot(scores, fewshot.tested, method, fewshot.chance, fewshot.seeds)
+    alt = "; ".join(
+        f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
+        for models in curves.values()
+        for images, model in models
     )
+    return Plot(figure, "images", alt)
+
+
+def fewshot_page(fewshot: FewShot, plots: Iterable[Plot]) -> str:
+    """Make the page of a result, as an HTML document."""
+    best = max(fewshot.models, key=lambda model: model.best.mean)
+    score, interval = best.best, ""
+    if score.shown_interval is not None:
+        low, high = score.shown_interval
+        interval = f" (95% interval of the mean over draws: {low:.1%} to {high:.1%})"
+    several = len(fewshot.models) > 1
+    answer = (
+        f"{f'The best of the checkpoints is {best.name}: with' if several else 'With'} "
+        f"{pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is right on "
+        f"{score.mean:.1%} of {fewshot.tested}{interval}."
+    )
+    explained = (
+        "Mean accuracy over the draws of the shots, their standard deviation, and the 95% interval of the "
+        "mean by Student's t; every checkpoint meets the same shots and the same test images."
+    )
+    of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
+    warnings = (Text(remark, "warning") for remark in remarks(fewshot))
+    parts: list[Part] = [
+        (
+            "Accuracy by the number of images",
+            (*warnings, *plots, score_table(fewshot), Text(explained, "caption")),
+        ),
+        ("Class by class", (Text(of_classes, "caption"), _class_table(fewshot))),
+    ]
+    if fewshot.notes:
+        parts.append(("Data", fewshot.notes))
+    head = f"Few-shot accuracy on {fewshot.data_name}"
+    return render_page(head, (answer, describe_guessing(fewshot)), parts)
 
 
 def _class_table(fewshot: FewShot) -> Table:
     """Make a row for each class, in rising order of the first checkpoint's accuracy."""
-    best = [model.best for model in fewshot.models]
-    headings = [
-        f"{model.name} ({score.method}, {pluralize(score.shots, 'shot')})"
-        for model, score in zip(fewshot.models, best, strict=True)
-    ]
-    of_first = best[0].class_accuracy  # None of a class without test images, which comes last
-    order = sorted(range(len(of_first)), key=lambda i: (of_first[i] is None, of_first[i] or 0.0))
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (fewshot.class_names[i], *(fraction_cell(score.class_accuracy[i]) for score in best)) for i in order
-    )
-    return Table(("class", *headings), rows)
+    columns = zip(*(model.best.class_accuracy for model in fewshot.models), strict=True)
+    rows = zip(fewshot.class_names, columns, strict=True)
+    # Of a class without test images there is no accuracy: it comes last.
+    order = sorted(rows, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
+    headings = ("class", *(f"{model.name} ({model.best_way})" for model in fewshot.models))
+    return Table(headings, tuple((name, *map(fraction_cell, accuracies)) for name, accuracies in order))
 
 
 def fewshot(
@@ -431,13 +398,13 @@ def keep_fewshot(
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        figures = list(save_figure(accuracy_figure(fewshot), stem))
-        by_images = pretraining_figure(fewshot)
-        if by_images is not None:
-            figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
+        plots = {"": accuracy_plot(fewshot)}
+        if by_images := images_plot(fewshot):
+            plots["-pretraining"] = by_images
+        figures = [save_figure(plot.figure, Path(f"{stem}{ending}")) for ending, plot in plots.items()]
         page = stem.with_name(stem.name + ".html")
-        replace_file(page, [fewshot_page(fewshot).encode()])
-        return [numbers, *figures, page]
+        replace_file(page, [fewshot_page(fewshot, plots.values()).encode()])
+        return [numbers, *chain(*figures), page]
     except (OSError, VitkitError) as error:
         if out is not None:
             raise
