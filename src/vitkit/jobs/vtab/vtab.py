@@ -9,7 +9,7 @@ OUT/vtab.json, .csv, .html   the result
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -131,13 +131,12 @@ class Vtab(Result):
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
         of = tasks_of(group)
-        folders = {task.folder for task in of}
-        return mean_of([score for score in self.tasks if score.folder in folders], len(of))
+        return mean_of([score for score in self.tasks if vtab_task(score.folder) in of], len(of))
 
     def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
         """Return the paper's means over the same tasks, a fraction for each of its models."""
-        folders = {task.folder for task in tasks_of(group)}
-        rows = [PAPER[score.folder] for score in self.tasks if score.folder in folders]
+        of = tasks_of(group)
+        rows = [PAPER[score.folder] for score in self.tasks if vtab_task(score.folder) in of]
         return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -189,8 +188,11 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
             "paper's means stand for the same tasks here."
         )
-        yield from _named("absent, without a folder", vtab.absent)
-        yield from _named("left out by --tasks", vtab.not_asked)
+        others = {"absent, without a folder": vtab.absent, "left out by --tasks": vtab.not_asked}
+        for what, folders in others.items():
+            names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
+            if names:
+                yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
     if vtab.departures:
         yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
     if vtab.protocol == "paper":
@@ -212,25 +214,18 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             yield f"{name}: {pluralize(score.unreadable, 'test image')} could not be read and left out."
 
 
-def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
-    names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
-    if names:
-        yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
-
-
 def score_table(vtab: Vtab) -> Table:
     """Make the table of the tasks and means, beside the paper's numbers."""
-    rows: list[tuple[str | Number, ...]] = []
+    rows = []
     for _, name, score, paper in vtab.table():
         low, high = score.interval
-        images, rate = "", ""
-        if isinstance(score, TaskScore):
-            images, rate = f"{score.images:,}", f"{score.learning_rate:g}"
+        images, rate = (
+            ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
+        )
         ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
         rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    headings = ("task", "accuracy", "95 % interval", "images", "rate", *papers)
-    return Table(headings, tuple(rows))
+    return Table(("task", "accuracy", "95 % interval", "images", "rate", *papers), tuple(rows))
 
 
 def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
@@ -238,10 +233,10 @@ def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
     yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
     for group, name, score, paper in vtab.table():
         ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
-        beside = ("", "")
-        if isinstance(score, TaskScore):
-            beside = (f"{score.images}", f"{score.learning_rate:g}")
-        yield group, name, *ours, *beside, *(f"{fraction:.4f}" for fraction in paper)
+        images, rate = (
+            ("", "") if isinstance(score, Mean) else (str(score.images), f"{score.learning_rate:g}")
+        )
+        yield group, name, *ours, images, rate, *(f"{fraction:.4f}" for fraction in paper)
 
 
 def portable_json(vtab: Vtab) -> dict[str, Any]:
@@ -264,7 +259,7 @@ def render_vtab(vtab: Vtab) -> str:
     mean = vtab.mean()
     assert mean is not None  # a result has a task at least
     low, high = mean.interval
-    tasks = "the 19 tasks" if not mean.is_partial else f"{mean.tasks} of 19 tasks (partial)"
+    tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
     answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
     caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
     parts: list[Part] = [
@@ -580,10 +575,8 @@ def find_tasks(
         if task is not None:
             of_task[task.folder] = folder
     if not of_task:
-        shown = (
-            f"found {join_names([folder.name for folder in folders], 5)}" if folders else "found no folder"
-        )
-        raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, {shown}.")
+        shown = join_names([folder.name for folder in folders], 5) if folders else "no folder"
+        raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, found {shown}.")
     missing = [name for name in names if name not in of_task]
     if missing:
         raise VitkitError(
