@@ -26,8 +26,8 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
-from vitkit.report.template import Photo, render_page
-from vitkit.result import Plot, Table, Text
+from vitkit.report.template import render_page
+from vitkit.result import Photo, Photos, Plot, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification.report import class_rows
@@ -236,9 +236,9 @@ def check_narrow(html: str) -> None:
 def test_pages_fit_a_telephone(whole: str) -> None:
     check_narrow(whole)
     table = Table(("learning rate", "remark"), (("0.1", "chosen"),))
-    plot = Plot(Figure((2, 2)), "rates", "Scores.")
+    plot = Plot(lambda: Figure((2, 2)), "rates", "Scores.")
     photo = Photo("data:image/png;base64,", "An ant.", "a.png", "ant", (("one", "bee", 0.5, False),))
-    blocks = ("words", Text("words", "caption"), table, plot, photo, [photo], None)
+    blocks = ("words", Text("words", "caption"), table, plot, photo, Photos(lambda: [photo]), None)
     page = render_page("a", ["b"], [("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end")
     check_narrow(page)
     parsed = Page(page)

@@ -223,18 +223,23 @@ def print_result(result: Any, as_json: bool) -> None:
 
 
 def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -> None:
-    """Print paragraphs and tables, with a blank line around each table; figures are for pages alone."""
+    """Print paragraphs and tables, with a blank line around each table; figures, pictures and captions are
+    for pages alone."""
     from vitkit import result
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot):
+        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+            continue
+        if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
         is_table = isinstance(block, result.Table)
         if before is not None and (is_table or isinstance(before, result.Table)):
             to.print()
         if isinstance(block, result.Table):
-            print_table(block.headings, block.rows, text=block.text, to=to)
+            print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
+            if block.most is not None and len(block.rows) > block.most:
+                to.print(f"... and {len(block.rows) - block.most:,} more on the page.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:

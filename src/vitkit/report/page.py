@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -431,7 +432,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
             f"every step; the mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         blocks = (
-            Plot(tracking_plot(steps, curves, images), evaluator, alt),
+            Plot(partial(tracking_plot, steps, curves, images), evaluator, alt),
             Text(caption, "caption"),
             Table(("step", *curves), rows, sortable=True),
         )

@@ -5,6 +5,7 @@ In place of answers the report shows the hidden patches and their predictions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -206,7 +207,7 @@ class MaskedImagesLearning:
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
             )
             alt = "Images, what the model sees of them, and what it predicts."
-            pictures = Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
+            pictures = Plot(partial(picture_sheet, examples, ROWS), "hidden", alt), Text(caption, "caption")
         sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}

@@ -26,14 +26,14 @@ from vitkit.config import read, write
 from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import hash_file, remove_leftovers, replace_file
+from vitkit.durable import hash_file, remove_leftovers
 from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
 from vitkit.evaluation.run_model import output_function
-from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
+from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
 from vitkit.jobs.engines import Ready
 from vitkit.jobs.evaluate import choose_split, is_whole, load_evaluated, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
@@ -41,6 +41,7 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.notebook import AUTOMATIC
+from vitkit.report.template import write_page
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split
@@ -233,9 +234,7 @@ def compare(
                 command=shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named])),
             )
             with listener.progress("writing the page"):
-                samples = None if pair[0].data is None else pair[0].data.splits[tested.split]
-                page = render(comparison, pair[0].answering, (first_answers[1:], second_answers[1:]), samples)
-                replace_file(comparison.page, [page.encode()])
+                write_page(comparison, comparison.page, command=comparison.command)
             return comparison
 
 
@@ -407,6 +406,8 @@ def _compare(
         options=options,
         notes=tuple(contender.note for contender in pair if contender.note),
         command="",
+        evaluations=(first[1:], second[1:]),
+        samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
     )
 
 

@@ -1,6 +1,6 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.config import from_json
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
-from vitkit.durable import refuse_link, replace_file, replace_json
+from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import (
     FeatureCache,
@@ -31,8 +31,8 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, unreadable
+from vitkit.report.template import write_page
+from vitkit.result import Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
@@ -115,25 +115,54 @@ class FewShot(Result):
     """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
-    def summary(self) -> str:
-        """Give the best accuracy of each checkpoint."""
-        best = (f"{model.name} {model.best.mean:.1%} ({model.best_way})" for model in self.models)
-        return f"{'; '.join(best)}; on {self.tested}"
-
     @property
     def tested(self) -> str:
         """Describe the test images: "360 test images of digits"."""
         return f"{pluralize(self.test_images, f'{self.test_split} image')} of {self.data_name}"
 
-    def blocks(self) -> Sequence[Block]:
-        """Return a row for each checkpoint, method and number of shots, and what guessing and classes are."""
-        blocks: list[Block] = [score_table(self), describe_guessing(self)]
+    def heading(self) -> str:
+        """Say what was measured."""
+        return f"Few-shot accuracy on {self.data_name}"
+
+    def headline(self) -> Sequence[str]:
+        """Give the best accuracy, how often guessing is right, and the hardest classes."""
+        best = max(self.models, key=lambda model: model.best.mean)
+        score, interval = best.best, ""
+        if score.shown_interval is not None:
+            low, high = score.shown_interval
+            interval = f" (95% interval of the mean over draws: {low:.1%} to {high:.1%})"
+        which = f"The best of the checkpoints is {best.name}: with" if len(self.models) > 1 else "With"
+        sentences = [
+            f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
+            f"right on {score.mean:.1%} of {self.tested}{interval}.",
+            f"In {len(self.class_names):,} classes, a class drawn at random is right for {self.chance:.1%}, "
+            f"always naming the most frequent class for {self.majority:.1%}.",
+        ]
         for model in self.models if len(self.class_names) > 2 else ():
             classes = zip(model.best.class_accuracy, self.class_names, strict=True)
             scored = sorted((accuracy, name) for accuracy, name in classes if accuracy is not None)
             hardest = ", ".join(f"{name} {accuracy:.0%}" for accuracy, name in scored[:HARDEST_SHOWN])
-            blocks.append(f"Hardest for {model.name} ({model.best_way}): {hardest}.")
-        return [*blocks, *unreadable(self.rejects, "were left out")]
+            sentences.append(f"Hardest for {model.name} ({model.best_way}): {hardest}.")
+        return sentences
+
+    def sections(self) -> Sequence[Section]:
+        """Return the accuracies of each checkpoint, drawn and as a table, and those of its classes."""
+        warnings = [Text(remark, "warning") for remark in remarks(self)]
+        explained = (
+            "Mean accuracy over the draws of the shots, their standard deviation, and the 95% interval of "
+            "the mean by Student's t; every checkpoint meets the same shots and the same test images."
+        )
+        of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
+        accuracies = (*plots_of(self).values(), score_table(self), Text(explained, "caption"))
+        parts = (
+            Section("Before the numbers are used", warnings, page_only=True),
+            Section(
+                "Accuracy by the number of images", (*accuracies, *unreadable(self.rejects, "were left out"))
+            ),
+            Section("Class by class", (Text(of_classes, "caption"), _class_table(self)), page_only=True),
+            Section("Data", self.notes, page_only=True),
+        )
+        return [part for part in parts if part.blocks]
 
 
 def score_table(fewshot: FewShot) -> Table:
@@ -155,14 +184,6 @@ def score_table(fewshot: FewShot) -> Table:
     first = ("method", *(["checkpoint"] if several else []))
     headings = (*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw")
     return Table(headings, tuple(rows), text=range(len(first)))
-
-
-def describe_guessing(fewshot: FewShot) -> str:
-    """Say on which images the checkpoints were tested, and how often guessing is right on them."""
-    return (
-        f"On {fewshot.tested} in {len(fewshot.class_names):,} classes: a class drawn at random is right for "
-        f"{fewshot.chance:.1%}, always naming the most frequent class for {fewshot.majority:.1%}."
-    )
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:
@@ -193,71 +214,28 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
             )
 
 
-def accuracy_plot(fewshot: FewShot) -> Plot:
-    """Draw accuracy against the number of shots."""
-    curves = {model.name: model.scores for model in fewshot.models}
-    figure = fewshot_plot(curves, fewshot.tested, fewshot.chance, fewshot.seeds)
-    alt = "; ".join(
-        f"{model.name}: {model.best.mean:.1%} with {pluralize(model.best.shots, 'shot')} by "
-        f"{model.best.method}"
-        for model in fewshot.models
-    )
-    return Plot(figure, "fewshot", alt)
-
-
-def images_plot(fewshot: FewShot) -> Plot | None:
-    """Draw accuracy against the number of images of the pre-training, a curve for each architecture; None
-    where fewer than two such numbers are known."""
+def plots_of(fewshot: FewShot) -> dict[str, Plot]:
+    """Draw accuracy against the number of shots and, where two such numbers are known, against the number of
+    images of the pre-training, a curve for each architecture; by the endings of the names of their files."""
+    tested, chance, seeds = fewshot.tested, fewshot.chance, fewshot.seeds
+    scores = {model.name: model.scores for model in fewshot.models}
+    alt = "; ".join(f"{model.name}: {model.best.mean:.1%} ({model.best_way})" for model in fewshot.models)
+    plots = {"": Plot(lambda: fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
     sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
-    if len({images for images, _ in sized}) < 2:
-        return None
-    curves: dict[str, list[tuple[int, FewShotModel]]] = {}
-    for images, model in sorted(sized, key=lambda pair: pair[0]):
-        curves.setdefault(model.architecture or model.name, []).append((images, model))
-    method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
-    scores = {
-        name: [(images, model.of_method(method)) for images, model in models]
-        for name, models in curves.items()
-    }
-    figure = pretraining_plot(scores, fewshot.tested, method, fewshot.chance, fewshot.seeds)
-    alt = "; ".join(
-        f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
-        for models in curves.values()
-        for images, model in models
-    )
-    return Plot(figure, "images", alt)
-
-
-def fewshot_page(fewshot: FewShot, plots: Iterable[Plot]) -> str:
-    """Make the page of a result, as an HTML document."""
-    best = max(fewshot.models, key=lambda model: model.best.mean)
-    score, interval = best.best, ""
-    if score.shown_interval is not None:
-        low, high = score.shown_interval
-        interval = f" (95% interval of the mean over draws: {low:.1%} to {high:.1%})"
-    several = len(fewshot.models) > 1
-    answer = (
-        f"{f'The best of the checkpoints is {best.name}: with' if several else 'With'} "
-        f"{pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is right on "
-        f"{score.mean:.1%} of {fewshot.tested}{interval}."
-    )
-    explained = (
-        "Mean accuracy over the draws of the shots, their standard deviation, and the 95% interval of the "
-        "mean by Student's t; every checkpoint meets the same shots and the same test images."
-    )
-    of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
-    warnings = (Text(remark, "warning") for remark in remarks(fewshot))
-    parts: list[Part] = [
-        (
-            "Accuracy by the number of images",
-            (*warnings, *plots, score_table(fewshot), Text(explained, "caption")),
-        ),
-        ("Class by class", (Text(of_classes, "caption"), _class_table(fewshot))),
-    ]
-    if fewshot.notes:
-        parts.append(("Data", fewshot.notes))
-    head = f"Few-shot accuracy on {fewshot.data_name}"
-    return render_page(head, (answer, describe_guessing(fewshot)), parts)
+    if len({images for images, _ in sized}) > 1:
+        method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
+        curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
+        for images, model in sorted(sized, key=lambda pair: pair[0]):
+            curve = curves.setdefault(model.architecture or model.name, [])
+            curve.append((images, model.of_method(method)))
+        alt = "; ".join(
+            f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
+            for images, model in sized
+        )
+        plots["-pretraining"] = Plot(
+            lambda: pretraining_plot(curves, tested, method, chance, seeds), "images", alt
+        )
+    return plots
 
 
 def _class_table(fewshot: FewShot) -> Table:
@@ -393,18 +371,13 @@ def keep_fewshot(
         if out is None:
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
-        numbers = stem.with_name(stem.name + ".json")
+        numbers = Path(f"{stem}.json")
         # No paths, so that the numbers may be given away; names of classes may begin with a slash, and stay.
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        plots = {"": accuracy_plot(fewshot)}
-        if by_images := images_plot(fewshot):
-            plots["-pretraining"] = by_images
-        figures = [save_figure(plot.figure, Path(f"{stem}{ending}")) for ending, plot in plots.items()]
-        page = stem.with_name(stem.name + ".html")
-        replace_file(page, [fewshot_page(fewshot, plots.values()).encode()])
-        return [numbers, *chain(*figures), page]
+        figures = [save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()]
+        return [numbers, *chain(*figures), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:
         if out is not None:
             raise

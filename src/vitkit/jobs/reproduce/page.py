@@ -21,8 +21,8 @@ from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
 from vitkit.jobs.vtab.vtab import portable_json, remarks, score_table, vtab
-from vitkit.report.template import Part, Photo, render_page
-from vitkit.result import Block, Number, Plot, Table, table_of
+from vitkit.report.template import Part, render_page
+from vitkit.result import Block, Number, Photo, Plot, Table, table_of
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import points, shown_score
 from vitkit.text import join_names, pluralize
@@ -285,7 +285,7 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
     if not lines:
         return None
     figure = line_figure({"": lines}, axis, score)
-    return Plot(figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
+    return Plot(lambda: figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
 
 
 def keep(

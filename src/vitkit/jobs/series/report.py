@@ -11,6 +11,8 @@ from vitkit.runs.config import shown_command
 from vitkit.runs.series_record import Series, conclusions, explain_no_model, member_table, rate_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from vitkit.report.template import Part
 
 
@@ -61,8 +63,6 @@ def write_page(
 
 def _plot(series: Series) -> Plot | None:
     """Draw the scores against the rates; None where fewer than two have a score, or no rate is chosen yet."""
-    from vitkit.analysis.study_figures import line_figure
-
     tried = [
         (member.learning_rate, member.score.value, member.score.interval)
         for member in series.rates
@@ -72,5 +72,10 @@ def _plot(series: Series) -> Plot | None:
         return None
     lines = {"tried": tried, "chosen": [point for point in tried if point[0] == series.chosen]}
     up = f"{series.metric.replace('_', ' ')} on held-out images"
-    figure = line_figure({"": lines}, "learning rate", up)
-    return Plot(figure, "rates", "The score on held-out images against the learning rate, as in the table.")
+
+    def draw() -> "Figure":
+        from vitkit.analysis.study_figures import line_figure
+
+        return line_figure({"": lines}, "learning rate", up)
+
+    return Plot(draw, "rates", "The score on held-out images against the learning rate, as in the table.")

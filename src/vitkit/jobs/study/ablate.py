@@ -17,7 +17,6 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
     RECORD,
@@ -39,8 +38,9 @@ from vitkit.jobs.study.study import (
     run_pages,
 )
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Block, Table
-from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
+from vitkit.report.template import write_page
+from vitkit.result import Section, Table
+from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
@@ -63,6 +63,14 @@ NOT_VARIED = {
     "evaluate-test": "arms are compared on test images",
 }
 """The options that cannot be varied, each with the reason. No option of the splits can be varied either."""
+EXPLAINED = (
+    "A difference is the mean over seeds of the arm's score less the base's on the same images, in points "
+    "(hundredths). Its variance is the variance between seeds over their number, plus that over images. The "
+    "p by Holm hold for all arms together.",
+    "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that arm "
+    "alone.",
+)
+"""The sentences of the page on the columns of the table."""
 LONGEST_NAME = 80
 """The most characters of an arm's folder. File systems take 255 bytes a name, and some 260 for a complete
 path."""
@@ -94,14 +102,34 @@ class Ablation(StudyResult):
     design: Design
     comparison: Comparison
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self.comparison))
+    def headline(self) -> Sequence[str]:
+        """Compare each arm with the base."""
+        return conclusions(self.comparison)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms, the base and the conclusions."""
-        said = conclusions(self.comparison)
-        return (arm_table(self.comparison), self.design.base, self.design.rates, *said)
+    def sections(self) -> Sequence[Section]:
+        """Return the arms, the means of a grid of two options, and how to read them."""
+        comparison, cells = self.comparison, self._cells()
+        arms = (arm_table(comparison), self.design.base, self.design.rates, difference_plot(comparison))
+        return (
+            Section("Arms", arms),
+            *([Section(f"Mean {comparison.score} by value", (cells,), page_only=True)] if cells else []),
+            Section("How to read it", EXPLAINED, page_only=True),
+        )
+
+    def _cells(self) -> Table | None:
+        """Make the table of the means of a grid of two options; None for any other ablation."""
+        design, comparison = self.design, self.comparison
+        levels = list(design.levels.items())
+        if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
+            return None
+        results = (comparison.base, *comparison.arms)
+        means = {
+            value: shown_score(comparison, arm.mean)
+            for value, arm in zip(design.values, results, strict=True)
+        }
+        (first, rows), (second, columns) = levels
+        headings = (first, *(f"{second} {value}" for value in columns))
+        return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))
 
     def model_folder(self) -> str:
         """Return the folder of the best arm, unless every run diverged."""
@@ -115,7 +143,7 @@ class Ablation(StudyResult):
             "base": self.design.base,
             "rates": self.design.rates,
             "vary": {name: list(values) for name, values in self.design.levels.items()},
-            "conclusions": conclusions(self.comparison),
+            "conclusions": self.headline(),
             "comparison": to_json(self.comparison),
         }
 
@@ -182,7 +210,8 @@ def ablate(
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        _write(ablation, command)
+        pages = run_pages(folder, design.arms)
+        write_page(ablation, folder / "report.html", folders=pages, command=shown_command(command))
     return ablation
 
 
@@ -440,39 +469,3 @@ def plan_ablation(arms: Sequence[Arm], options: StudyOptions) -> list[Planned]:
         pauses = math.ceil(steps / training.evaluation_interval(count))
         planned.append(plan_arm(arm, steps, steps * pace.step + pauses * pace.validation))
     return planned
-
-
-def _write(ablation: Ablation, command: str) -> None:
-    """Write the page of an ablation."""
-    from vitkit.report.template import Part
-
-    comparison, design = ablation.comparison, ablation.design
-    explained = (
-        design.rates,
-        "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
-        "points (hundredths). Its variance is the variance between seeds over their number, plus "
-        "that over images. The p by Holm hold for all arms together.",
-        "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
-        "arm alone.",
-    )
-    parts: list[Part] = [("Arms", (arm_table(comparison), *explained, difference_plot(comparison)))]
-    table = _cell_table(ablation)
-    if table is not None:
-        parts.append((f"Mean {comparison.score} by value", (table,)))
-    answer, pages = [design.base, *conclusions(comparison)], run_pages(ablation.folder, design.arms)
-    write_page(ablation.folder, answer, parts, pages, command)
-
-
-def _cell_table(ablation: Ablation) -> Table | None:
-    """Make the table of the means of a grid of two options; None for any other ablation."""
-    design, comparison = ablation.design, ablation.comparison
-    levels = list(design.levels.items())
-    if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
-        return None
-    results = (comparison.base, *comparison.arms)
-    means = {
-        value: shown_score(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)
-    }
-    (first, rows), (second, columns) = levels
-    headings = (first, *(f"{second} {value}" for value in columns))
-    return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))

@@ -264,7 +264,7 @@ def _plot(result: Scale) -> Plot:
         f"test error (1 - {result.metric.replace('_', ' ')})" if result.is_fraction else result.metric,
         result.is_fraction,
     )
-    return Plot(figure, "law", " ".join(conclusions(result)))
+    return Plot(lambda: figure, "law", " ".join(conclusions(result)))
 
 
 KIND = "scale"

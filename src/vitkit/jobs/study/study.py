@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import join_names, pluralize
 from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
+
+if TYPE_CHECKING:  # only a page draws
+    from matplotlib.figure import Figure
 
 RECORD = "study.json"
 
@@ -87,6 +90,10 @@ class StudyResult(Result):
 
     folder: Path
     """Holds its runs, its numbers and its page."""
+
+    def heading(self) -> str:
+        """Name the study by its folder."""
+        return self.folder.resolve().name
 
     def model_folder(self) -> str:
         """Return the folder within it that predicts best; "" where none does."""
@@ -626,15 +633,18 @@ def arm_table(comparison: Comparison) -> Table:
 
 def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
-    from vitkit.analysis.study_figures import difference_figure
-
     drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not drawn:
         return None
-    figure = difference_figure(
-        [label for label, _ in drawn],
-        [difference.mean for _, difference in drawn],
-        [difference.interval for _, difference in drawn],
-        f"{comparison.score} less that of {comparison.base.label}, in points",
-    )
-    return Plot(figure, "differences", "The differences from the base with their 95 % intervals, as above.")
+
+    def draw() -> "Figure":
+        from vitkit.analysis.study_figures import difference_figure
+
+        return difference_figure(
+            [label for label, _ in drawn],
+            [difference.mean for _, difference in drawn],
+            [difference.interval for _, difference in drawn],
+            f"{comparison.score} less that of {comparison.base.label}, in points",
+        )
+
+    return Plot(draw, "differences", "The differences from the base with their 95 % intervals, as above.")

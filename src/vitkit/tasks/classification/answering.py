@@ -88,7 +88,7 @@ class ClassificationAnswering(LabelAnswering):
 
         figure = calibration_figure({labels[0]: first.calibration, labels[1]: second.calibration})
         alt = f"Accuracy against confidence of {labels[0]} and of {labels[1]}."
-        return Plot(figure, "calibration", alt)
+        return Plot(lambda: figure, "calibration", alt)
 
     def show(
         self, result: classify.Classification, predictions: Predictions, rows: NDArray[np.int64]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +81,7 @@ def _confusion(result: Classification, images: str) -> page.Section:
     names = result.class_names
     return CONFUSION.showing(
         Plot(
-            figures.confusion_matrix(result.confusion_cells, names, images),
+            partial(figures.confusion_matrix, result.confusion_cells, names, images),
             "confusion",
             f"Confusion matrix of {len(names)} classes on {images}.",
         ),
@@ -110,7 +111,11 @@ def _classes(result: Classification, images: str) -> page.Section:
         sortable=True,
     )
     return CLASSES.showing(
-        Plot(figures.class_accuracy(result.per_class, images), "classes", f"Accuracy by class on {images}."),
+        Plot(
+            partial(figures.class_accuracy, result.per_class, images),
+            "classes",
+            f"Accuracy by class on {images}.",
+        ),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
@@ -168,7 +173,9 @@ def _calibration(result: Classification, images: str) -> page.Section:
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     return CALIBRATION.showing(
         Plot(
-            figures.calibration_figure({"accuracy, with its 95% interval": result.calibration}, images),
+            partial(
+                figures.calibration_figure, {"accuracy, with its 95% interval": result.calibration}, images
+            ),
             "calibration",
             f"Accuracy against confidence on {images}.",
         ),

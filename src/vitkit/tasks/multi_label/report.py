@@ -1,6 +1,7 @@
 """Make the report's part on several labels for each image: average precisions, and the surest mistakes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +110,7 @@ def _answer(result: MultiLabel, split: str, images: str) -> tuple[Text, ...]:
 def _labels(result: MultiLabel, images: str) -> page.Section:
     return LABELS.showing(
         Plot(
-            figures.label_precision(result.per_label, result.count, images),
+            partial(figures.label_precision, result.per_label, result.count, images),
             "labels",
             f"Average precision by label on {images}.",
         ),
