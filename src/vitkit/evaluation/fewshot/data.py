@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import FileSamples, ImageData, Samples, open_data
+from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import Features
 from vitkit.evaluation.fewshot.methods import Draws
@@ -55,11 +55,7 @@ class FewShotData:
 
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
         """Return the same images, decoded by another rule."""
-        splits = {}
-        for name, samples in self.data.splits.items():
-            if isinstance(samples, FileSamples):
-                samples = replace(samples, rule=rule)
-            splits[name] = samples
+        splits = {name: replace(samples, rule=rule) for name, samples in self.data.splits.items()}
         return FewShotData(replace(self.data, splits=splits), self.test_split)
 
 

@@ -29,12 +29,12 @@ from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers, replace_file
-from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
+from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
-from vitkit.evaluation.run_model import output_function
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
@@ -391,13 +391,13 @@ def _is_confirmed(contender: Contender, tested: Tested, predictions: Any, batch_
     A folder that was given away may hold the evaluation of other weights than the ones beside it. Where the
     images are not at hand, nobody can check.
     """
-    samples, model, answering = contender.samples(tested), contender.ready.model, contender.answering
+    samples, model = contender.samples(tested), contender.ready.model
     if samples is None:
         return True
     rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
     batches = evaluation_batches(samples, preprocessing_of(model), batch_size, indices=predictions.ids[rows])
-    predict = answering.predictor(learned_by(model.card))
-    fresh = predict(model, batches, device=contender.ready.device, precision=contender.ready.precision)
+    device, precision = contender.ready.device, contender.ready.precision
+    fresh = run_model.predict(model, batches, loss=model.card.loss, device=device, precision=precision)
     if not np.array_equal(fresh.ids, predictions.ids[rows]):  # a file has become unreadable
         return False
     stored = predictions.logits[rows]
@@ -503,7 +503,7 @@ def _step(contender: Contender) -> Any:
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
     def step() -> None:
-        with output_function(model, device, contender.ready.precision) as compute:
+        with run_model.output_function(model, device, contender.ready.precision) as compute:
             compute(images)
 
     return step
