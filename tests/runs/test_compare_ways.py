@@ -29,7 +29,7 @@ from vitkit.runs.compare_ways import (
     require_same_features,
     require_same_gradients,
 )
-from vitkit.runs.config import new_model_config
+from vitkit.runs.config import model_config_of
 from vitkit.runs.machine import compute_as, prepare
 from vitkit.runs.plan import list_images
 from vitkit.training.config import ClassificationConfig, MAEConfig, MaskedPatchesConfig, SimMIMConfig
@@ -288,7 +288,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )
     run = vitkit.recipe("digits", model="ViT-32x3x2/4")
-    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST, new_model_config(run, 10))
+    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST, model_config_of(run, 10))
     compute_as(parts.model, FAST)
     for sharding in ("replicas", "full"):
         build._compare_ways(parts, nn.Identity(), sharding)  # type: ignore[arg-type]

@@ -92,13 +92,13 @@ def take_part(verb: Verb, arguments: list[str]) -> int:
         verb: the command.
         arguments: its arguments.
     """
-    from vitkit.runs.processes import await_invitation, join_processes, leave_processes
+    from vitkit.runs.processes import await_message, join_processes, leave_processes
 
     world = join_processes(say)  # returns once process 0 has understood the arguments
     logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
     try:
         verb.call(verb.parse(arguments))
-        await_invitation(world)
+        await_message(world)
     except KeyboardInterrupt:
         return 130
     leave_processes()

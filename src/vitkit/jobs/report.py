@@ -32,7 +32,7 @@ from vitkit.runs.series_record import read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
 from vitkit.text import without_places
-from vitkit.training.checkpoint import find_checkpoint, processor_name, read_manifest
+from vitkit.training.checkpoint import processor_name, read_manifest, survey
 from vitkit.training.ended import read_ended
 from vitkit.weights.loading import find_doubts
 
@@ -137,7 +137,7 @@ def write_report(
 
 def _environment(folder: Path) -> dict[str, str]:
     """Describe the machine of the run, from its last checkpoint, and of this page."""
-    checkpoint, _ = find_checkpoint(folder)
+    checkpoint = survey(folder).whole
     ended = read_ended(folder)
     trained: Any = {} if ended is None else ended.environment
     if (

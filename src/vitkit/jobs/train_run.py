@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError
 from vitkit.jobs.finetune_recipes import departures
@@ -25,19 +27,14 @@ from vitkit.runs.config import (
     write_config,
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
+from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import (
-    choose_sharding,
-    first_screen,
-    free_memory,
-    reading_rows,
-)
-from vitkit.runs.plan import Opened, Plan, plan_run
+from vitkit.runs.outlook import choose_sharding, first_screen, free_memory, reading_rows
+from vitkit.runs.plan import NOTHING, Opened, Plan, plan_run
 from vitkit.runs.processes import (
+    Invitation,
     begin_steps,
     divide_threads,
-    invite,
     join_processes,
     lost_processes_explained,
 )
@@ -47,7 +44,6 @@ from vitkit.runs.step_cost import measure_cost
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -63,6 +59,7 @@ def train_run(
     from_scratch: bool = False,
     command: str = "",
     opened: Opened | None = None,
+    given: Mapping[str, Any] = NOTHING,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a run; see `vitkit.train`, whose arguments these are.
@@ -75,6 +72,7 @@ def train_run(
         device, threads, from_scratch, listener: as for `vitkit.train`.
         command: the command line, which the run folder records.
         opened: the images and the start that were looked at already; left out, none.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
         The run folder.
@@ -87,10 +85,12 @@ def train_run(
     keep_freed_memory()
     if not world.writes:
         return follow(world) or Path()
-    given = None if out is None else Path(out)
-    plan = plan_run(run, given, device=device, opened=opened, keep=True, world=world, listener=listener)
+    own = None if out is None else Path(out)
+    plan = plan_run(
+        run, own, device=device, opened=opened, keep=True, given=given, world=world, listener=listener
+    )
     numbered = partial(numbered_folders, plan.run, plan.images.name)
-    with claim(_owner(plan, resume), given, numbered) as folder, deterministic(plan.device):
+    with claim(_owner(plan, resume), own, numbered) as folder, deterministic(plan.device):
         if (folder / "config.json").exists():
             recorded = read_config(folder)
             compute = parse_compute(recorded, folder)
@@ -154,10 +154,8 @@ def _complete(
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
     # The screen stands before everything that takes time.
-    sharding: Sharding = "replicas"
-    if world.size > 1:
-        sharding = choose_sharding(model.config, run, device, world)
-    elif run.training.sharding not in ("auto", "replicas"):
+    sharding = choose_sharding(model.config, run, device, world)
+    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
@@ -166,7 +164,10 @@ def _complete(
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
     if world.size > 1:
-        invite(world, parts, checkpoint, plan.device_name, sharding)
+        images = parts.data.fingerprint(), model.config, model.card, parts.rejects
+        name = None if checkpoint is None else checkpoint.name
+        way = parts.compute, sharding, name, plan.device_name, torch.get_num_threads()
+        world.tell(Invitation(folder.absolute(), run, *images, *way))
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
@@ -221,7 +222,14 @@ def check_run(
 
 
 def preview_run(
-    run: Run, out: Path | None, *, resume: bool, device: str, opened: Opened | None, listener: Listener
+    run: Run,
+    out: Path | None,
+    *,
+    resume: bool,
+    device: str,
+    opened: Opened | None,
+    given: Mapping[str, Any],
+    listener: Listener,
 ) -> Path:
     """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
@@ -233,9 +241,9 @@ def preview_run(
     Raises:
         VitkitError: as `train_run`.
     """
-    plan = plan_run(run, out, device=device, opened=opened, listener=listener)
+    plan = plan_run(run, out, device=device, opened=opened, given=given, listener=listener)
     numbered = partial(numbered_folders, plan.run, plan.images.name)
-    folder, has_begun = foresee(_owner(plan, resume), out, numbered)
+    folder, has_begun = next(folders_for(_owner(plan, resume), out, numbered))
     run, data, config = plan.run, plan.images, plan.config
     model = build_new(run, config, listener, drawn=False)
     precision, exact = run.training.precision, run.training.exact

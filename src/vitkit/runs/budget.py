@@ -5,6 +5,7 @@ from there, so that its bits depend on no clock.
 """
 
 import bisect
+import itertools
 import math
 import tempfile
 import time
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 
 from vitkit.data.sources import FileSamples, ImageData, Samples
-from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig
@@ -29,7 +29,6 @@ from vitkit.runs.build import (
 )
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
-from vitkit.runs.records import StartRecord
 from vitkit.tasks import find_task
 from vitkit.text import pluralize
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
@@ -107,12 +106,7 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
 
 
 def measure_pace(
-    run: Run,
-    data: ImageData,
-    config: ModelConfig,
-    start: StartRecord | None,
-    device: torch.device,
-    listener: Listener,
+    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
@@ -120,23 +114,17 @@ def measure_pace(
     the run has a start: the time does not depend on them. Of several processes, process 0 times its own part
     of a batch; the sums over all processes are not timed.
     """
-    world = world_of_environment()
-    training = run.training
-    each, micro = training.batch_size, training.micro_batch_size
-    training = replace(
-        training,
-        batch_size=-(-each // world.size),
-        micro_batch_size=None if micro is None else -(-micro // world.size),
-    )
-    run = replace(run, training=training)
-    precision, exact = run.training.precision, run.training.exact
+    world, training = world_of_environment(), run.training
+    micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
+    each = -(-training.batch_size // world.size)
+    run = replace(run, training=replace(training, batch_size=each, micro_batch_size=micro))
     with (
         tempfile.TemporaryDirectory() as folder,
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
-        compute = choose_for(config, device, precision, phase="training", exact=exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, config, start, drawn=True)
+        compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, config)
         compute_as(parts.model, compute)
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
@@ -159,35 +147,29 @@ def measure_pace(
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
-    guess = 0.0
-    if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few black images
-        training, config, targets = run.training, parts.model.config, parts.data.splits["train"].targets
+    guess, training, batches = 0.0, run.training, trainer.loader.batches(0, MOST_STEPS + 2)
+    first = next(batches)
+    if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few images
         count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
-        shape = torch.Size((count, config.in_channels, *config.image_size))
-        some = {
-            name: torch.from_numpy(np.resize(values[:count], (count, *values.shape[1:])))
-            for name, values in targets.items()
-        }
-        ids = torch.arange(count)
-        batch = Batch(torch.zeros(shape, dtype=torch.uint8), some, ids >= 0, ids)
-        with out_of_memory_explained(count, shape):
+        some = first.slice(0, count, None)
+        with out_of_memory_explained(count, first.images.shape):
             for _ in range(2):  # the first pass is slower: it allocates memory
                 began = time.monotonic()
                 with trainer.autocast():
-                    loss, _metrics = trainer.objective(parts.model, batch, 0, trainer.total_steps)
+                    loss, _metrics = trainer.objective(parts.model, some, 0, trainer.total_steps)
                 loss.backward()
                 guess = (time.monotonic() - began) * training.batch_size / count
         trainer.trained.zero_grad()
     if guess > MEASURED_SECONDS:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
-    count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
+    count = 1 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
     ends = [time.monotonic()]
-    for number, batch in enumerate(trainer.loader.batches(0, count)):
+    for number, batch in enumerate(itertools.chain([first], itertools.islice(batches, count))):
         # Any learning rate would do: the time does not depend on it.
         trainer.update(batch, number, learning_rate(run.optimizer, 0, 1))
         ends.append(time.monotonic())
-    # The first step is excluded: it waits for memory and for the workers that decode.
+    # The first step is excluded: it waits for memory.
     return float(np.median(np.diff(ends)[1:]))
 
 

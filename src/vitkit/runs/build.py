@@ -75,7 +75,6 @@ def build_parts(
     compute: Compute,
     config: ModelConfig,
     start: StartRecord | None = None,
-    drawn: bool = False,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
@@ -85,7 +84,6 @@ def build_parts(
         run, data, folder, compute, start: the fields of `Parts`.
         listener: hears the progress.
         config: of the model.
-        drawn: whether it gets new weights even if the run begins from a start.
 
     Raises:
         VitkitError: the images have changed, or the record of them is damaged.
@@ -93,7 +91,7 @@ def build_parts(
     start = None if start is None else read_start_record(folder) or start
     record = require_same_images(folder, data, data.fingerprint(), run.loading.check_images, listener)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
-    drawn = drawn or start is None or bool(newest_first(folder / FOLDER))
+    drawn = start is None or bool(newest_first(folder / FOLDER))
     model = build_new(run, config, listener, drawn)
     model.card = run_card(run, record, config, start)
     return Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)

@@ -13,8 +13,8 @@ from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config.vit_config import Interpolation
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.config import Run, changed_options, new_model_config
-from vitkit.runs.data_record import DataRecord, find_data, read_record
+from vitkit.runs.config import Run, changed_options, model_config_of
+from vitkit.runs.data_record import find_data, read_record
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.records import START_FILE, read_start_record
 from vitkit.runs.series_record import require_weights
@@ -35,7 +35,6 @@ from vitkit.training.checkpoint import (
     survey,
     weights_file,
 )
-from vitkit.training.ended import read_ended
 from vitkit.training.trainer import LOG
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity, Loaded, fit_model, identify, load, log_notes
@@ -126,46 +125,6 @@ def _tell_damage(path: Path, reason: str, new_place: Path, listener: Listener) -
     listener.note(f"  To remove it: rm -r {shlex.quote(str(new_place))}")
 
 
-def find_committed(place: Place, which: Literal["end", "best", "last"]) -> tuple[Path, str, Identity]:
-    """Find a checkpoint of a run, which may still be training; nothing is changed.
-
-    Args:
-        place: the run folder.
-        which: the best checkpoint or the last; "end": the best so far.
-
-    Returns:
-        The checkpoint, the choice in words ("its best checkpoint, step 120"), and the model.
-
-    Raises:
-        VitkitError: no checkpoint is whole, or a record of the run is missing or damaged.
-    """
-    folder = place.path
-    record, last = read_record(folder), survey(folder).whole
-    if last is None and read_ended(folder) is not None:
-        raise VitkitError(
-            f"{folder} is a run of a series and has finished, so its checkpoints were removed and none is "
-            "left to begin from. Leave --start-from out: its model is taken."
-        )
-    if last is None or record is None:
-        raise VitkitError(
-            f"{folder} has no checkpoint yet, so there are no trained weights to begin from. Let it train "
-            f"on: vitkit train --resume {folder}"
-        )
-    chosen, description = last, "its last checkpoint"
-    best = read_progress(last).best_step
-    if which != "last" and best is not None:
-        chosen, description = last.with_name(step_name(best)), "its best checkpoint"
-        reason = None if chosen == last else find_damage(chosen)
-        if reason is not None:
-            raise VitkitError(
-                f"{chosen}, the best checkpoint, is not whole: {reason}. Give --start-from last to begin "
-                f"from {FOLDER}/{last.name}."
-            )
-    step = read_progress(chosen).step
-    identity = _identity(place, record, weights_file(chosen), f"{description} of step {step}")
-    return chosen, f"{description}, step {step:,}", identity
-
-
 TRIES = 20
 """The number of times that checkpoints are listed again because one was removed while it was read."""
 
@@ -202,7 +161,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
         loaded.model.card = find_data(card_of(loaded.model), place.name)
         return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
     options, snapshot = options or LoadOptions(), read_snapshot(place)
-    identity = _identity_of(place, snapshot)
+    identity = _identity_of_unfinished(place, snapshot)
     if options.num_heads not in (None, identity.config.num_heads):
         raise VitkitError(
             f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
@@ -220,7 +179,7 @@ def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -
     place = kind_of(path)
     require_weights(place)
     if place.kind == "unfinished run":
-        return _identity_of(place, read_snapshot(place))
+        return _identity_of_unfinished(place, read_snapshot(place))
     identity = identify(place.name, options)
     return replace(identity, card=find_data(identity.card, place.name))
 
@@ -268,13 +227,19 @@ def load_model(
     return loaded.model
 
 
-def read_snapshot(place: Place) -> Snapshot:
-    """Read the weights of the best committed checkpoint of a run, else of the last undamaged one.
+def read_snapshot(place: Place, which: Literal["end", "best", "last"] | None = None) -> Snapshot:
+    """Read the weights of a committed checkpoint of a run, which may still be training; nothing is changed.
+
+    Args:
+        place: the run folder.
+        which: the best checkpoint or the last; "end": the best so far; left out, the best where the run ends
+            with it. A damaged one is passed over, unless "best" asks for it.
 
     Raises:
         VitkitError: there is none, or it cannot be read.
     """
-    folder, run, damaged = place.path, place.run(), dict[Path, str]()
+    folder, damaged = place.path, dict[Path, str]()
+    takes_best = place.run().training.select == "best" if which is None else which != "last"
     for _ in range(TRIES):
         committed = [path for path in newest_first(folder / FOLDER) if commit_size(path)]
         left = [path for path in committed if path not in damaged]
@@ -284,55 +249,52 @@ def read_snapshot(place: Place) -> Snapshot:
         try:
             best = read_progress(chosen).best_step
             preferred = folder / FOLDER / step_name(best) if best is not None else chosen
-            if run.training.select == "best" and preferred in left:
+            if takes_best and preferred in left:
                 chosen = preferred
             reason = find_damage(chosen)
             if reason is None:
                 step = read_progress(chosen).step
-                weights = load_weights(chosen)
-                return Snapshot(weights_file(chosen), step, weights, step == best)
+                return Snapshot(weights_file(chosen), step, load_weights(chosen), step == best)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         if chosen.exists():  # else it was removed after newer ones were committed: the folder is listed again
             damaged[chosen] = reason
+            if which == "best":
+                raise VitkitError(
+                    f"{chosen} is not whole: {reason}. Give --start-from last to begin from another."
+                )
     if not damaged:
         raise VitkitError(
-            f"{folder} has no checkpoint yet: the run has not finished, and nothing of it is committed. Wait "
-            "for its first checkpoint, or continue it with vitkit train --resume."
+            f"{folder} has no checkpoint yet: nothing of the run is committed. Wait for its first "
+            "checkpoint, or continue it with vitkit train --resume."
         )
     reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
     raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
 
 
-def _identity_of(place: Place, snapshot: Snapshot) -> Identity:
-    """Describe the model of a run that is training, or was stopped.
+def _identity_of_unfinished(place: Place, snapshot: Snapshot) -> Identity:
+    """Describe the model of a run that is training, or was stopped; it raises the errors of `identity_of`."""
+    note = f"this run has not finished: its weights come from {snapshot}"
+    return identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
+
+
+def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity:
+    """Describe the model of a checkpoint by the run's configuration and the records of its images and start.
 
     Raises:
         VitkitError: a record of the run is missing or damaged.
     """
-    record = read_record(place.path)
+    run, record, start = place.run(), read_record(place.path), read_start_record(place.path)
     if record is None:
         raise VitkitError(
             f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
             "continue the run with vitkit train --resume, which writes it again."
         )
-    weights = f"{snapshot}, of a run that has not finished"
-    note = f"this run has not finished: its weights come from {snapshot}"
-    return _identity(place, record, snapshot.file, weights, note)
-
-
-def _identity(place: Place, record: DataRecord, file: Path, weights: str, *notes: str) -> Identity:
-    """Describe the model of a checkpoint by the run's configuration and the records of its images and start.
-
-    Raises:
-        VitkitError: the record of its start is missing or damaged.
-    """
-    run, start = place.run(), read_start_record(place.path)
     if run.start.start and start is None:
         raise VitkitError(
             f"{place.path / START_FILE}, the record of the run's start, is missing. Put it back."
         )
-    config = new_model_config(run, len(record.class_names)) if start is None else start.config
+    config = model_config_of(run, len(record.class_names), start)
     card = run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
     return Identity(file, "vitkit", config, card, {}, notes)

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 
 from vitkit.errors import VitkitError
@@ -75,8 +76,8 @@ def beside(out: Path) -> Iterator[Path]:
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
     make_folder(out.parent)
-    for leftover in out.parent.iterdir():
-        if _is_attempt(leftover, out):
+    for leftover in out.parent.glob(f".{escape(out.name)}.*{UNFINISHED}"):
+        if leftover.is_dir() and not leftover.is_symlink():
             _remove_dead(leftover)
     folder, lock = _make_locked(out)
     try:
@@ -87,12 +88,6 @@ def beside(out: Path) -> Iterator[Path]:
         with suppress(OSError):  # not empty: the work succeeded
             for parent in made:
                 parent.rmdir()
-
-
-def _is_attempt(path: Path, out: Path) -> bool:
-    """Whether a folder was made by `beside`, by its name."""
-    ours = path.name.startswith(f".{out.name}.") and path.name.endswith(UNFINISHED)
-    return ours and path.is_dir() and not path.is_symlink()
 
 
 def _make_locked(out: Path) -> tuple[Path, int]:

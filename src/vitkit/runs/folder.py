@@ -22,7 +22,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -266,6 +266,10 @@ def require_locked(folder: Path) -> None:
         raise moved_error(folder)
 
 
+class BusyError(VitkitError):
+    """Another process has locked a folder."""
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[Path]:
     """Lock a run folder for this process; the folder is made where there is none.
@@ -274,79 +278,9 @@ def lock_folder(folder: Path) -> Iterator[Path]:
     can be continued at once.
 
     Raises:
-        VitkitError: another process trains in it, it cannot be locked, or a link in it leads out of it.
+        BusyError: another process has locked it.
+        VitkitError: it cannot be locked, or a link in it leads out of it.
     """
-    with _try_lock(folder) as is_ours:
-        if not is_ours:
-            raise VitkitError(
-                f"Another process is at work in {folder}. Wait for it, stop it, or choose another --out."
-            )
-        yield folder
-
-
-@contextmanager
-def claim(
-    owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]] | None = None
-) -> Iterator[Path]:
-    """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
-
-    Without a given folder, the folder that holds this run or series already is taken, else the first new one.
-    Folders that another process has locked are skipped, so that runs begun at the same time take different
-    folders.
-
-    Args:
-        owner: the run or series.
-        given: the folder.
-        numbered: yields the folders to choose from where none is given.
-
-    Raises:
-        VitkitError: the given folder holds something else, before anything is made; another process holds it;
-            or a folder cannot be locked.
-    """
-    if given is not None:
-        owner.refuse_others(given)
-        with lock_folder(given) as folder:
-            owner.refuse_others(folder)  # another process may have begun there before the lock
-            yield folder
-        return
-    assert numbered is not None
-    begun = ((folder, owner.has_begun) for folder in itertools.takewhile(Path.is_dir, numbered()))
-    new = ((folder, is_new_folder) for folder in numbered())
-    for folder, fits in itertools.chain(begun, new):
-        if fits(folder):
-            with _try_lock(folder) as is_ours:
-                if is_ours and fits(folder):  # as above
-                    yield folder
-                    return
-
-
-def foresee(owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]]) -> tuple[Path, bool]:
-    """Find the folder that `claim` would lock with the same arguments; nothing is made or locked.
-
-    Returns:
-        The folder, and whether it holds this run or series already.
-
-    Raises:
-        VitkitError: the given folder holds something else.
-    """
-    if given is not None:
-        return given, owner.refuse_others(given)
-    for folder in itertools.takewhile(Path.is_dir, numbered()):
-        if owner.has_begun(folder):
-            return folder, True
-    return next(folder for folder in numbered() if is_new_folder(folder)), False
-
-
-def is_new_folder(folder: Path) -> bool:
-    """Whether a run may begin in a folder: it does not exist, or holds nothing but hidden files."""
-    if not folder.is_dir():
-        return not os.path.lexists(folder)
-    return all(path.name[0] == "." for path in folder.iterdir())
-
-
-@contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    """Make a folder and lock it; yields False where another process holds it."""
     import fcntl
 
     make_folder(folder)
@@ -367,19 +301,82 @@ def _try_lock(folder: Path) -> Iterator[bool]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            is_ours = False
+            raise BusyError(
+                f"Another process is at work in {folder}. Wait for it, stop it, or choose another --out."
+            ) from None
         except OSError as error:  # some network disks have no locks
             raise VitkitError(
                 f"{path} cannot be locked: {error.strerror}. Choose a folder on another disk with --out."
             ) from error
-        else:
-            refuse_links(folder)
-            is_ours = True
-        yield is_ours
+        refuse_links(folder)
+        yield folder
     finally:
         if descriptor in _held:  # a forked process has closed it
             _held.remove(descriptor)
             os.close(descriptor)
+
+
+Numbered = Callable[[], Iterator[Path]]
+"""Yields the folders to choose from where none is given, without end."""
+
+
+def folders_for(owner: Owner, given: Path | None, numbered: Numbered) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders that `claim` would lock, the first choice first; nothing is made or locked.
+
+    Yields:
+        Each folder, and whether it holds the run or series already.
+
+    Raises:
+        VitkitError: the given folder holds something else.
+    """
+    if given is not None:
+        yield given, owner.refuse_others(given)
+        return
+    for folder in itertools.takewhile(Path.is_dir, numbered()):
+        if owner.has_begun(folder):
+            yield folder, True
+    yield from ((folder, False) for folder in numbered() if is_new_folder(folder))
+
+
+@contextmanager
+def claim(owner: Owner, given: Path | None, numbered: Numbered = lambda: iter(())) -> Iterator[Path]:
+    """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
+
+    Without a given folder, the folder that holds this run or series already is taken, else the first new one.
+    Folders that another process has locked are skipped, so that runs begun at the same time take different
+    folders.
+
+    Args:
+        owner: the run or series.
+        given: the folder.
+        numbered: yields the folders to choose from where none is given.
+
+    Raises:
+        VitkitError: the given folder holds something else, before anything is made; another process holds it;
+            or a folder cannot be locked.
+    """
+    for folder, has_begun in folders_for(owner, given, numbered):
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(lock_folder(folder))
+            except BusyError:
+                if given is not None:
+                    raise
+                continue
+            # Another process may have begun there before the lock.
+            if given is not None:
+                owner.refuse_others(folder)
+            elif not (owner.has_begun(folder) if has_begun else is_new_folder(folder)):
+                continue
+            yield folder
+            return
+
+
+def is_new_folder(folder: Path) -> bool:
+    """Whether a run may begin in a folder: it does not exist, or holds nothing but hidden files."""
+    if not folder.is_dir():
+        return not os.path.lexists(folder)
+    return all(path.name[0] == "." for path in folder.iterdir())
 
 
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:

@@ -154,10 +154,10 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
 
 def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
     """Choose how the state of a run is divided among processes: replicas wherever they fit into memory."""
-    if world.size == 1 or run.training.sharding != "auto":
-        return "replicas" if world.size == 1 else run.training.sharding
-    if run.optimizer.optimizer == "muon":  # its update needs whole matrices
+    if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
         return "replicas"
+    if run.training.sharding != "auto":
+        return run.training.sharding
     available = free_memory(device, world)
     whole = parameters(config) * bytes_per_weight(run.optimizer)
     return "replicas" if available is None or whole <= available else "fsdp"
@@ -175,7 +175,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     if available is None:
         return
     count, parts = parameters(config), 1
-    if world.size > 1 and choose_sharding(config, run, device, world) != "replicas":
+    if choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:

@@ -6,9 +6,11 @@ its plan.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
-from vitkit.runs.config import Run, changed_options, new_model_config, require_data
+from vitkit.runs.config import Run, changed_options, model_config_of, require_data, with_options
 from vitkit.runs.destination import require_folder
 from vitkit.runs.folder import kind_of, numbered_folders
 from vitkit.runs.machine import find_device
@@ -36,9 +38,7 @@ from vitkit.text import pluralize
 from vitkit.training.layer_rates import refuse_layers
 from vitkit.world import ALONE, World, world_of_environment
 
-SetSteps = Callable[[Run, int, int], Run]
-"""A function of a run, a number of steps and the number of its training images; returns the run with these
-steps."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Plan:
 
     def measure(self, listener: Listener) -> Pace:
         """Time the steps of the run on this machine; its folder is not needed."""
-        return measure_pace(self.run, self.images, self.config, self.record, self.device, listener)
+        return measure_pace(self.run, self.images, self.config, self.device, listener)
 
 
 def plan_run(
@@ -146,6 +146,7 @@ def plan_run(
     device: str = "auto",
     opened: Opened | None = None,
     keep: bool = False,
+    given: Mapping[str, Any] = NOTHING,
     world: World = ALONE,
     listener: Listener = SILENT,
 ) -> Plan:
@@ -159,6 +160,7 @@ def plan_run(
         device: of the computation.
         opened: images and start that were looked at already.
         keep: as for `list_images`.
+        given: as for `choose_length`.
         world: the processes that train together.
         listener: hears the progress.
 
@@ -177,10 +179,10 @@ def plan_run(
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)
     opened = Opened(run, images, same_start(run, opened))
-    if run.training.minutes is not None and run.training.steps is None:
-        run = choose_length(run, out, opened, device=device, listener=listener)
     if run.start.measure_pixels:
         run = with_measured_pixels(run, images, listener)
+    if run.training.minutes is not None and run.training.steps is None:
+        run = choose_length(run, out, opened, device=device, given=given, listener=listener)
     run, start, record, config = resolve_start(run, opened, out)
     if run.training.patience is not None and "val" not in images.splits:
         raise VitkitError(
@@ -238,16 +240,14 @@ def resolve_start(
     Raises:
         VitkitError: there is no such start, or the run's options contradict it.
     """
-    names = opened.images.class_names
-    if not run.start.start:
-        return run, None, None, new_model_config(run, len(names))
-    start, record = None, None if folder is None else read_start_record(folder)
-    if record is None:
-        start = describe_start(run, opened)
-        record, config = plan_start(run, names, start)
-    else:
-        config = record.config
-    return (run if run.model else replace(run, model=record.model)), start, record, config
+    names, record, start = opened.images.class_names, None, None
+    if run.start.start:
+        record = None if folder is None else read_start_record(folder)
+        if record is None:
+            start = describe_start(run, opened)
+            record = plan_start(run, names, start)
+        run = run if run.model else replace(run, model=record.model)
+    return run, start, record, model_config_of(run, len(names), record)
 
 
 def begun_run(folder: Path) -> Run | None:
@@ -265,68 +265,51 @@ def choose_length(
     *,
     device: str = "auto",
     ending: str = "",
-    set_steps: SetSteps = with_steps,
+    given: Mapping[str, Any] = NOTHING,
     listener: Listener = SILENT,
 ) -> Run:
     """Turn the minutes of a run into a number of steps, once for all continuations.
 
     Args:
         run: with `training.minutes`.
-        out: its folder. Where a run has begun there, its steps are taken.
+        out: its folder. Where a run has begun there, its steps are taken; where no folder is given, those of
+            a run of the same options in a default folder.
         opened: its images and its start.
         device: of the computation.
         ending: the end of its default folder's name.
-        set_steps: puts the steps into the run.
+        given: options by their names that another length leaves as they are. A warm-up that is not among them
+            is a part of the length.
         listener: hears the measured times.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.
     """
     images = list_images(run, opened)
-    count, begun = len(images.splits["train"]), None if out is None else begun_run(out)
-    # Other minutes are refused with the folder, whose error names them.
-    steps = None if begun is None else begun.training.steps
-    if steps is None and out is None:
-        steps = _steps_in_default_folder(run, replace(opened, images=images), ending, set_steps, listener)
-    if steps is None:
-        steps = _measure_length(run, replace(opened, images=images), out, device, listener)
-    return set_steps(run, steps, count)
+    count = len(images.splits["train"])
 
+    def with_length(run: Run, steps: int) -> Run:
+        return with_options(with_steps(run, steps, count), given)
 
-def _steps_in_default_folder(
-    run: Run, opened: Opened, ending: str, set_steps: SetSteps, listener: Listener
-) -> int | None:
-    """Return the steps of a run or a series of the same options that has begun in a default folder."""
-    count, named = len(opened.images.splits["train"]), resolve_start(run, opened)[0]
-    there = itertools.takewhile(Path.is_dir, numbered_folders(named, opened.images.name, ending))
-    for folder in there:
+    # With all that a plan fills in, so that the timed model is the trained model.
+    named, _, _, config = resolve_start(run, replace(opened, images=images), out)
+    default = itertools.takewhile(Path.is_dir, numbered_folders(named, images.name, ending))
+    for folder in default if out is None else (out,):
         begun = begun_run(folder)
         if begun is not None and begun.training.steps is not None:
-            same = with_absolute_paths(set_steps(named, begun.training.steps, count))
-            # A run records its measured pixel statistics; a series does not, because its runs measure them.
-            if same.start.measure_pixels and None not in (begun.start.image_mean, begun.start.image_std):
-                same = with_measured_pixels(same, opened.images, listener)
-            if not changed_options(to_json(begun), str(folder), same):
-                return begun.training.steps
-    return None
-
-
-def _measure_length(run: Run, opened: Opened, out: Path | None, device: str, listener: Listener) -> int:
-    """Choose as many steps as the minutes of a run have time for on this machine."""
-    images, place = opened.images, find_device(device)
-    # With all that a plan fills in, so that the timed model is the trained model.
-    if run.start.measure_pixels:
-        run = with_measured_pixels(run, images, listener)
-    named, _, record, config = resolve_start(run, opened, out)
-    require_memory(config, named, place)  # before anything of the run is built
-    pace = measure_pace(named, images, config, record, place, listener)
-    steps = choose_steps(run.training, pace, len(images.splits["train"]), listener)
+            same = with_absolute_paths(with_length(named, begun.training.steps))
+            # Other minutes are refused with the given folder, whose error names them.
+            if out is not None or not changed_options(to_json(begun), str(folder), same):
+                return with_length(run, begun.training.steps)
+    computing_device = find_device(device)
+    require_memory(config, named, computing_device)  # before anything of the run is built
+    pace = measure_pace(named, images, config, computing_device, listener)
+    steps = choose_steps(run.training, pace, count, listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
             "counted in these minutes: the run takes longer."
         )
-    return steps
+    return with_length(run, steps)
 
 
 MOST_IMAGES = 500

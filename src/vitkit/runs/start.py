@@ -22,7 +22,7 @@ from vitkit.models.channels_config import describe_channels, with_channels, with
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.checkpoints import find_committed
+from vitkit.runs.checkpoints import identity_of, read_snapshot
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.data_record import find_data
 from vitkit.runs.folder import Place, kind_of
@@ -31,6 +31,7 @@ from vitkit.runs.series_record import require_weights
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
 from vitkit.training.checkpoint import load_weights, read_manifest
+from vitkit.training.ended import read_ended
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import OpenCheckpoint, fit_statistics, fit_weights
 from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
@@ -105,9 +106,18 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256
     else:
-        checkpoint, which, identity = find_committed(place, options.start_from)
-        files, sha256 = (identity.file,), read_manifest(checkpoint).files[identity.file.name].sha256
-        read = partial(load_weights, checkpoint)
+        if place.kind == "run" and read_ended(place.path) is not None:
+            raise VitkitError(
+                f"{place.name} is a run of a series and has finished, so its checkpoints were removed and "
+                "none is left to begin from. Leave --start-from out: its model is taken."
+            )
+        snapshot = read_snapshot(place, options.start_from)
+        is_best = snapshot.is_best and options.start_from != "last"
+        kind, file = "its best checkpoint" if is_best else "its last checkpoint", snapshot.file
+        which = f"{kind}, step {snapshot.step:,}"
+        identity = identity_of(place, file, f"{kind} of step {snapshot.step}")
+        files, sha256 = (file,), read_manifest(file.parent).files[file.name].sha256
+        read = partial(load_weights, file.parent)
     return Start(
         options.start,
         which,
@@ -130,8 +140,8 @@ def hash_weights(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def plan_start(run: Run, class_names: Sequence[str], start: Start) -> tuple[StartRecord, ModelConfig]:
-    """Plan the model of a run that begins from a start: its architecture, and the record of the start.
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+    """Plan the model of a run that begins from a start, which the record of the start has.
 
     Args:
         run: its options.
@@ -174,7 +184,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> tuple[Star
     rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
-    record = StartRecord(
+    return StartRecord(
         run.start.start,
         start.model,
         config.family,
@@ -184,7 +194,6 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> tuple[Star
         {},  # `load_start` adds the hashes of the files when it reads them
         rule,
     )
-    return record, config
 
 
 def load_start(

@@ -53,11 +53,7 @@ class Cost:
 
 
 def measure_cost(
-    run: Run,
-    data: ImageData,
-    config: ModelConfig,
-    device: torch.device,
-    listener: Listener,
+    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
 ) -> Cost:
     """Measure the time of a run's steps, and estimate its memory.
 

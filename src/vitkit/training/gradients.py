@@ -8,6 +8,7 @@ for dropout.
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,44 +39,39 @@ def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
         ) from error
 
 
+@dataclass
 class Gradients:
-    """Adds up the gradients of a batch, micro-batch by micro-batch.
+    """Adds up the gradients of a batch, micro-batch by micro-batch."""
 
-    Args:
-        model, objective: they compute the loss; both on one device.
-        optimizer: clears the gradients of the step before.
-        autocast: makes the context of the forward pass.
-        total_steps: updates of the whole run, for the objective.
-        config: has the run's seed, from which all randomness follows, and the images of a batch and of a
-            micro-batch, for which random numbers are drawn together, of all processes together.
-        mixes: whether the objective mixes each image with the one before it.
-        world: the processes that compute the gradients together.
-    """
+    model: nn.Module
+    objective: nn.Module
+    """It computes the loss of the model, on the same device."""
+    optimizer: torch.optim.Optimizer
+    """It clears the gradients of the step before."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """It makes the context of the forward pass."""
+    total_steps: int
+    """Updates of the whole run, for the objective."""
+    config: TrainingConfig
+    """It has the run's seed, from which all randomness follows, and the images of a batch and of a
+    micro-batch, for which random numbers are drawn together, of all processes together."""
+    mixes: bool = False
+    """Whether the objective mixes each image with the one before it."""
+    world: World = ALONE
+    """The processes that compute the gradients together."""
 
-    size: int
-    """Images that this process computes at a time: fewer than its share of a micro-batch, once the share did
-    not fit into the memory of its GPU."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        autocast: Callable[[], AbstractContextManager[Any]],
-        total_steps: int,
-        config: TrainingConfig,
-        mixes: bool = False,
-        world: World = ALONE,
-    ) -> None:
-        self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.autocast, self.total_steps, self.seed = autocast, total_steps, config.seed
-        self.mixes, self.world = mixes, world
-        self.is_sharded = any(map(is_sharded, model.parameters()))
+    def __post_init__(self) -> None:
+        config, self.seed = self.config, self.config.seed
+        self.is_sharded = any(map(is_sharded, self.model.parameters()))
         # Every pass through a sharded model is a step that all processes take together, whether they have
         # images for it or not.
-        self.shares = divide(config.batch_size, config.micro_batch_size, world, with_empty=self.is_sharded)
+        self.shares = divide(
+            config.batch_size, config.micro_batch_size, self.world, with_empty=self.is_sharded
+        )
+        # Images that this process computes at a time: fewer than its share of a micro-batch, once the share
+        # did not fit into the memory of its GPU.
         self.size = max((len(share) for share in self.shares), default=0)
-        self.device = next(model.parameters()).device
+        self.device = next(self.model.parameters()).device
         stream: Any = torch.cuda.Stream
         self.copies = stream(self.device) if self.device.type == "cuda" else None
 
@@ -154,7 +150,7 @@ class Gradients:
         before = None
         if self.mixes and stop - start < share.total:
             # The first image of a micro-batch is mixed with its last one, which the process has or has read.
-            before = at + (start - 1) % len(share) if share.is_whole else at + start - 1
+            before = at + (start - 1) % len(share) if len(share) == share.total else at + start - 1
         return batch.slice(at + start, at + stop, before)
 
     def _rows(self, share: Share, start: int, count: int, step: int) -> BatchRows | None:

@@ -86,12 +86,6 @@ def decay_groups(
     return groups
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next update, times the factor of each group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
-
-
 def create_optimizer(
     model: nn.Module, config: OptimizerConfig, scales: Mapping[nn.Parameter, float] | None = None
 ) -> torch.optim.Optimizer:

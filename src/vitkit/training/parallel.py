@@ -31,11 +31,6 @@ class Share:
     def __len__(self) -> int:
         return self.stop - self.start
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the process computes the whole micro-batch."""
-        return len(self) == self.total
-
 
 def divide(
     batch_size: int, micro_batch_size: int | None, world: World, with_empty: bool = False

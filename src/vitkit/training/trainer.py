@@ -46,13 +46,7 @@ from vitkit.training.gradients import Gradients
 from vitkit.training.layer_rates import rate_scales
 from vitkit.training.metrics_log import Log, MetricsLog, NoLog, repair_log
 from vitkit.training.objectives import AfterStep
-from vitkit.training.optim import (
-    clip_gradients,
-    create_optimizer,
-    learning_rate,
-    set_rate,
-    update_average,
-)
+from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
 from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
 
@@ -216,25 +210,17 @@ class Trainer:
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
-        self.environment = environment(self.device, world.size)
-        self.environment[SHARDING] = sharding
+        self.environment = {**environment(self.device, world.size), SHARDING: sharding}
+        if compute is not None:
+            self.environment["compute"] = to_json(compute)
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
         skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # of the last step whose numbers were read
-        if compute is not None:
-            self.environment |= {"compute": to_json(compute)}
         self.gradients = Gradients(
-            model,
-            self.objective,
-            optimizer,
-            self.autocast,
-            self.total_steps,
-            config,
-            mixes,
-            world,
+            model, self.objective, optimizer, self.autocast, self.total_steps, config, mixes, world
         )
         self.full_size = self.gradients.size  # images at a time, unless the memory is too small for them
 
@@ -242,16 +228,6 @@ class Trainer:
     def evaluated_model(self) -> nn.Module:
         """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
         return self.state.average or self.state.model
-
-    def whole_model(self) -> nn.Module:
-        """Return the model that evaluators measure, with all of its weights in this process.
-
-        A sharded one is assembled, which all processes do at the same point.
-        """
-        if self.skeleton is None:
-            return self.evaluated_model
-        with self.world.activity.together():
-            return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
 
     @property
     def evaluated_objective(self) -> nn.Module:
@@ -412,7 +388,8 @@ class Trainer:
         """Make one update as `update` does, and return its numbers without waiting for a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
-        set_rate(optimizer, rate)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
         if self.gradients.size < self.full_size:  # written down: a resumed run adds up as this one does
@@ -504,7 +481,7 @@ class Trainer:
             The numbers of each evaluator that was due, by its name.
         """
         watched = None if self.monitor is None else self.monitor.evaluator
-        model: nn.Module | None = None
+        model = self.evaluated_model if self.skeleton is None else None
         measured: dict[str, Mapping[str, float]] = {}
         # The monitored evaluator comes first (False sorts before True): it may use up the patience and so end
         # the run, and at the end all others measure too. So each checks again whether the run is over.
@@ -512,7 +489,9 @@ class Trainer:
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 numbers: Mapping[str, float] = {}
-                model = model or self.whole_model()
+                if model is None:  # a sharded one is assembled, which all processes do at the same point
+                    with self.world.activity.together():
+                        model = assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
                 # An evaluator that is not for all processes together measures in process 0, which tells the
                 # others.
                 if evaluator.together or self.world.writes:

@@ -16,8 +16,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.config import Run, StartConfig, read_run
-from vitkit.runs.folder import lock_folder
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import kind_of, lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
@@ -104,7 +104,7 @@ def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp
     files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
     before = {name: (final / name).read_bytes() for name in files}
     hearing = Hearing()
-    training.train_run(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
+    training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
     assert before == {name: (final / name).read_bytes() for name in files}
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
     load_model(final)

@@ -19,7 +19,8 @@ from vitkit.jobs.finetune_recipes import OTHER_RATES
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
+from vitkit.runs.config import Architecture, Run, StartConfig, option_value
+from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
 
@@ -202,7 +203,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
         assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
         assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
-        assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
+        assert kind_of(tmp_path / arm.folder / "final").run().optimizer.learning_rate == series.chosen
         assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
     page = (tmp_path / "report.html").read_text()
     assert "this is about these weights only" in page

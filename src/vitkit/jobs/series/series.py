@@ -8,9 +8,10 @@ runs, trained one after another by `vitkit.train`, each in a run folder within t
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
@@ -29,9 +30,10 @@ from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
 from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Owner, claim, foresee, kind_of, numbered_folders
+from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import (
+    NOTHING,
     Opened,
     choose_length,
     describe_start,
@@ -69,6 +71,7 @@ def train_series(
     threads: int | None = None,
     command: str = "",
     opened: Opened | None = None,
+    given: Mapping[str, Any] = NOTHING,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
 ) -> Path:
@@ -87,6 +90,7 @@ def train_series(
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
         device, threads, command, opened, quiet, listener: as for `vitkit.train`.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -98,19 +102,25 @@ def train_series(
     """
     listener = hushed(listener, quiet)
     options = options or SeriesOptions(sweep=True)
-    given = None if out is None else Path(out)
+    own = None if out is None else Path(out)
     if options.sweep_data:
         options = replace(options, sweep_data=absolute_spec(options.sweep_data))
-    if given is not None:
-        require_folder(given)
+    if own is not None:
+        require_folder(own)
     require_data(run)
-    begun = None if given is None else recorded_run(given)
+    begun = None if own is None else recorded_run(own)
     if begun is None:
         with listener.progress("listing images"):
             opened = look_at(run, opened)
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(
-            run, given, opened or look_at(run), device=device, ending=options.ending, listener=listener
+            run,
+            own,
+            opened or look_at(run),
+            device=device,
+            ending=options.ending,
+            given=given,
+            listener=listener,
         )
     run = with_absolute_paths(run)
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
@@ -123,12 +133,12 @@ def train_series(
 
     owner = _owner(run, options, resume)
     planned = None
-    _, has_begun = foresee(owner, given, numbered)
+    _, has_begun = next(folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, command, opened, listener)
             _check_first(run, planned, device, threads, opened)
-    with claim(owner, given, numbered) as folder:
+    with claim(owner, own, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
