@@ -13,9 +13,9 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import default_start
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
-from vitkit.runs.step_cost import Cost
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder

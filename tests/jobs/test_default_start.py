@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import default_start
 from vitkit.jobs.default_start import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
-from vitkit.runs.step_cost import Cost
 from vitkit.weights import published
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download

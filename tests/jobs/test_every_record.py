@@ -41,8 +41,7 @@ from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.timing import Latency
 from vitkit.runs.trained_model import OtherImages
 from vitkit.tasks import find_task
-from vitkit.training.checkpoint import FileHash, Manifest, Progress, read_manifest, read_progress
-from vitkit.training.ended import Ended
+from vitkit.training.checkpoint import Ended, FileHash, Manifest, Progress, read_manifest, read_progress
 from vitkit.weights.files.source import read_json_object
 from vitkit.weights.model_card import ModelCard, describe, read_description
 

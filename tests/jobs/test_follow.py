@@ -10,7 +10,7 @@ import torch
 import vitkit
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs import follow as following
+from vitkit.jobs import train_run as following
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config

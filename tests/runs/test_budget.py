@@ -13,8 +13,8 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
-from vitkit.runs import outlook as memory
 from vitkit.runs import plan
+from vitkit.runs import plan as memory
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
 from vitkit.runs.config import Run, StartConfig, model_config_of
 from vitkit.runs.folder import kind_of
@@ -139,7 +139,7 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
     config = model_config_of(SMALL, len(data.class_names))
-    pace = measure_pace(SMALL, data, config, None, find_device("cpu"), SILENT)
+    pace = measure_pace(SMALL, data, config, find_device("cpu"), SILENT)
     assert 0 < pace.step < 60 and 0 < pace.validation < 60
 
 

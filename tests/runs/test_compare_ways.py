@@ -22,15 +22,17 @@ from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import Attention
-from vitkit.runs import build, compare_ways
+from vitkit.runs import build
+from vitkit.runs import machine as compare_ways
 from vitkit.runs.build import build_parts
-from vitkit.runs.compare_ways import (
+from vitkit.runs.config import model_config_of
+from vitkit.runs.machine import (
+    compute_as,
     largest_difference,
+    prepare,
     require_same_features,
     require_same_gradients,
 )
-from vitkit.runs.config import model_config_of
-from vitkit.runs.machine import compute_as, prepare
 from vitkit.runs.plan import list_images
 from vitkit.training.config import ClassificationConfig, MAEConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.masked_images import OBJECTIVE_OF

@@ -13,8 +13,7 @@ from tests.training.small_run import OPTIMIZER, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.training.config import OptimizerConfig
-from vitkit.training.layer_rates import rate_scales
-from vitkit.training.optim import decay_groups
+from vitkit.training.optim import decay_groups, rate_scales
 from vitkit.weights.create import create_model
 
 

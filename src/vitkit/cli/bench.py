@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vitkit.cli import console
 from vitkit.cli.options import Verb
 from vitkit.cli.verb_options import JSON, Option
-from vitkit.runs.destination import make_folder, require_folder
+from vitkit.runs.folder import make_folder, require_folder
 
 if TYPE_CHECKING:
     from vitkit.jobs.bench.records import Bench

@@ -107,7 +107,7 @@ def take_part(verb: Verb, arguments: list[str]) -> int:
 
 def follow() -> int:
     """Take part in every run of process 0 until the last one has ended; return the exit code."""
-    from vitkit.jobs import follow as following
+    from vitkit.jobs.train_run import follow as follow_run
     from vitkit.runs.machine import keep_freed_memory
     from vitkit.runs.processes import join_processes, leave_processes
     from vitkit.signals import StopRequest
@@ -117,7 +117,7 @@ def follow() -> int:
     folder: Path | None = Path()
     try:
         while folder is not None:
-            folder = following.follow(world)
+            folder = follow_run(world)
     except StopRequest as request:
         return request.exit_code
     leave_processes()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from vitkit.cli import console
 from vitkit.cli.options import Verb
 from vitkit.cli.verb_options import JSON
-from vitkit.runs.destination import require_runs
+from vitkit.runs.folder import require_runs
 from vitkit.text import format_duration
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from vitkit.cli import console
 from vitkit.cli.checks import require_images
 from vitkit.cli.options import Verb
 from vitkit.cli.verb_options import JSON
-from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import require_folder
 
 VERB = Verb("vtab", "vitkit.jobs.vtab.vtab", "vtab", JSON)
 

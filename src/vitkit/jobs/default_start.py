@@ -19,11 +19,10 @@ from vitkit.jobs.finetune_defaults import suit_images
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
+from vitkit.runs.budget import Cost, measure_cost, step_memory
 from vitkit.runs.config import Run, with_options
 from vitkit.runs.folder import kind_of
-from vitkit.runs.outlook import Row, free_memory
-from vitkit.runs.plan import begun_run, list_images
-from vitkit.runs.step_cost import Cost, measure_cost, step_memory
+from vitkit.runs.plan import Row, begun_run, free_memory, list_images
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.weights.files.download import is_local, require_answer
 from vitkit.weights.model_card import fit_preprocessing

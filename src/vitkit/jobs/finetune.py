@@ -17,8 +17,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, StartConfig, require_data, with_options
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
-from vitkit.runs.outlook import describe_images
-from vitkit.runs.plan import Opened, list_images
+from vitkit.runs.plan import Opened, describe_images, list_images
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import RunOptions
 from vitkit.runs.trained_folder import TrainedFolder

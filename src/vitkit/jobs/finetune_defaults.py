@@ -8,7 +8,7 @@ from typing import Literal
 
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import AUGMENTATION, paper
+from vitkit.jobs.recipes import AUGMENTATION, paper
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig

@@ -1,6 +1,7 @@
 """Train a run, evaluate its model and write its report; or show what a run would do."""
 
 import shlex
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,13 +11,12 @@ from typing import Any
 import torch
 
 from vitkit.durable import moved_error
-from vitkit.errors import NonFiniteError
-from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.follow import follow
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
+from vitkit.runs.budget import measure_cost
 from vitkit.runs.build import Parts, build_new, build_parts
-from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -28,22 +28,38 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
-from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import choose_sharding, first_screen, free_memory, reading_rows
-from vitkit.runs.plan import NOTHING, Opened, Plan, plan_run
+from vitkit.runs.machine import (
+    choose_for,
+    deterministic,
+    find_device,
+    keep_freed_memory,
+    require_threads,
+)
+from vitkit.runs.plan import (
+    NOTHING,
+    Opened,
+    Plan,
+    choose_sharding,
+    first_screen,
+    free_memory,
+    list_images,
+    plan_run,
+    reading_rows,
+)
 from vitkit.runs.processes import (
     Invitation,
+    await_message,
     begin_steps,
     divide_threads,
     join_processes,
     lost_processes_explained,
 )
 from vitkit.runs.records import DIVERGED, keep_divergence
-from vitkit.runs.start import find_start, load_start
-from vitkit.runs.step_cost import measure_cost
+from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -150,7 +166,6 @@ def _complete(
             start = plan.start or find_start(run.start)
             record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
         parts = replace(parts, start=record)
-    compute_as(model, parts.compute)
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
     # The screen stands before everything that takes time.
@@ -166,8 +181,10 @@ def _complete(
     if world.size > 1:
         images = parts.data.fingerprint(), model.config, model.card, parts.rejects
         name = None if checkpoint is None else checkpoint.name
-        way = parts.compute, sharding, name, plan.device_name, torch.get_num_threads()
-        world.tell(Invitation(folder.absolute(), run, *images, *way))
+        device_and_threads = plan.device_name, torch.get_num_threads()
+        world.tell(
+            Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
+        )
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
@@ -245,9 +262,9 @@ def preview_run(
     numbered = partial(numbered_folders, plan.run, plan.images.name)
     folder, has_begun = next(folders_for(_owner(plan, resume), out, numbered))
     run, data, config = plan.run, plan.images, plan.config
-    model = build_new(run, config, listener, drawn=False)
     precision, exact = run.training.precision, run.training.exact
-    compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
+    compute = choose_for(config, plan.device, precision, phase="training", exact=exact)
+    model = build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
     cost = measure_cost(run, data, config, plan.device, listener)
@@ -284,3 +301,46 @@ def _owner(plan: Plan, resume: bool) -> Owner:
         return again + train_longer(changes, folder)
 
     return Owner("run", "config.json", changes, advise=advise)
+
+
+def follow(world: World) -> Path | None:
+    """Take part in the steps of the next run of process 0.
+
+    Returns:
+        The folder of the run; None where there is no further one.
+
+    Raises:
+        VitkitError: the run's folder or images are not the same on this machine.
+        StopRequest: a signal asked to stop; the current step is finished and committed.
+    """
+    invitation: Invitation | None = await_message(world)
+    if invitation is None:
+        return None
+    torch.set_num_threads(invitation.threads)
+    run, folder = invitation.run, invitation.folder
+    here = f"process {world.rank} on {socket.gethostname()}"
+    if not (folder / "config.json").is_file():
+        raise VitkitError(
+            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
+        )
+    data = list_images(run, keep=True)
+    if data.fingerprint() != invitation.fingerprint:
+        raise VitkitError(
+            f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "
+            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
+        )
+    # Process 0 alone evaluates the finished model: the test images are not read here.
+    data = replace(
+        data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
+    )
+    device = find_device(invitation.device)
+    # Process 0 shares its weights where no checkpoint is read.
+    drawn = invitation.checkpoint is not None
+    model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
+    model.card = invitation.card
+    parts = Parts(run, data, folder, model, invitation.rejects)
+    checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
+    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
+        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    return folder

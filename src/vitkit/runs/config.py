@@ -18,7 +18,7 @@ from vitkit.config import (
     from_json,
     nearest,
     read_value,
-    require_finite,
+    require_valid,
     to_json,
 )
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
@@ -52,7 +52,7 @@ class Finite:
     """A configuration whose numbers are finite, and is refused otherwise."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
-from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
+from vitkit.runs.start import keep_damaged, model_is_whole
 from vitkit.runs.trained_model import write_evaluation, write_examples
 from vitkit.tasks import Answering, answering_of, find_task, learned_by
 from vitkit.tasks.learning import ShowsExamples
@@ -30,10 +30,11 @@ from vitkit.training.checkpoint import (
     find_damage,
     load_objective,
     load_weights,
+    read_ended,
     read_progress,
+    remove_checkpoints,
     step_name,
 )
-from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of

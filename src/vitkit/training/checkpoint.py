@@ -14,8 +14,8 @@ A committed checkpoint is removed for one reason only: newer ones were committed
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
 disk or the system refuses, stops the run and stays as it is.
 
-From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, and its
-files: names, commits, setting aside, removing.
+From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, its files
+(names, commits, setting aside, removing), and a run whose checkpoints are no longer needed.
 """
 
 import errno
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.config import Count, from_json, to_json
+from vitkit.config import Count, from_json, read, to_json, write
 from vitkit.durable import (
     JSON_LIMIT,
     hash_file,
@@ -44,6 +44,8 @@ from vitkit.durable import (
     moved_error,
     parse_json,
     read_regular_file,
+    refuse_links,
+    remove_leftovers,
     replace_file,
     sync_folder,
     write_file,
@@ -804,3 +806,52 @@ def _mode(path: Path) -> int | None:
         return os.lstat(path).st_mode
     except FileNotFoundError:
         return None
+
+
+ENDED = "ended.json"
+"""The record of a run that has ended for good, as the runs of a series do: with many of them, checkpoints
+that nobody continues would fill the disk."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The contents of `ended.json`."""
+
+    step: Count
+    """The step of the last checkpoint."""
+    environment: Mapping[str, Any]
+    """The environment that it was computed in, as its manifest had it."""
+
+
+def read_ended(run: Path) -> Ended | None:
+    """Read the record of a run's removed checkpoints; None where they were not removed.
+
+    Raises:
+        VitkitError: the record is damaged.
+    """
+    return read(Ended, run / ENDED)
+
+
+def remove_checkpoints(run: Path) -> None:
+    """Remove the checkpoints of a run whose model and result are written; damaged ones set aside stay.
+
+    A kill at any moment leaves whole checkpoints or none, and the same call goes on. Without a whole
+    checkpoint nothing is removed: there is something to look into.
+
+    Raises:
+        VitkitError: the checkpoints cannot be read, or are behind a link.
+        OSError: the disk refused.
+    """
+    refuse_links(run)
+    last = survey(run).whole
+    if last is not None:
+        manifest = read_manifest(last)
+        # Before anything is removed: a run with this record is not trained again for want of a checkpoint.
+        write(run / ENDED, Ended(manifest.step, manifest.environment))
+    elif not (run / ENDED).exists():
+        return
+    for checkpoint in reversed(newest_first(run / FOLDER)):  # the last one goes last
+        remove(checkpoint)
+    for leftover in (run / FOLDER).glob(".step-*.tmp"):  # of a removal that was cut short
+        remove(leftover)
+    remove_leftovers(run)  # of a kill while the record was written: nothing else is written there any more

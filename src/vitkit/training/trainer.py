@@ -6,7 +6,7 @@ needs no random state, and why a run that was killed ends with the same bits as 
 
 On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them at once
 would wait until the step is computed, and leave the GPU idle until the next one is launched. So `launch`
-sends them to the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are
+sends them to the CPU, `fit` puts them at the end of `unread`, and `_read` takes them out once there are
 more than `lag`. Two things follow. A step whose numbers are not finite must be skipped by the optimiser
 itself, before anybody has seen them, by its `found_inf`. And before a training line of the log or a
 checkpoint all is read, as it must hold the numbers of all steps. On a CPU, with an optimiser that cannot skip
@@ -43,10 +43,9 @@ from vitkit.training.checkpoint import (
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
-from vitkit.training.layer_rates import rate_scales
 from vitkit.training.metrics_log import Log, MetricsLog, NoLog, repair_log
 from vitkit.training.objectives import AfterStep
-from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, update_average
+from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
 from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
 
@@ -290,7 +289,12 @@ class Trainer:
                 step = state.progress.step  # updates made before this one: the first is number 0
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
                 size_before = self.gradients.size
-                loss = self._count(self.launch(batch, step, rate), log)
+                self.unread.append(self.launch(batch, step, rate))
+                self.state.progress = replace(self.state.progress, step=step + 1)
+                # The first step of a process is waited for, so that its report has a loss.
+                self.loss = loss = self._read(0 if self.loss is None else self.lag)
+                if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
+                    self._write_window(rate, log)
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
                 measured = self._evaluate(step + 1, log)
@@ -428,21 +432,6 @@ class Trainer:
                 update_average(average, trained, self.optimizer_config.polyak, step)
         return numbers
 
-    def _count(self, numbers: StepNumbers, log: Log) -> float:
-        """Count a step and write a line of the log if it is due.
-
-        Returns:
-            The last loss that was read.
-        """
-        step = numbers.step + 1
-        self.state.progress = replace(self.state.progress, step=step)
-        self.unread.append(numbers)
-        # The first step of a process is waited for, so that its report has a loss.
-        self.loss = self._read(0 if self.loss is None else self.lag)
-        if step % self.config.log_every == 0 or step == self.total_steps:
-            self._write_window(numbers.rate, log)
-        return self.loss
-
     def _read(self, lag: int = 0) -> float:
         """Add the numbers of launched steps to the sums since the last line, until `lag` steps are unread.
 
@@ -481,7 +470,7 @@ class Trainer:
             The numbers of each evaluator that was due, by its name.
         """
         watched = None if self.monitor is None else self.monitor.evaluator
-        model = self.evaluated_model if self.skeleton is None else None
+        model: nn.Module | None = None
         measured: dict[str, Mapping[str, float]] = {}
         # The monitored evaluator comes first (False sorts before True): it may use up the patience and so end
         # the run, and at the end all others measure too. So each checks again whether the run is over.
@@ -489,7 +478,9 @@ class Trainer:
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 numbers: Mapping[str, float] = {}
-                if model is None:  # a sharded one is assembled, which all processes do at the same point
+                if self.skeleton is None:
+                    model = self.evaluated_model
+                elif model is None:  # a whole one is assembled, which all processes do at the same point
                     with self.world.activity.together():
                         model = assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
                 # An evaluator that is not for all processes together measures in process 0, which tells the

@@ -22,9 +22,8 @@ from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start
-from vitkit.training import checkpoint, ended
-from vitkit.training.checkpoint import survey
-from vitkit.training.ended import read_ended
+from vitkit.training import checkpoint
+from vitkit.training.checkpoint import read_ended, survey
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -130,11 +129,11 @@ def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
         gone.append(path)
         remove(path)
 
-    monkeypatch.setattr(ended, "remove", remove_some)
+    monkeypatch.setattr(checkpoint, "remove", remove_some)
     out = tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
         train_series(saving, out, options)
-    monkeypatch.setattr(ended, "remove", remove)
+    monkeypatch.setattr(checkpoint, "remove", remove)
     left = list((out / "final/checkpoints").glob("step-*"))
     assert len(left) == 3 - removed and survey(out / "final").whole == out / "final/checkpoints/step-00000004"
     written = (out / "final/model.safetensors").stat().st_mtime_ns

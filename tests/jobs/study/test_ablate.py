@@ -15,8 +15,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import OTHER_RATES
-from vitkit.jobs.recipes import recipe
+from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
@@ -107,7 +106,7 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
     [
         (["positoin=none"], "No option of training is named positoin. Did you mean 'position'"),
         (["position=learnt"], "position: expected one of 'learned', .*, found 'learnt'"),
-        (["label_smoothing=2"], "Expected label_smoothing from 0 to below 1"),
+        (["label_smoothing=2"], "label_smoothing is a number from 0 to below 1"),
         (["optimizer=sgd+momentun=0.5"], "Did you mean 'momentum'"),
         (["position"], "an option and its values, as in position=learned,none, found 'position'"),
         (["position="], "an option and its values"),

@@ -20,17 +20,15 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
+from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.series.report import write_series_report
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.checkpoints import model_is_whole
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders
+from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import (
     NOTHING,
@@ -53,6 +51,7 @@ from vitkit.runs.series_record import (
     read_series,
     read_series_record,
 )
+from vitkit.runs.start import model_is_whole
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 

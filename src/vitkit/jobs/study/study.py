@@ -31,8 +31,7 @@ from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.result import Plot, Result, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner
+from vitkit.runs.folder import Owner, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, plan_run, with_absolute_paths
