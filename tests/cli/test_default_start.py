@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.jobs import default_start
+from vitkit.jobs import finetune_defaults as default_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vitkit.cli.main import run
-from vitkit.jobs import default_start
+from vitkit.jobs import finetune_defaults as default_start
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
 from vitkit.weights.create import create_model

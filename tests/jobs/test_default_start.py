@@ -13,8 +13,8 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
-from vitkit.jobs import default_start
-from vitkit.jobs.default_start import PATIENCE, DefaultStart, choose_start
+from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs.finetune_defaults import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run, StartConfig

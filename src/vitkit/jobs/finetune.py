@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.default_start import choose_start
-from vitkit.jobs.finetune_defaults import suit_length, suit_start
-from vitkit.jobs.finetune_options import sort_out
+from vitkit.jobs.finetune_defaults import choose_start, suit_length, suit_start
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out
 from vitkit.jobs.training_options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, StartConfig, require_data, with_options
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import TrainedFolder, kind_of, sort_out
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_images, list_images
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import RunOptions
-from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.weights.files.download import is_local
 from vitkit.world import ALONE
 

@@ -16,9 +16,9 @@ from vitkit.jobs.train import carry_out, names_of, refuse_lengths
 from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
+from vitkit.runs.folder import TrainedFolder
 from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
 from vitkit.runs.processes import divide_threads
-from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.tasks import find_task
 from vitkit.world import ALONE
 

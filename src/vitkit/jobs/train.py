@@ -11,12 +11,11 @@ from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train_run import preview_run, train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs.config import Run, StartConfig, with_options
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import TrainedFolder, kind_of
 from vitkit.runs.plan import Opened
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series_record
-from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.world import ALONE
 
 

@@ -17,9 +17,11 @@ report.html
 """
 
 import errno
+import html
 import itertools
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
@@ -28,7 +30,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitkit.durable import moved_error, refuse_links, require_regular_file
 from vitkit.engines.libraries import DESCRIPTION
@@ -36,7 +38,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.zoo import zoo_name
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.weights.format_names import ENDINGS
-from vitkit.weights.published import find_start_named, is_address
+from vitkit.weights.published import find_start_named, is_address, near_published
 
 Kind = Literal[
     "run",
@@ -519,3 +521,60 @@ def require_runs(folder: str | Path) -> Path:
             "runs/ in the working folder."
         )
     return path
+
+
+def sort_out(given: str) -> tuple[str, str]:
+    """Tell whether a path that is given alone holds weights to begin from or images to train on.
+
+    Args:
+        given: a path, an address or the name of a published start.
+
+    Returns:
+        The start and the images, one of which is "".
+
+    Raises:
+        VitkitError: it holds both weights and images, or neither.
+    """
+    place = kind_of(given)
+    contents, quoted = contents_of(place), shlex.quote(given)
+    if contents == "both":
+        raise VitkitError(
+            f"{given} holds weights and class folders of images: expected one of them. To begin from its "
+            f"weights: vitkit finetune {quoted} PATH. To train on its images: vitkit finetune --data "
+            f"{quoted}."
+        )
+    if contents == "nothing":
+        there = "neither" if place.path.exists() else "no such path"
+        raise VitkitError(
+            f"Expected images to train on or weights to begin from, found {there} at {given}."
+            f"{near_published(place.path)} vitkit finetune PHOTOS takes a folder of class folders, a .csv or "
+            "Parquet files; vitkit starts lists weights by name."
+        )
+    return ("", given) if contents == "images" else (given, "")
+
+
+if TYPE_CHECKING:
+    PathOfSystem = Path
+else:
+    PathOfSystem = type(Path())  # before Python 3.12 `Path` itself cannot be extended
+HEIGHT = 640
+"""Pixels of the report in a notebook: its headline and its curves are seen, the rest scrolls."""
+
+
+class TrainedFolder(PathOfSystem):
+    """The folder of a run, of several runs or of a study; a notebook shows its report."""
+
+    study: Any = None
+    """The result of a study; None for runs, whose results are in their folder."""
+
+    def with_segments(self, *segments: Any) -> Path:
+        """Return a plain path for what is in the folder (Python 3.12 and later)."""
+        return Path(*segments)
+
+    def _repr_html_(self) -> str | None:
+        """Return the report, with curves, accuracy in a sentence and mistakes; None without one."""
+        report = self / "report.html"
+        if not report.is_file():
+            return None
+        page = html.escape(report.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width:100%;height:{HEIGHT}px;border:0"></iframe>'

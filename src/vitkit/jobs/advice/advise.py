@@ -20,8 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.evaluation.fewshot.folds import FOLDS, Folded
 from vitkit.jobs.advice.probe import PIXEL_SIDE, probe_features, probe_pixels
-from vitkit.jobs.default_start import measure_starts
-from vitkit.jobs.finetune_defaults import suit_start
+from vitkit.jobs.finetune_defaults import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run
