@@ -23,8 +23,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
 from vitkit.models.zoo import model_config
-from vitkit.runs.destination import refuse_taken
-from vitkit.runs.folder import is_checkpoint, kind_of
+from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken
 from vitkit.signals import stop_signals
 from vitkit.weights.published import missing_checkpoint
 

@@ -26,8 +26,7 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result, unreadable
-from vitkit.runs.destination import refuse_taken
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import preprocessing_of
