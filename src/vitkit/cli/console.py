@@ -130,7 +130,7 @@ def print_table(
     """
     to = to or out
     lines = [
-        [cell if isinstance(cell, Text) else Text(visible(getattr(cell, "text", cell))) for cell in line]
+        [cell if isinstance(cell, Text) else Text(visible(str(getattr(cell, "text", cell)))) for cell in line]
         for line in (tuple(headings), *rows)
     ]
     table = Table(*map(Column, lines[0]), box=None, pad_edge=False)
