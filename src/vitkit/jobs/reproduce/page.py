@@ -225,7 +225,7 @@ def study_parts(
         comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
-    told = (
+    sentence = (
         f"{pluralize(result.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images."
     )
@@ -233,7 +233,7 @@ def study_parts(
     if design.axis:
         places = {arm.name: arm.x for arm in result.arms}
         plot = _line_plot(result.arms, comparison.score, places, design.axis)
-    yield Section("Here", (_arm_table(result.arms, comparison), design.shared, told, plot))
+    yield Section("Here", (_arm_table(result.arms, comparison), design.shared, sentence, plot))
     speeds = {arm.name: arm.images_per_second for arm in result.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."

@@ -129,11 +129,11 @@ class Helped(StudyResult):
         if self.pretrainings == 1:
             units = "draws"
             once = " The pre-training was run once: how far others would be from it is in no interval."
-        told = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
+        explained = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
         return (
             Section("Arms", (arm_table(self.comparison), difference_plot(self.comparison))),
             Section("Against as much time without it", (arm_table(self.against_longer),), page_only=True),
-            Section("How to read it", told, page_only=True),
+            Section("How to read it", explained, page_only=True),
         )
 
     def to_json(self) -> dict[str, Any]:
