@@ -129,7 +129,7 @@ def _fill(
         if place.most > 1:
             count = max(min(1, len(waiting)), len(waiting) - after)
             given[place.path], waiting = tuple(waiting[:count]), waiting[count:]
-        elif place.is_required and not waiting:
+        elif place.is_required and waiting[:1] in ([], [""]):
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", place.text, maxsplit=1)[0].rstrip(".")
             raise WrongCommandLine(f"{place.name} is missing: {text}. Usage: {usage()}")
         elif len(waiting) > (0 if place.is_required else after):
