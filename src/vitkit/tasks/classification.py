@@ -12,7 +12,7 @@ from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models.config.card import Card
-from vitkit.result import Plot, Text, table_of
+from vitkit.result import Plot, Section, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering, Pooled
 from vitkit.tasks.page import count_cell, fraction_cell, percent
@@ -136,9 +136,7 @@ class ClassificationAnswering(LabelAnswering):
         fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))]
         return np.concatenate([mistakes[: page.ATTENTION_SHOWN // 4], fair])
 
-    def describe(
-        self, result: Classification, split: str, images: str, mistakes: page.Section
-    ) -> page.TaskReport:
+    def describe(self, result: Classification, split: str, images: str, mistakes: Section) -> page.TaskReport:
         """Show the accuracy, the confusions, the classes and the calibration."""
         guessing, repeated, right, without = result.guessing, result.repeated, "", ""
         answer = (
@@ -167,7 +165,7 @@ class ClassificationAnswering(LabelAnswering):
         )
 
 
-def _confusion(result: Classification, images: str) -> page.Section:
+def _confusion(result: Classification, images: str) -> Section:
     from vitkit.analysis import figures  # matplotlib: only a page draws
 
     names = result.class_names
@@ -184,10 +182,10 @@ def _confusion(result: Classification, images: str) -> page.Section:
             "caption",
         ),
     )
-    return page.Section("confusion", "Confusions", "Mistaken for what?", blocks)
+    return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
-def _classes(result: Classification, images: str) -> page.Section:
+def _classes(result: Classification, images: str) -> Section:
     from vitkit.analysis import figures
 
     # Classes without images, which have no recall, come last.
@@ -224,7 +222,7 @@ def _classes(result: Classification, images: str) -> page.Section:
             "caption",
         ),
     )
-    return page.Section("classes", "Classes", "Class by class", blocks)
+    return Section("Class by class", blocks, name="classes", menu="Classes")
 
 
 def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
@@ -246,7 +244,7 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     return rows
 
 
-def _calibration(result: Classification, images: str) -> page.Section:
+def _calibration(result: Classification, images: str) -> Section:
     from vitkit.analysis import figures
 
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
@@ -278,4 +276,4 @@ def _calibration(result: Classification, images: str) -> page.Section:
             f"{verdict}."
         ),
     )
-    return page.Section("calibration", "Calibration", "Can its confidence be trusted?", blocks)
+    return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")

@@ -10,7 +10,7 @@ from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_la
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
 from vitkit.models.config.card import Card
-from vitkit.result import Number, Plot, Table, Text, table_of
+from vitkit.result import Number, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering
 from vitkit.tasks.page import count_cell, fraction_cell, percent
@@ -119,9 +119,7 @@ class MultiLabelAnswering(LabelAnswering):
         turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
         return np.array(list(dict.fromkeys(turns)), np.int64)  # each image once
 
-    def describe(
-        self, result: MultiLabel, split: str, images: str, mistakes: page.Section
-    ) -> page.TaskReport:
+    def describe(self, result: MultiLabel, split: str, images: str, mistakes: Section) -> page.TaskReport:
         """Show the average precisions, label by label."""
         chance = [score.count / result.count for score in result.per_label if score.count]
         reason = result.explain_no_interval() or "How much other images would change that is not known"
@@ -178,7 +176,7 @@ def _threshold(probability: float | None) -> Number:
     return Number("–", -1.0) if probability is None else Number(f"{probability:.3f}", probability)
 
 
-def _labels(result: MultiLabel, images: str) -> page.Section:
+def _labels(result: MultiLabel, images: str) -> Section:
     from vitkit.analysis import figures  # matplotlib: only a page draws
 
     blocks = (
@@ -204,7 +202,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
             "caption",
         ),
     )
-    return page.Section("labels", "Labels", "Label by label", blocks)
+    return Section("Label by label", blocks, name="labels", menu="Labels")
 
 
 def _listed(names: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
 from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Table, Text
 from vitkit.tasks import Answering
-from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
@@ -439,8 +439,6 @@ def _flipped(
     better: int,
 ) -> "Part":
     """Show the images on which the first (0) or the second (1) model is better."""
-    from vitkit.report.page import ShownEvaluation, pictures
-
     sides = (comparison.first, comparison.second)
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
@@ -452,18 +450,16 @@ def _flipped(
         return title, (f"{images}, which cannot be shown: they are not at hand.",)
     first, second = (answering.show(result, predictions, rows) for result, predictions in evaluations)
     doubt = [-(a.confidence + b.confidence) for a, b in zip(first, second, strict=True)]
-    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
     shown: list[Photo] = []
     # A stable order, so that the same comparison shows the same pictures; unreadable files are passed over.
     for row in np.argsort(doubt, kind="stable").tolist():
         answers = first[row], second[row]
-        for picture in pictures(evaluation, Pictures([answers[0]], 1, "", "")):
+        for photo in photos_of(samples, [answers[0]], 1):
             guesses = tuple(
                 (side.label, answer.predicted, answer.confidence, number == better)
                 for number, (side, answer) in enumerate(zip(sides, answers, strict=True))
             )
-            true = answers[0].true
-            shown.append(Photo(picture.sources[0], f"An image of {true}.", picture.key, true, guesses))
+            shown.append(replace(photo, alt=f"An image of {photo.true}.", guesses=guesses))
         if len(shown) == PICTURES_SHOWN:
             break
     caption = (
