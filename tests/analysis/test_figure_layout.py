@@ -185,10 +185,7 @@ def benchmarks(word: str) -> list[Figure]:
         for i in range(4)
     }
     title = [f"Speed by image size on {word} (cpu)"]
-    return [
-        line_figure(dict.fromkeys(panels, lines), "image size", "", title=title, is_fraction=False)
-        for panels in (["images per second"], ["images per second", "largest batch, training"])
-    ]
+    return [line_figure({"": lines}, "image size", "images per second", title=title, is_fraction=False)]
 
 
 def rates(word: str) -> list[Figure]:

@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.data.config import Preprocessing
-from vitkit.data.decode.image import Header
+from vitkit.data.config import DEFAULT_RULE, Preprocessing
+from vitkit.data.listing import Files
+from vitkit.data.sources import Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import DecodeError
 from vitkit.evaluation.calibration import overconfidence
@@ -41,32 +41,20 @@ SECTIONS = (
 HOSTILE = '"><script>alert("x")</script><img src=http://evil.example/a.png>$^{'
 
 
-class Noise:
+class Noise(Samples):
     """Random pictures of random classes; every tenth file is damaged."""
 
     def __init__(
         self, classes: int, count: int, size: tuple[int, int] = (8, 8), damaged: bool = True
     ) -> None:
         rng = np.random.default_rng(0)
-        self.labels: NDArray[np.int64] = rng.integers(0, classes, count)
-        self.targets = {"labels": self.labels}
+        labels = rng.integers(0, classes, count)
+        super().__init__(cast("Files", None), np.arange(count), labels, DEFAULT_RULE)
         self.pixels = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
         self.damaged = damaged
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def key(self, index: int) -> str:
         return f"{HOSTILE}/\udcff{index}.png"
-
-    def file(self, index: int) -> bytes | Path:
-        raise NotImplementedError
-
-    def header(self, index: int) -> Header:
-        raise NotImplementedError
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.pixels.shape[1:3]
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         if self.damaged and index % 10 == 5:
@@ -331,7 +319,7 @@ def test_one_image_and_two_classes() -> None:
 def test_all_right() -> None:
     samples = Noise(2, 6, damaged=False)
     logits = np.eye(2, dtype=np.float32)[samples.labels]
-    made = Predictions(logits, samples.labels, np.arange(6), np.zeros(0, np.int64))
+    made = Predictions(logits, samples.labels.astype(np.int64), np.arange(6), np.zeros(0, np.int64))
     right = content(
         classes=2, evaluations={"test": (classification(made, names(2)), made)}, samples={"test": samples}
     )

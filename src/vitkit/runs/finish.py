@@ -15,7 +15,7 @@ from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
-from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.runners import EngineModel
 from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision
@@ -160,8 +160,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        decoded = None if data.listed is None else data.listed.decoded
-        return repeats_of_training(data.splits, splits, data.same, decoded)
+        return repeats_of_training(data.splits, splits, data.same, data.shared.digests)
 
 
 def with_repeats(
