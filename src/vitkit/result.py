@@ -201,6 +201,10 @@ class Result:
         shown = f"<p>{escape(self.summary())}</p>"
         for block in self.blocks():
             block = block.table() if isinstance(block, Facts) else block
+            if isinstance(block, Plot):
+                from vitkit.analysis.drawing import figure_svg  # matplotlib: only who looks waits for it
+
+                shown += f'<div style="background:#fff">{figure_svg(block.draw(), block.name)}</div>'
             shown += html_table(block) if isinstance(block, Table) and block.rows else ""
         return shown
 

@@ -35,7 +35,7 @@ from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
-    "results curves splits confusion classes mistakes calibration attention inside configuration data "
+    "results splits confusion classes mistakes calibration curves attention inside configuration data "
     "environment"
 )
 HOSTILE = '"><script>alert("x")</script><img src=http://evil.example/a.png>$^{'

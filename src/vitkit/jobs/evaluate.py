@@ -28,7 +28,7 @@ from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
-from vitkit.result import ROWS_SHOWN, Block, Result, Section, Text, unreadable
+from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
@@ -97,10 +97,13 @@ class Evaluation(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the numbers in a sentence, the table of the task, if it has one, and unreadable images."""
+        """Return the numbers in a sentence, the figures of the page, the table of the task, if it has one,
+        and unreadable images."""
         details = self.answering.details(self.result)
         tables = () if details is None else (replace(details, most=ROWS_SHOWN),)
-        return [Text(self.summary(), "answer"), *tables, *unreadable(self.rejects, "count for nothing")]
+        plots = [block for section in self.sections() for block in section.blocks if isinstance(block, Plot)]
+        rejects = unreadable(self.rejects, "count for nothing")
+        return [Text(self.summary(), "answer"), *plots, *tables, *rejects]
 
 
 def evaluate(

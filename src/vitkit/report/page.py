@@ -6,7 +6,7 @@ the model, its data and its few-shot accuracy during training are the same for a
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.analysis import figures, inspect, model_figures
 from vitkit.analysis.drawing import enlarged, image_data_uri
-from vitkit.analysis.study_figures import tracking_plot
+from vitkit.analysis.study_figures import METHOD_NAMES, tracking_plot
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
@@ -29,7 +29,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
 from vitkit.report.template import render_page
-from vitkit.result import Block, Number, Photo, Photos, Plot, Plots, Section, Table, Text
+from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import task_of
 from vitkit.tasks.learning import Learning
 from vitkit.tasks.page import (
@@ -124,9 +124,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
     say("training curves")
     sections = [
+        *made.sections,
         _curves(content, task.learning),
         *fewshot_sections(content.followed, content.config),
-        *made.sections,
     ]
     ids = None if split is None else content.evaluations[split][1].ids
     say("attention rollout")
@@ -191,9 +191,12 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
 def _curves(content: ReportContent, learning: Learning) -> Section:
     """Draw the training, as far as it was logged."""
     curve, monitor, progress = learning.curve, learning.monitor, Progress()
-    train = _columns(content.metrics, "train", ("step", "epoch", "loss", "learning_rate"))
+    training, validations = (
+        [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
+    )
+    train = _columns(training, ("step", "epoch", "loss", "learning_rate"))
     names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
-    validation = _columns(content.metrics, "validation", sorted(names))
+    validation = _columns(validations, sorted(names))
     objective = content.config.get("objective", {})
     # Options that change the training loss and not the validation loss.
     altered = " and ".join(
@@ -323,19 +326,12 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
         yield f"And {len(rejects) - REJECTS_SHOWN:,} more."
 
 
-def _columns(
-    metrics: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str]
-) -> dict[str, NDArray[np.float64]]:
-    lines = {line["step"]: line for line in metrics if line["kind"] == kind}
-    table = np.array(
-        [[_finite(lines[step].get(name)) for name in names] for step in sorted(lines)], np.float64
-    )
+def _columns(lines: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Collect numbers by the step, as arrays; NaN, which plots leave out, stands for one that is none."""
+    of_step = {line["step"]: line for line in lines}
+    table = np.array([[of_step[step].get(name) for name in names] for step in sorted(of_step)], np.float64)
+    table[~np.isfinite(table)] = math.nan
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
-
-
-def _finite(value: Any) -> float:
-    """Return a finite number; NaN, which plots leave out, for any other value."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
 def _named(rows: Sequence[tuple[str, str]], folded: str = "") -> Table:
@@ -411,22 +407,25 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
     """
     images = PurePath(str(config.get("fewshot", {}).get("data", ""))).name or "other images"
     for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
-        measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
-        steps, keys = sorted(measured), dict.fromkeys(key for line in measured.values() for key in line)
+        measured = [line for line in followed if line.get("evaluator") == evaluator]
+        keys = dict.fromkeys(key for line in measured for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if not names:
             continue
-        curves = {_label(name): [_finite(measured[step].get(name)) for step in steps] for name in names}
+        columns = _columns(measured, ("step", *names))
+        steps = columns.pop("step").astype(int).tolist()
+        curves = {_label(name): accuracies.tolist() for name, accuracies in columns.items()}
         rows = tuple(
-            (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in curves.values()))
+            (count_cell(step), *(fraction_cell(accuracies[i]) for accuracies in curves.values()))
             for i, step in enumerate(steps)
         )
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
+        ways = dict.fromkeys(METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
         caption = (
-            f"{_ways(names)} on the model's features at that step, with the same images of each class at "
-            f"every step; the mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
+            f"By {join_names(list(ways))} on the model's features at that step, with the same images of each "
+            f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         draw = partial(tracking_plot, steps, curves, images)
         blocks = (
@@ -437,18 +436,6 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 
-def _ways(names: Sequence[str]) -> str:
-    """Name the ways to learn from features of which accuracies are named, to begin a sentence."""
-    phrases = {
-        "ridge": "least squares in closed form (the paper's few-shot accuracy)",
-        "knn": "nearest neighbours by the cosine (knn)",
-        "logistic": "logistic regression",
-    }
-    methods = dict.fromkeys(name.partition("_")[0] for name in names)
-    named = join_names([phrases.get(method, method) for method in methods])
-    return f"{named[0].upper()}{named[1:]}"
-
-
 def _label(name: str) -> str:
     """Turn "ridge_5_shots" into "5 shots", "knn_5_shots" into "5 shots, knn", "logistic_all" into "linear
     probe"."""
@@ -457,7 +444,3 @@ def _label(name: str) -> str:
         return "linear probe" if method == "logistic" else f"all images, {method}"
     label = "1 shot" if shots == "1" else f"{shots} shots"
     return label if method == "ridge" else f"{label}, {method}"
-
-
-def _cell(fraction: float) -> Number:
-    return fraction_cell(None if math.isnan(fraction) else fraction)

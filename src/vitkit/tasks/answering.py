@@ -18,13 +18,17 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card, LossFunction
-from vitkit.result import Block, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import page
 from vitkit.tasks.page import ShownImage, TaskReport
 from vitkit.text import visible
 
 if TYPE_CHECKING:
     from vitkit.data.sources import Samples
+
+
+FACTS = 3
+"""Measures in the tiles at the head of a page."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +207,18 @@ class LabelAnswering(ABC):
         result, predictions = evaluations[split]
         images = page.describe_images(result.count, split)
         rows, sure = predictions.surest_mistakes()
-        wrong, (caption, none) = self.show(result, predictions, rows, sure), self.mistakes
+        caption, none = self.mistakes
+
+        def load() -> Sequence[Photo]:
+            wrong = self.show(result, predictions, rows, sure)
+            return [] if samples is None else page.photos_of(samples, wrong, page.MISTAKES_SHOWN)
+
         mistakes: tuple[Block, ...] = (none,)
-        if wrong and samples is None:
+        if len(rows) and samples is None:
             mistakes = (f"{page.NOT_AT_HAND}, so they cannot be shown.",)
-        elif wrong and samples is not None:
-            count = min(len(wrong), page.MISTAKES_SHOWN)
-            photos = Photos(lambda: page.photos_of(samples, wrong, page.MISTAKES_SHOWN))
-            mistakes = (photos, Text(f"The {count:,} of {images} {caption}", "caption"))
+        elif len(rows):
+            count = f"The {min(len(rows), page.MISTAKES_SHOWN):,} of {images}"
+            mistakes = (Photos(load), Text(f"{count} {caption}", "caption"))
         loss = page.LOSS_LABELS[getattr(result, "loss_function", "sigmoid")]
         terms = Text(f"Loss: the mean over the images of the {loss}. {self.terms}", "caption")
         splits = self.split_table({split: result for split, (result, _) in evaluations.items()})
@@ -219,6 +227,7 @@ class LabelAnswering(ABC):
         made = self.describe(result, split, images, shown)
         return replace(
             made,
+            facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
             sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
             attention=page.Chosen(chosen, *self.looked_at),
         )
@@ -235,7 +244,7 @@ class LabelAnswering(ABC):
 
     @abstractmethod
     def describe(self, result: Any, split: str, images: str, mistakes: Section) -> TaskReport:
-        """Make the answer, the facts and the sections.
+        """Make the answer and the sections.
 
         Args:
             result: the numbers.

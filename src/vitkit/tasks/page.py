@@ -1,6 +1,7 @@
 """The parts of a report that a task makes, as plain values: `vitkit.report` draws them."""
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -174,12 +175,13 @@ def expectation(interval: tuple[float, float]) -> str:
 
 def percent(fraction: float | None) -> str:
     """Write a fraction as a percentage with one digit after the point; a dash where there is none."""
-    return "–" if fraction is None else f"{100 * fraction:.1f}%"
+    return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f}%"
 
 
 def fraction_cell(fraction: float | None) -> Number:
     """Make the cell of a fraction; one that is not defined is sorted below all others."""
-    return Number(percent(fraction), -1.0 if fraction is None else round(fraction, 6))
+    shown = percent(fraction)
+    return Number(shown, -1.0 if fraction is None or shown == "–" else round(fraction, 6))
 
 
 def interval_cell(interval: tuple[float, float] | None) -> Number:
