@@ -201,7 +201,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+        if block is None or isinstance(block, result.Plot | result.Plots | result.Photo | result.Photos):
             continue
         if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue

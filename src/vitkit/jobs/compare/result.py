@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference
 from vitkit.models.config.card import TaskName
 from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
 from vitkit.tasks import Answering, find_task
-from vitkit.tasks.page import Pictures, count_cell, describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
@@ -405,22 +405,17 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
         return Section(title, (why,), page_only=True)
 
     def load() -> list[Photo]:
-        from vitkit.report.page import ShownEvaluation, pictures
-
         answers = zip(*(answering.show(*each, rows) for each in evaluations), strict=True)
         # A stable order, so that the same comparison shows the same pictures.
         surest = sorted(answers, key=lambda pair: -(pair[0].confidence + pair[1].confidence))
         of_key = {samples.key(pair[0].index): pair for pair in surest}
-        chosen = Pictures([first for first, _ in surest], PICTURES_SHOWN, "", "")
-        evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
         photos = []
-        for picture in pictures(evaluation, chosen):  # unreadable files are passed over
+        for photo in photos_of(samples, (first for first, _ in surest), PICTURES_SHOWN):
             guesses = tuple(
                 (label, answer.predicted, answer.confidence, number == better)
-                for number, (label, answer) in enumerate(zip(labels, of_key[picture.key], strict=True))
+                for number, (label, answer) in enumerate(zip(labels, of_key[photo.key], strict=True))
             )
-            alt = f"An image of {picture.true}."
-            photos.append(Photo(picture.sources[0], alt, picture.key, picture.true, guesses))
+            photos.append(replace(photo, alt=f"An image of {photo.true}.", guesses=guesses))
         return photos
 
     caption = (
