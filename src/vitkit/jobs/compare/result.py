@@ -11,6 +11,7 @@ import numpy as np
 from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
+from vitkit.models.config.card import TaskName
 from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
 from vitkit.tasks import Answering, find_task
 from vitkit.tasks.page import Pictures, count_cell, describe_images, points, shown_p, shown_score
@@ -127,7 +128,7 @@ class ModelComparison(Result):
 
     folder: Path
     """The folder of the page and of the evaluations that were made."""
-    task: str
+    task: TaskName
     score: str
     """The name of the mean score of the images: accuracy."""
     data: str
@@ -352,17 +353,17 @@ def class_table(comparison: ModelComparison) -> Table:
     rows = (
         (
             change.name,
-            count_cell(change.count),
             Number(shown_score(comparison, change.first), change.first),
             Number(shown_score(comparison, change.second), change.second),
             Number(points(comparison, change.gain, signed=True), change.gain),
+            Number(shown_p(change.adjusted_p), change.adjusted_p),
             count_cell(change.flips.first_only),
             count_cell(change.flips.second_only),
-            Number(shown_p(change.adjusted_p), change.adjusted_p),
+            count_cell(change.count),
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = ("class", "images", first, second, "difference", *only, "p by Holm")
+    headings = ("class", first, second, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 

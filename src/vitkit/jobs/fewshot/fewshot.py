@@ -32,7 +32,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
-from vitkit.result import Cell, Number, Plot, Result, Section, Table, Text, unreadable
+from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
@@ -153,7 +153,7 @@ class FewShot(Result):
             "the mean by Student's t; every checkpoint meets the same shots and the same test images."
         )
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
-        accuracies = (*plots_of(self).values(), score_table(self), Text(explained, "caption"))
+        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
         parts = (
             Section("Before the numbers are used", warnings, page_only=True),
             Section(

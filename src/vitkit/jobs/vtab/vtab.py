@@ -40,8 +40,8 @@ from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Number, Result, Table, Text
+from vitkit.report.template import write_page
+from vitkit.result import Cell, Number, Result, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
 from vitkit.runs.destination import require_folder
@@ -110,14 +110,33 @@ class Vtab(Result):
     not_asked: tuple[TaskFolder, ...]
     """Tasks that have a folder and are not among the chosen ones."""
 
-    def summary(self) -> str:
+    def heading(self) -> str:
+        """Name the benchmark."""
+        return "VTAB-1k"
+
+    def headline(self) -> Sequence[str]:
         """Give the mean over the tasks, and their number."""
         mean = self.mean()
-        return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
+        assert mean is not None  # a result has a task at least
+        low, high = mean.interval
+        tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
+        return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}).",)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the tasks beside the paper's numbers, and what a reader of it should know."""
-        return (score_table(self), "The last columns are the ViTs of the paper's Table 9.", *remarks(self))
+    def sections(self) -> Sequence[Section]:
+        """Return the tasks beside the paper's numbers, what a reader should know, and the sweep."""
+        caption = "The columns of ViTs are the paper's Table 9; its means are taken over the same tasks."
+        parts = [Section("Accuracy on the test images", (score_table(self), caption, *remarks(self)))]
+        rates = sorted({rate for score in self.tasks for rate in score.validation}, key=float)
+        swept = tuple(
+            (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
+            for score in self.tasks
+            if score.validation
+        )
+        if swept:
+            table = Table(("task", *(f"rate {rate}" for rate in rates)), swept)
+            title = "Accuracy on 200 validation images by rate"
+            parts.append(Section(title, (table,), page_only=True))
+        return parts
 
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
@@ -216,16 +235,16 @@ def remarks(vtab: Vtab) -> Iterator[str]:
 
 def score_table(vtab: Vtab) -> Table:
     """Make the table of the tasks and means, beside the paper's numbers."""
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for _, name, score, paper in vtab.table():
         low, high = score.interval
         images, rate = (
             ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
         )
         ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
-        rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
+        rows.append((name, *ours, *map(fraction_cell, paper), Number(images, 0), Number(rate, 0)))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    return Table(("task", "accuracy", "95 % interval", "images", "rate", *papers), tuple(rows))
+    return Table(("task", "accuracy", "95 % interval", *papers, "images", "rate"), tuple(rows))
 
 
 def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
@@ -244,42 +263,6 @@ def portable_json(vtab: Vtab) -> dict[str, Any]:
     here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
     numbers: dict[str, Any] = without_places(here.to_json())
     return numbers
-
-
-def write_result(folder: Path, vtab: Vtab) -> None:
-    """Write the result as JSON, CSV and a page."""
-    replace_json(folder / "vtab.json", portable_json(vtab))
-    table = "".join(f"{csv_line(row)}\n" for row in csv_rows(vtab))
-    replace_file(folder / "vtab.csv", [table.encode()])
-    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
-
-
-def render_vtab(vtab: Vtab) -> str:
-    """Render the page as HTML, to be written as UTF-8."""
-    mean = vtab.mean()
-    assert mean is not None  # a result has a task at least
-    low, high = mean.interval
-    tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
-    answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
-    caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
-    parts: list[Part] = [
-        ("Accuracy on the test images", (*remarks(vtab), score_table(vtab), Text(caption, "caption")))
-    ]
-    if any(score.validation for score in vtab.tasks):
-        parts.append(("Accuracy on 200 validation images by rate", (_sweep(vtab),)))
-    start, root = without_places([vtab.start, vtab.root])
-    footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
-    return render_page("VTAB-1k", [answer], parts, footer=footer)
-
-
-def _sweep(vtab: Vtab) -> Table:
-    rates = sorted({rate for score in vtab.tasks for rate in score.validation}, key=float)
-    rows = tuple(
-        (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
-        for score in vtab.tasks
-        if score.validation
-    )
-    return Table(("task", *(f"rate {rate}" for rate in rates)), rows)
 
 
 KIND = "vtab"
@@ -429,7 +412,13 @@ def vtab(
             absent=absent,
             not_asked=left_out,
         )
-        write_result(folder, result)
+        replace_json(folder / "vtab.json", portable_json(result))
+        table = "".join(f"{csv_line(row)}\n" for row in csv_rows(result))
+        replace_file(folder / "vtab.csv", [table.encode()])
+        footer = "{} on {}, protocol {}, vitkit {}".format(
+            *without_places([result.start, result.root]), protocol, __version__
+        )
+        write_page(result, folder / "vtab.html", footer=footer)
     return result
 
 
