@@ -1,21 +1,24 @@
 """Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.evaluation.features import Features
-from vitkit.evaluation.fewshot.config import Learning
+from vitkit.evaluation.features import FeatureExtractor, Features
+from vitkit.evaluation.fewshot.config import ALL_SHOTS, Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import FewShotScore, LabelledFeatures, measure
+from vitkit.evaluation.fewshot.tracking import SEEDS, FewShotTracking, accuracy_name
 from vitkit.listener import SILENT, Listener
+from vitkit.models.image_model import ImageModel
 from vitkit.weights.model_card import TrainingData
 from vitkit.world import ALONE, World, prepared_together
 
@@ -221,3 +224,52 @@ def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> boo
         return np.array_equal(samples.decode(index), others.decode(other))
     except DecodeError:
         return False
+
+
+def follow(
+    tracking: FewShotTracking,
+    extractor_of: Callable[[ImageModel], FeatureExtractor],
+    methods: Sequence[Method] = ("ridge",),
+    trained_on: Sequence[TrainingData] = (),
+    world: World = ALONE,
+) -> Callable[[nn.Module, nn.Module], Mapping[str, float]]:
+    """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
+
+    Shots and test images are the same at each call. Nothing is kept on the disk: the weights change each
+    time. The model stays in its mode, and no random number of training is used up.
+
+    Args:
+        tracking: the images and the numbers of shots.
+        extractor_of: computes the features of a model.
+        methods: ways to learn from the features.
+        trained_on: the training data of the model; if it is the same data, none of its training images are
+            test images.
+        world: the processes, each of which calls the function and computes a part of the features.
+
+    Returns:
+        A function of model and objective to the mean accuracies over the seeds by name, "ridge_5_shots".
+
+    Raises:
+        VitkitError: the data is not there, or leaves nothing to test on.
+    """
+    shots = tuple(sorted(set(tracking.shots)))
+    # All images are the same every time.
+    learning = Learning(shots, SEEDS if max(shots) != ALL_SHOTS else 1, methods)
+    opened = open_fewshot_data(tracking.data, trained_on, world)
+
+    def evaluate(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
+        if not isinstance(model, ImageModel):
+            raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
+        extractor = extractor_of(model)
+        data = opened.decoded_by(extractor.preprocessing.decode)
+
+        def compute(samples: Samples, indices: NDArray[np.int64], _: str) -> Features:
+            return extractor.compute(samples, indices, world=world)
+
+        # All processes fit the same features, since they could only wait meanwhile, and need no message for
+        # the result; one reports an error.
+        with prepared_together(world):
+            scores = measure_data(data, learning, compute).scores
+        return {accuracy_name(score.method, score.shots): score.mean for score in scores}
+
+    return evaluate

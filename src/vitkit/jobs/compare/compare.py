@@ -541,7 +541,7 @@ def open_tested(
                 f"images have {len(own):,} classes: expected one class for each output. Give other images "
                 "with --data."
             )
-    extra = [sorted({*one} - {*other}) for one, other in (names, names[::-1])]
+    extra = [sorted({*own} - {*others}) for own, others in (names, names[::-1])]
     if any(extra):
         sides = zip(pair, extra, strict=True)
         shown = [f"{contender.label} alone has {join_names(own, 5)}" for contender, own in sides if own]
@@ -551,8 +551,8 @@ def open_tested(
         )
     images, chosen = choose_split(images, split, spec is not None, bool(owners))
     tested = Tested(chosen, images.name, is_whole(images, chosen, bool(owners)), images.fingerprint())
-    one, other = (
+    first_tested, second_tested = (
         replace(contender, data=images.seen_by(preprocessing_of(model).decode, own))
         for contender, model, own in zip(pair, models, names, strict=True)
     )
-    return tested, (one, other)
+    return tested, (first_tested, second_tested)
