@@ -1,4 +1,4 @@
-"""Peers that take too long to make for `vitkit bench`: engines that compute in int8, and timm compiled.
+"""Peers that take long to make: engines that compute in int8, and timm compiled.
 
 Their speed is compared and not their accuracy: weights and calibration images are random.
 """
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.contestants import graph_to_export
 from numpy.typing import NDArray
 
-from vitkit.engines import openvino_engine
 from vitkit.engines.libraries import import_package
-from vitkit.jobs.bench.contestants import Contestant, graph_to_export
+from vitkit.engines.runners import OpenVINORunner
+from vitkit.jobs.bench import Contestant
 from vitkit.models.config.vit_config import ViTConfig
 
 CALIBRATION_BATCHES = 4
@@ -72,9 +73,7 @@ def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     openvino = import_module("openvino")
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     noise = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
-    runner = openvino_engine.OpenVINORunner(
-        quantized_by_default(graph, noise), "int8", torch.get_num_threads()
-    )
+    runner = OpenVINORunner(quantized_by_default(graph, noise), "int8", torch.get_num_threads())
     return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, lambda images: runner(images.numpy()))
 
 

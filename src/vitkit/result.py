@@ -152,7 +152,7 @@ class Result:
 
     def headline(self) -> Sequence[str]:
         """Return the conclusions in sentences, the answer first."""
-        raise NotImplementedError
+        return ()
 
     def sections(self) -> Sequence[Section]:
         """Return the tables, figures and explanations, the most important first."""

@@ -11,12 +11,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
+from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -374,7 +374,7 @@ def evaluate_protocol(
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
-    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
+    samples = Samples(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:

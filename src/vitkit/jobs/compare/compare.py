@@ -27,12 +27,12 @@ from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers
-from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
+from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
-from vitkit.evaluation.run_model import output_function
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
 from vitkit.jobs.engines import Ready
 from vitkit.jobs.evaluate import choose_split, is_whole, load_evaluated, without_training_images
@@ -43,9 +43,8 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split
-from vitkit.runs.folder import Owner, Place, claim, kind_of
+from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
@@ -348,9 +347,10 @@ def _explain_outdated(
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
     rule = preprocessing_of(contender.ready.model)
     batches = evaluation_batches(samples, rule, batch_size, indices=ids[rows])
-    predict = contender.answering.predictor(learned_by(card))
     ready, stored = contender.ready, predictions.logits[rows]
-    fresh = predict(ready.model, batches, device=ready.device, precision=ready.precision)
+    fresh = run_model.predict(
+        ready.model, batches, loss=card.loss, device=ready.device, precision=ready.precision
+    )
     if (  # a file that has become unreadable has no row
         not np.array_equal(fresh.ids, ids[rows])
         or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
@@ -442,7 +442,7 @@ def _step(contender: Contender) -> Any:
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
     def step() -> None:
-        with output_function(model, device, contender.ready.precision) as compute:
+        with run_model.output_function(model, device, contender.ready.precision) as compute:
             compute(images)
 
     return step

@@ -33,10 +33,10 @@ from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
-from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.start import identify_any, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
@@ -154,11 +154,10 @@ class FewShot(Result):
         )
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
         accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
+        accuracies += unreadable(self.rejects, "were left out")
         parts = (
             Section("Before the numbers are used", warnings, page_only=True),
-            Section(
-                "Accuracy by the number of images", (*accuracies, *unreadable(self.rejects, "were left out"))
-            ),
+            Section("Accuracy by the number of images", accuracies),
             Section("Class by class", (Text(of_classes, "caption"), _class_table(self)), page_only=True),
             Section("Data", self.notes, page_only=True),
         )
@@ -437,12 +436,12 @@ def _measure(
         return cached_features(fingerprint, samples, indices, cache, anew)
 
     measured = measure_data(data, learning, compute, listener, model.name)
-    unreadable, test, computed = measured.shots.unreadable, measured.test, measured.computed
-    rejects = {data.pool.key(index): reason for index, reason in unreadable.items()}
+    lost, test, computed = measured.shots.unreadable, measured.test, measured.computed
+    rejects = {data.pool.key(index): reason for index, reason in lost.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
     names, tested = data.data.class_names, np.bincount(test.labels)
-    readable = np.bincount(np.delete(data.pool.labels, list(unreadable)), minlength=data.classes)
+    readable = np.bincount(np.delete(data.pool.labels, list(lost)), minlength=data.classes)
     few = np.flatnonzero(readable < max(learning.shots)).tolist()
     return FewShot(
         data=data.data.spec,

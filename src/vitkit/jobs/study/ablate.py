@@ -5,7 +5,6 @@ which every other is compared, image by image and seed by seed.
 """
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,35 +13,31 @@ from typing import Any, Unpack
 
 from vitkit.config import to_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.recipes import sweep_rates
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
-    RECORD,
     Arm,
     Comparison,
-    Planned,
+    StudyPlan,
     StudyResult,
     arm_series,
     arm_table,
-    check_arms,
     compare_arms,
     complete_arms,
     conclusions,
+    describe_detectable,
     difference_plot,
-    measure_paces,
     new_study,
-    plan_arm,
+    plan_arms,
+    publish,
     read_rates,
-    run_pages,
 )
 from vitkit.models.zoo import ModelConfig
-from vitkit.report.template import write_page
 from vitkit.result import Section, Table
-from vitkit.runs.config import Architecture, Run, option_value, require_data, shown_command, with_options
+from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import numbered_folders
-from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
 from vitkit.tasks import find_task
 from vitkit.tasks.page import shown_score
@@ -157,9 +152,10 @@ def ablate(
     fixed_rate: bool = False,
     rates: Sequence[float] | None = None,
     out: StrPath | None = None,
+    plan: bool = False,
     command: str = "vitkit.ablate(...)",
     **machine: Unpack[MachineOptions],
-) -> Ablation:
+) -> Ablation | StudyPlan:
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
@@ -181,11 +177,13 @@ def ablate(
         rates: learning rates that each arm tries instead, with commas between.
         out: folder for the runs and the result; left out, runs/DATA-MODEL-ablation. The same command again
             continues there.
+        plan: list what is trained and the time it takes here, and train nothing.
         command: continues the study; its record has it.
         machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
-        The comparison of each arm with the base, and the folder; `report.html` in it has the same.
+        The comparison of each arm with the base, and the folder; `report.html` in it has the same. With
+        `plan` the runs and their time.
 
     Raises:
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
@@ -193,39 +191,42 @@ def ablate(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
-    require_threads(options.threads)
     place = None if out is None else Path(out)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = new_study(KIND, command, described, design.arms)
-    if place is None or not (place / RECORD).exists():
-        _refuse(study.arms, options, opened)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
 
+    if plan or not study.has_begun(place, numbered):
+        expected = _plan(study.arms, options, opened)
+        if plan:
+            return expected
+        options.listener.show([("study", expected.headline())])
     with study.claim(place, numbered) as folder:
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        pages = run_pages(folder, design.arms)
-        write_page(ablation, folder / "report.html", folders=pages, command=shown_command(command))
+        publish(ablation, study.arms, options)
     return ablation
 
 
-def _refuse(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> None:
-    """Refuse arms that cannot be trained or compared, before a folder is made."""
-    require_threads(options.threads)
-    check_arms(arms, options, opened)
+def _plan(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> StudyPlan:
+    """Refuse arms that cannot be trained or compared, before a folder is made; time the others."""
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
-    if not {"test", "val"} & set(list_images(replace(arms[0].run, splits=splits), opened).splits):
+    images = list_images(replace(arms[0].run, splits=splits), opened).splits
+    split = "test" if "test" in images else "val"
+    if split not in images:
         raise VitkitError(
             "Arms are compared on test images, and there are none: give --splits.test-fraction."
         )
+    said = describe_detectable(arms[0].series.runs, len(images[split]), split)
+    return plan_arms(arms, options, opened, said)
 
 
 def make_arms(
@@ -450,22 +451,3 @@ def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -
     return (
         f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )
-
-
-def plan_ablation(arms: Sequence[Arm], options: StudyOptions) -> list[Planned]:
-    """Plan the arms of an ablation, with their time as measured now; nothing is written.
-
-    Raises:
-        VitkitError: as `ablate`, before it trains.
-    """
-    opened = Opened(arms[0].run, list_images(arms[0].run))
-    _refuse(arms, options, opened)
-    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
-    planned = []
-    for arm in arms:
-        training, pace = arm.run.training, paces[arm.label]
-        count = len(list_images(arm.run, opened).splits["train"])
-        steps = training.total_steps(count)
-        pauses = math.ceil(steps / training.evaluation_interval(count))
-        planned.append(plan_arm(arm, steps, steps * pace.step + pauses * pace.validation))
-    return planned
