@@ -64,22 +64,16 @@ class FewShotData:
 
 
 @dataclass(frozen=True)
-class Shots:
-    """The features of all drawn images."""
-
-    features: LabelledFeatures
-    pixels: NDArray[np.uint64]
-    """`(n, 2)` hashes of the pixels that the model was shown."""
-    unreadable: dict[int, str]
-    """Index and reason of drawn images that cannot be read; others replace them."""
-
-
-@dataclass(frozen=True)
 class Measured:
     """The accuracies of a model, and the features that they were measured by."""
 
     scores: tuple[FewShotScore, ...]
-    shots: Shots
+    shots: LabelledFeatures
+    """All drawn images."""
+    pixels: NDArray[np.uint64]
+    """`(n, 2)` hashes of the pixels of the shots as the model was shown them."""
+    unreadable: dict[int, str]
+    """Index and reason of drawn images that cannot be read; others replace them."""
     test: LabelledFeatures
     """The readable test images."""
     computed: Features
@@ -137,6 +131,9 @@ def measure_data(
 ) -> Measured:
     """Measure the accuracies of a model on data.
 
+    Features are computed of the drawn images and of no others in their split. The next image of the class
+    replaces an unreadable one, until there is none.
+
     Args:
         data: the images.
         learning: the ways to learn.
@@ -147,75 +144,52 @@ def measure_data(
     Raises:
         VitkitError: as `compute`; there are no shots, or no test image can be read.
     """
-    draws, indices = data.draws(learning.seeds), np.arange(len(data.test))
-    shots = shot_features(data, draws, max(learning.shots), compute)
-    computed = compute(data.test, indices, data.test_split)
-    if not computed.readable.any():
-        raise VitkitError(
-            f"None of the {len(indices):,} {data.test_split} images of {data.data.spec} can be read. The "
-            f"first, {data.test.key(0)}: {computed.reasons[0]}"
-        )
-    readable = indices[computed.readable]
-    test = LabelledFeatures(readable, computed.rows, class_numbers(data.test.labels[readable]))
-    fits = len(learning.methods) * len(learning.shots) * learning.seeds
-    with listener.progress(f"learning from shots, {name}", fits) as progress:
-        features, unreadable = shots.features, list(shots.unreadable)
-        scores = measure(draws, learning, features, test, data.classes, unreadable, progress)
-    return Measured(scores, shots, test, computed)
-
-
-def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:
-    """Compute the features of the drawn images, and of no others.
-
-    The next image of the class replaces an unreadable one, until there is none.
-
-    Args:
-        data: the images.
-        draws: one for each seed.
-        shots: of each class at most.
-        compute: computes the features of some of the pool's images.
-    """
-    computed = np.zeros(len(data.pool), bool)
+    draws, most = data.draws(learning.seeds), max(learning.shots)
+    is_computed = np.zeros(len(data.pool), bool)
     unreadable: dict[int, str] = {}
     parts: list[tuple[NDArray[np.int64], Features]] = []
     while True:
-        drawn = np.unique(np.concatenate([draw.take(shots, unreadable) for draw in draws]))
-        new = drawn[~computed[drawn]]
+        drawn = np.unique(np.concatenate([draw.take(most, unreadable) for draw in draws]))
+        new = drawn[~is_computed[drawn]]
         if not len(new):
             break
         features = compute(data.pool, new, "shots")
-        computed[new] = True
+        is_computed[new] = True
         unreadable |= dict(zip(new[~features.readable].tolist(), features.reasons, strict=True))
         parts.append((new[features.readable], features))
     indices = np.concatenate([part for part, _ in parts])
     order = indices.argsort()
     rows = np.concatenate([features.rows for _, features in parts])[order]
     pixels = np.concatenate([features.pixels for _, features in parts])[order]
-    indices = indices[order]
-    return Shots(LabelledFeatures(indices, rows, data.pool.labels[indices]), pixels, unreadable)
+    shots = LabelledFeatures(indices[order], rows, data.pool.labels[indices[order]])
+    tested = np.arange(len(data.test))
+    computed = compute(data.test, tested, data.test_split)
+    if not computed.readable.any():
+        raise VitkitError(
+            f"None of the {len(tested):,} {data.test_split} images of {data.data.spec} can be read. The "
+            f"first, {data.test.key(0)}: {computed.reasons[0]}"
+        )
+    readable = tested[computed.readable]
+    test = LabelledFeatures(readable, computed.rows, class_numbers(data.test.labels[readable]))
+    fits = len(learning.methods) * len(learning.shots) * learning.seeds
+    with listener.progress(f"learning from shots, {name}", fits) as progress:
+        scores = measure(draws, learning, shots, test, data.classes, list(unreadable), progress)
+    return Measured(scores, shots, pixels, unreadable, test, computed)
 
 
-def count_repeated(
-    data: FewShotData, shots: Shots, test: LabelledFeatures, pixels: NDArray[np.uint64]
-) -> int:
+def count_repeated(data: FewShotData, measured: Measured) -> int:
     """Count the test images that are, pixel for pixel after decoding, among the shots.
 
     Only images that look the same to the model are decoded again to be compared.
-
-    Args:
-        data: the images.
-        shots: all drawn images.
-        test: the readable test images.
-        pixels: `(M, 2)` hashes of the pixels that the model was shown.
     """
     same: dict[tuple[int, ...], list[int]] = {}
-    for index, digest in zip(shots.features.indices.tolist(), shots.pixels.tolist(), strict=True):
+    for index, digest in zip(measured.shots.indices.tolist(), measured.pixels.tolist(), strict=True):
         same.setdefault(tuple(digest), []).append(index)
-    repeated = 0
-    for index, digest in zip(test.indices.tolist(), pixels.tolist(), strict=True):
-        candidates = same.get(tuple(digest), [])
-        repeated += any(_are_equal(data.test, index, data.pool, other) for other in candidates)
-    return repeated
+    shown = zip(measured.test.indices.tolist(), measured.computed.pixels.tolist(), strict=True)
+    return sum(
+        any(_are_equal(data.test, index, data.pool, shot) for shot in same.get(tuple(digest), []))
+        for index, digest in shown
+    )
 
 
 def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> bool:

@@ -20,11 +20,13 @@ from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import (
     GROUPS,
+    PAPER_MODELS,
     VTAB_TASKS,
     Group,
     TaskFolder,
     VtabTask,
     task_of_folder,
+    tasks_of,
     vtab_task,
 )
 from vitkit.data.listing import SPLITS
@@ -38,13 +40,11 @@ from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
-from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import write_page
 from vitkit.result import Cell, Number, Result, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
-from vitkit.runs.folder import require_folder
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
@@ -76,6 +76,11 @@ class TaskScore:
     learning_rate: float
     validation: dict[str, float] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+
+    @property
+    def task(self) -> VtabTask:
+        """The task as the paper names it."""
+        return vtab_task(self.folder)
 
 
 @dataclass(frozen=True)
@@ -150,12 +155,11 @@ class Vtab(Result):
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
         of = tasks_of(group)
-        return mean_of([score for score in self.tasks if vtab_task(score.folder) in of], len(of))
+        return mean_of([score for score in self.tasks if score.task in of], len(of))
 
     def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
         """Return the paper's means over the same tasks, a fraction for each of its models."""
-        of = tasks_of(group)
-        rows = [PAPER[score.folder] for score in self.tasks if vtab_task(score.folder) in of]
+        rows = [score.task.paper for score in self.tasks if score.task in tasks_of(group)]
         return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -171,9 +175,9 @@ class Vtab(Result):
         """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
         for group in (*GROUPS, None):
             for score in self.tasks:
-                task = vtab_task(score.folder)
-                if task.group == group:
-                    yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
+                if score.task.group == group:
+                    paper = tuple(percent / 100 for percent in score.task.paper)
+                    yield group, score.task.title, score, paper
             mean = self.mean(group)
             if mean is not None:
                 yield group or "all", mean_name(mean, group), mean, self.paper_mean(group)
@@ -221,7 +225,7 @@ def remarks(vtab: Vtab) -> Iterator[str]:
         )
     yield "Intervals are over test images, not over seeds; the paper has means of three runs."
     for score in vtab.tasks:
-        name = vtab_task(score.folder).title
+        name = score.task.title
         if score.verdict != "better than guessing":
             yield f"{name}: {score.verdict}; always naming one class is right on {score.majority:.1%}."
         if score.repeated:
@@ -365,8 +369,6 @@ def vtab(
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
     tried = read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
-    if out is not None:
-        require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
         chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
@@ -423,12 +425,7 @@ def vtab(
 
 
 def complete_task(
-    task: TaskData,
-    arm: Arm,
-    hashes: Mapping[Path, str],
-    folder: Path,
-    place: str,
-    options: StudyOptions,
+    task: TaskData, arm: Arm, hashes: Mapping[Path, str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
