@@ -184,7 +184,8 @@ class Reproduction(StudyResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        return {name: to_json(part) for name, part in vars(self).items() if name not in ("folder", "parts")}
+        read = to_json(replace(self, parts=()))
+        return {name: value for name, value in read.items() if name not in ("folder", "parts")}
 
 
 def say(finding: Finding, tested: TestImages) -> str:
