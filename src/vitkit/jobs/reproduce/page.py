@@ -291,16 +291,20 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
 
 
 def keep(
-    result: Reproduction, item: "Item", parts: Iterable[Section], folders: Sequence[str], command: str
+    result: Reproduction,
+    item: "Item",
+    parts: Iterable[Section],
+    folders: Sequence[str],
+    options: ReproduceOptions,
 ) -> Reproduction:
-    """Write a result, and its page beside the paper's numbers.
+    """Write a result, and its page beside the paper's numbers, and say where it is.
 
     Args:
         result: the result.
         item: the figure or table.
         parts: the sections of the page on our numbers.
         folders: within the study's folder, of runs that have a page of their own.
-        command: that made the study.
+        options: of the study.
 
     Returns:
         The result with all sections of its page.
@@ -320,7 +324,9 @@ def keep(
     )
     result = replace(result, parts=sections)
     replace_json(result.folder / "result.json", result.to_json())
-    write_page(result, result.folder / "report.html", folders=folders, command=shown_command(command))
+    path, command = result.folder / "report.html", shown_command(options.command)
+    write_page(result, path, folders=folders, command=command)
+    options.listener.show([("report", [str(path)])])
     return result
 
 
