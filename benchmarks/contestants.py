@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
+from vitkit.engines.graph import serve
 from vitkit.engines.libraries import EXTRAS, GraphEngine
-from vitkit.engines.serving import serve
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import Contestant, TorchPrecision
 from vitkit.models.build import build_model

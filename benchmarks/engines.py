@@ -27,9 +27,10 @@ from benchmarks.records import Record, write_records
 from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
-from vitkit.engines import libraries, openvino_writer
+from vitkit.engines import libraries
+from vitkit.engines.graph import convert, quantize
 from vitkit.engines.libraries import EnginePrecision
-from vitkit.engines.openvino_engine import OpenVINORunner
+from vitkit.engines.runners import OpenVINORunner
 from vitkit.jobs.bench import describe_machine
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
@@ -90,12 +91,12 @@ def contestants(name: str, batch: int, precisions: list[EnginePrecision]) -> Ite
         theirs_converted = openvino.convert_model(theirs, example_input=floats[:1], input=[(-1, *shape)])
     noise = [generator.integers(0, 256, (1, *shape), dtype=np.uint8) for _ in range(CALIBRATION)]
     for precision in precisions:
-        their_graph, our_graph = theirs_converted, openvino_writer.convert(ours, precision)
+        their_graph, our_graph = theirs_converted, convert(ours, precision)
         if precision == "int8":
             their_graph = quantized_by_default(
                 their_graph, [(image / np.float32(127.5) - 1).astype(np.float32) for image in noise]
             )
-            our_graph = openvino_writer.quantize(ours, our_graph, noise)
+            our_graph = quantize(ours, our_graph, noise)
         yield f"timm openvino {precision}", openvino_step(their_graph, normalized, precision)
         yield f"vitkit openvino {precision}", openvino_step(our_graph, pixels, precision)
 

@@ -19,8 +19,8 @@ import torch
 from benchmarks.contestants import graph_to_export
 from numpy.typing import NDArray
 
-from vitkit.engines import openvino_engine
 from vitkit.engines.libraries import import_package
+from vitkit.engines.runners import OpenVINORunner
 from vitkit.jobs.bench import Contestant
 from vitkit.models.config.vit_config import ViTConfig
 
@@ -73,9 +73,7 @@ def _openvino(model: torch.nn.Module, images: torch.Tensor) -> Contestant:
     openvino = import_module("openvino")
     graph = openvino.convert_model(model, example_input=images, input=list(images.shape))
     noise = [torch.randn_like(images).numpy() for _ in range(CALIBRATION_BATCHES)]
-    runner = openvino_engine.OpenVINORunner(
-        quantized_by_default(graph, noise), "int8", torch.get_num_threads()
-    )
+    runner = OpenVINORunner(quantized_by_default(graph, noise), "int8", torch.get_num_threads())
     return Contestant("openvino int8 (NNCF)", "openvino", "int8", None, lambda images: runner(images.numpy()))
 
 

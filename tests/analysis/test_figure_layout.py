@@ -153,7 +153,7 @@ def scores(word: str, classes: int) -> list[Figure]:
 
 def labels(word: str) -> list[Figure]:
     label_scores = [
-        LabelScore(f"{i} {word}", 1234, 20, 10, i / 60, (i / 70, i / 55), 0.5, 0.5, 0.5, 0.5, 0.5)
+        LabelScore(f"{i} {word}", 1234, 20, 10, 0.5, 0.5, 0.5, i / 60, (i / 70, i / 55), 0.5, 0.5)
         for i in range(50)
     ]
     parts = (label_scores[:2], label_scores)

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vitkit.engines.engine_model import GraphShape, shape_of
-from vitkit.engines.folder import FILES
+from vitkit.engines.runners import FILES, shape_of
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
@@ -53,7 +52,7 @@ class FakeRunner:
         self.model, self.change = model, change
         self.batches: list[int] = []
 
-    def shape(self) -> GraphShape:
+    def shape(self) -> str:
         return shape_of(self.model.config)
 
     def __call__(self, images: NDArray[np.uint8]) -> Logits:
@@ -82,7 +81,6 @@ def fake_engines(
     monkeypatch.setattr("vitkit.jobs.export.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
     monkeypatch.setattr("vitkit.engines.folder.require_engine", nothing)
-    monkeypatch.setattr("vitkit.engines.folder.openvino_engine.read", nothing)
     monkeypatch.setattr("vitkit.engines.folder.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)
     monkeypatch.setattr("vitkit.engines.folder.OnnxRunner", lambda *arguments: runner)

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 import vitkit
 from tests.engines.models import NAMES, small
-from vitkit.engines.engine_model import EngineModel
-from vitkit.engines.graph import example_images, graph_of
-from vitkit.engines.serving import require_same
+from vitkit.engines.graph import compare, example_images, graph_of, refuse_other_logits
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute
@@ -81,13 +80,15 @@ def test_a_line_of_attention_that_the_graph_lacks_is_refused(monkeypatch: pytest
     # The class token's block has the old line too: it must not be what the graph is compared with.
     compute_as(model, Compute(last_block="class_token"))
     with pytest.raises(VitkitError, match="computes other logits of this model than PyTorch does"):
-        require_same(
-            model,
-            lambda pixels: graph(torch.from_numpy(pixels)).detach().numpy(),
+        refuse_other_logits(
+            compare(
+                model,
+                lambda pixels: graph(torch.from_numpy(pixels)).detach().numpy(),
+                images,
+                "pictures",
+            ),
             "openvino",
             "float32",
-            images,
-            "pictures",
         )
 
 

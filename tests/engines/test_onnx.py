@@ -13,8 +13,8 @@ from PIL import Image
 import vitkit
 from tests.engines.models import drawn, small
 from vitkit.data.config import Preprocessing
-from vitkit.engines import onnx_engine, onnx_writer
-from vitkit.engines.graph import example_images
+from vitkit.engines.graph import UnmergedMaxPool, example_images, write_onnx
+from vitkit.engines.runners import OnnxRunner
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.resnet import ZeroPaddedMaxPool
 from vitkit.weights.model_card import card_of
@@ -28,7 +28,7 @@ needs_onnxruntime = pytest.mark.skipif(
 def test_zeros_are_kept_to_the_bit(size: tuple[int, int]) -> None:
     x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1)) - 1
     expected = ZeroPaddedMaxPool()(x)
-    assert torch.equal(onnx_writer.UnmergedMaxPool(size)(x), expected)
+    assert torch.equal(UnmergedMaxPool(size)(x), expected)
     assert not torch.equal(torch.nn.functional.max_pool2d(x, 3, 2, padding=1), expected)
 
 
@@ -37,7 +37,7 @@ def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: 
     """Later versions of ONNX Runtime merge it no more, so that the logits alone would not tell."""
     onnx = pytest.importorskip("onnx")
     model = drawn(ResNetConfig((27, 32), (1, 1), 5, width_factor=0.5))
-    onnx_writer.write(model, tmp_path)
+    write_onnx(model, tmp_path)
     nodes = onnx.load(tmp_path / "graph.onnx", load_external_data=False).graph.node
     made_by = {output: node.op_type for node in nodes for output in node.output}
     pooled = [made_by[node.input[0]] for node in nodes if node.op_type == "MaxPool"]
@@ -45,7 +45,7 @@ def test_a_bit_agrees_and_its_graph_has_no_padding_before_the_pooling(tmp_path: 
     images = example_images(model, 3)
     with torch.inference_mode():
         expected = model(images)
-    logits = torch.from_numpy(onnx_engine.OnnxRunner(tmp_path, 1)(images.numpy()))
+    logits = torch.from_numpy(OnnxRunner(tmp_path, 1)(images.numpy()))
     assert (logits - expected).abs().max() < 5e-5 * expected.std()
 
 

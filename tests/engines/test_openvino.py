@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.engines.models import drawn
-from vitkit.engines import openvino_writer
+from vitkit.engines import graph as graphs
 from vitkit.models.config.vit_config import ViTConfig
 
 pytestmark = pytest.mark.skipif(
@@ -30,21 +30,21 @@ def test_the_way_whose_logits_are_nearer_is_taken(better: bool, monkeypatch: pyt
     assert isinstance(other.head, nn.Linear)
     with torch.no_grad():
         other.head.weight.mul_(1.5)
-    graph, same, far = (openvino_writer.convert(network, "int8") for network in (model, drawn(CONFIG), other))
+    graph, same, far = (graphs.convert(network, "int8") for network in (model, drawn(CONFIG), other))
     made = {better: same, not better: far}  # by whether it is smoothed
 
     def quantize_once(model: object, graph: object, images: object, smooth: bool) -> object:
         return made[smooth]
 
-    monkeypatch.setattr(openvino_writer, "quantize_once", quantize_once)
-    assert openvino_writer.quantize(model, graph, images(3)) is same
+    monkeypatch.setattr(graphs, "quantize_once", quantize_once)
+    assert graphs.quantize(model, graph, images(3)) is same
 
 
 @pytest.mark.parametrize("channels", [(), (8, 16)])
 def test_convolutions_of_a_stem_stay_float(channels: tuple[int, ...]) -> None:
     model = drawn(replace(CONFIG, stem_channels=channels))
-    graph = openvino_writer.convert(model, "int8")
-    made = openvino_writer.quantize_once(model, graph, images(8), smooth=False)
+    graph = graphs.convert(model, "int8")
+    made = graphs.quantize_once(model, graph, images(8), smooth=False)
     quantised: dict[str, list[bool]] = {}
 
     def is_quantised(node: Any) -> bool:

@@ -7,22 +7,24 @@ import numpy as np
 import pytest
 
 from tests.engines.models import FakeRunner, Logits, small
-from vitkit.engines.graph import example_images
-from vitkit.engines.serving import make_runner, refuse_model, require_same
+from vitkit.engines.folder import Agreement
+from vitkit.engines.graph import compare, example_images, make_runner, refuse_model, refuse_other_logits
 from vitkit.errors import VitkitError
 
 
-def checked(change: Any, numbers: Any = "float32") -> Any:
+def checked(change: Any, numbers: Any = "float32") -> Agreement:
     model = small()
     images = example_images(model, 16).numpy()
-    return require_same(model, FakeRunner(model, change), "openvino", numbers, images, "pictures")
+    agreement = compare(model, FakeRunner(model, change), images, "pictures")
+    refuse_other_logits(agreement, "openvino", numbers)
+    return agreement
 
 
 def test_what_was_compared_is_said() -> None:
     model = small()
     runner = FakeRunner(model)
     images = example_images(model, 16).numpy()
-    agreement = require_same(model, runner, "openvino", "float32", images, "pictures")
+    agreement = compare(model, runner, images, "pictures")
     assert runner.batches == [1, 3, 12] == list(agreement.batches)
     assert agreement.difference < 1e-5 * agreement.spread
     assert "standard deviation from PyTorch's, on 16 pictures in batches of 1, 3 and 12" in str(agreement)
@@ -75,7 +77,7 @@ def test_colours_of_a_terminal_do_not_stand_in_what_an_engine_says(monkeypatch: 
     def convert(*arguments: object) -> None:
         raise RuntimeError("\x1b[96mFailed\x1b[0m to\ndecompose \x1b]0;title\x07")
 
-    monkeypatch.setattr("vitkit.engines.serving.openvino_writer.convert", convert)
+    monkeypatch.setattr("vitkit.engines.graph.convert", convert)
     with pytest.raises(VitkitError) as refusal:
         make_runner(small(), "openvino", "float32", 1, None)
     assert "(RuntimeError: Failed to decompose " in str(refusal.value)

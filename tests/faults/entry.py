@@ -23,7 +23,7 @@ from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.data.decode import image as decoding
 from vitkit.data.sources import open_data
-from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import parts

@@ -80,15 +80,15 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: P
 
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
     folder = str(photos(tmp_path / "photos"))
-    images = read_calibration(small(), folder, 10, 10, Hearing())
-    assert (len(images.calibration), len(images.check)) == (10, 10)
+    images, check = read_calibration(small(), folder, 10, 10, Hearing())
+    assert (len(images.pixels), len(check.pixels)) == (10, 10)
     # They are given away in engine.json, without the path.
-    assert (images.source, images.check_source) == ("10 images of photos", "images of photos")
-    everything = [pixels.tobytes() for pixels in (*images.calibration, *images.check)]
+    assert images.source == check.source == "images of photos"
+    everything = [pixels.tobytes() for pixels in (*images.pixels, *check.pixels)]
     assert len(set(everything)) == 20
-    assert images.calibration[0].shape == (1, 3, 16, 24)
+    assert images.pixels[0].shape == (3, 16, 24)
     again = read_calibration(small(), folder, 10, 10, Hearing())
-    assert [pixels.tobytes() for pixels in (*again.calibration, *again.check)] == everything
+    assert [pixels.tobytes() for pixels in (*again[0].pixels, *again[1].pixels)] == everything
 
 
 def test_too_few_images_are_refused(tmp_path: Path) -> None:
@@ -205,7 +205,6 @@ def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> N
         accept_change=True,
         listener=heard,
     )
-    assert made.agreement is not None
     # Quantised it is, and not much of another model.
     assert 1e-4 < made.agreement.logit_error < 0.3 and made.agreement.images == 40
     assert made.calibration == "20 images of photos"
@@ -235,14 +234,14 @@ def test_an_engine_names_several_labels(tmp_path: Path) -> None:
     images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
     path = saved(tmp_path, model)
     made = vitkit.export(path, tmp_path / "out", calibration=str(photos(tmp_path / "more"))).agreement
-    assert made is not None and made.answers == made.images * len(NAMES)
+    assert made.answers == made.images * len(NAMES)
     expected = probabilities(vitkit.Predictor(path), images)
     assert np.abs(probabilities(vitkit.Predictor(tmp_path / "out"), images) - expected).max() < 1e-5
 
 
 def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("openvino")
-    from vitkit.engines.openvino_engine import OpenVINORunner
+    from vitkit.engines.runners import OpenVINORunner
 
     thread_counts: list[Any] = []
     compile_graph = OpenVINORunner._compile
@@ -291,7 +290,7 @@ def test_a_graph_that_computes_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require("openvino")
-    serving = import_module("vitkit.engines.serving")
+    serving = import_module("vitkit.engines.graph")
     whole = serving.make_runner
 
     def other(*arguments: Any) -> Any:
@@ -354,7 +353,7 @@ def test_an_export_whose_images_are_gone_says_so_and_is_compared_on_others(
     fake_engines(monkeypatch, model)
     heard = Hearing()
     made = vitkit.export(path, tmp_path / "out", listener=heard)
-    assert made.nearness is not None and "images that are made up" in made.nearness.compared_on
+    assert "images that are made up" in made.agreement.compared_on
     assert any("cannot be compared on" in note for note in heard.notes)
 
 

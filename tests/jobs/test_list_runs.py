@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Interrupting
 from vitkit.cli.main import run as run_command
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.list_runs import RunSummary, is_held
+from vitkit.jobs.list_runs import LINES, RunList, RunSummary, _page, is_held
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
@@ -155,6 +156,39 @@ def test_the_command_gives_json(runs: Path, capsys: pytest.CaptureFixture[str]) 
     rows = json.loads(capsys.readouterr().out)
     assert [row["state"] for row in rows] == ["ended", "interrupted", "ended", "diverged"]
     assert all(rows[i]["changed"] <= rows[i + 1]["changed"] for i in range(3))
+
+
+def test_a_page_shows_what_differs_and_links_reports(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    top = tmp_path / "runs"
+    shutil.copytree(runs, top, symlinks=True)
+    (top / "ended").rename(top / "<b>50%")
+    (top / "<b>50%" / "report.html").write_text("mine")
+    outside = tmp_path / "outside.html"
+    outside.write_text("not ours")
+    (top / "runs.html").symlink_to(outside)
+    assert run_command(["runs", str(top), "--html"]) == 0
+    assert f"All of them on one page: {top / 'runs.html'}\n" in capsys.readouterr().out
+    page = (top / "runs.html").read_text()
+    assert outside.read_text() == "not ours" and not (top / "runs.html").is_symlink()
+    assert "&lt;b&gt;50%</td>" in page and "<b>50" not in page
+    assert '<a href="%3Cb%3E50%25/report.html">' in page and "accuracy of the validation images" in page
+    headings = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page)
+    assert headings[:3] == ["run", "data", "model"] and headings[-3:] == ["result", "minutes", "state"]
+    assert {"learning_rate", "clip_norm"} <= {*headings} and "batch_size" not in headings
+    listed = vitkit.list_runs(top, html=True)
+    assert listed.page == top / "runs.html" and len(listed) == 4
+    again = json.loads(json.dumps(listed.to_json()))
+    assert all("curve" not in row and "run" not in row for row in again)
+
+
+def test_a_page_of_very_many_runs_draws_the_last_ones(tmp_path: Path) -> None:
+    row = RunSummary("", "run", "digits", "ViT", "accuracy", "ended", "4 steps", curve=[(1, 0.5), (2, 0.75)])
+    rows = [replace(row, folder=str(tmp_path / f"run-{number}")) for number in range(200)]
+    page = _page(RunList(rows, tmp_path))
+    assert f"The {LINES} of 200 runs that were changed last are drawn." in page
+    assert page.count("<tr><td>") == 200 and len(page) < 1_000_000
 
 
 def test_an_empty_folder_and_none_at_all_are_no_traceback(

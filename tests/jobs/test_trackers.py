@@ -1,6 +1,5 @@
 """Logs of other programs hold what metrics.jsonl holds, each step once, however often a run was stopped."""
 
-import csv
 import importlib.util
 import json
 import re
@@ -19,7 +18,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing, Interrupting
 from vitkit.cli.main import run as run_command
 from vitkit.errors import VitkitError
-from vitkit.jobs.trackers import WandbRecord, write_csv
+from vitkit.jobs.trackers import WandbRecord
 from vitkit.runs.machine import InterruptedTraining
 
 SMALL = small_run(6, evaluate_every=3, log_every=1)
@@ -51,35 +50,10 @@ def stop_and_go_on(folder: Path, *trackers: Any) -> None:
     vitkit.train(SMALL, folder, listener=vitkit.log_to(*trackers))
 
 
-def test_a_table_holds_the_metrics_and_is_the_same_bytes_after_a_stop(tmp_path: Path) -> None:
-    vitkit.train(SMALL, tmp_path / "whole", listener=vitkit.log_to("csv"))
-    with (tmp_path / "whole" / "log.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    measured = {
-        int(row.pop("step")): {name: float(cell) for name, cell in row.items() if cell} for row in rows
-    }
-    assert measured == expected(tmp_path / "whole") and len(rows) == 6
-    assert "validation/accuracy" in rows[2] and not rows[0]["validation/accuracy"]
-    with pytest.raises(InterruptedTraining):
-        listener = vitkit.log_to("csv", listener=Interrupting(1))
-        vitkit.train(SMALL, tmp_path / "stopped", listener=listener)
-    # As a kill leaves it: with a step that is made again, and a line that is cut short.
-    with (tmp_path / "stopped" / "log.csv").open("a") as out:
-        out.write("3,0.1,9.9\n4,0.")
-    vitkit.train(SMALL, tmp_path / "stopped", listener=vitkit.log_to())  # it is continued without being named
-    assert (tmp_path / "stopped" / "log.csv").read_bytes() == (tmp_path / "whole" / "log.csv").read_bytes()
-
-
-def test_names_that_are_formulas_are_none_in_a_spreadsheet(tmp_path: Path) -> None:
-    with write_csv(tmp_path / "log.csv", {}) as write:
-        write(1, {"=HYPERLINK(1)/loss": 1.0})
-        write(2, {"=HYPERLINK(1)/loss": -0.5})
-    assert (tmp_path / "log.csv").read_text() == "step,'=HYPERLINK(1)/loss\n1,1.0\n2,-0.5\n"
-
-
-def test_what_is_heard_besides_goes_on_being_heard(tmp_path: Path) -> None:
+def test_what_is_heard_besides_goes_on_being_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_wandb(monkeypatch)
     heard = Hearing()
-    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("csv", listener=heard))
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=heard))
     assert heard.measured == metrics(tmp_path / "run") and heard.done["training"] == 6
     assert {"data", "report"} <= {heading for heading, _ in heard.rows}
 
@@ -184,10 +158,10 @@ def test_a_package_that_fails_on_the_way_does_not_end_the_run(
 
     failing = types.SimpleNamespace(log=fail, finish=fail)
     monkeypatch.setattr(fake, "init", lambda **_: failing)
-    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", "csv", listener=heard))
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("wandb", listener=heard))
     (warning,) = [sentence for sentence in heard.warnings if "Weights & Biases" in sentence]
     assert "takes no more numbers (the service has gone): the run goes on" in warning
-    assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 7
+    assert (tmp_path / "run" / "model.safetensors").exists()
     assert json.loads((tmp_path / "run" / "wandb.json").read_text())["step"] == 1
 
 
@@ -208,15 +182,16 @@ def test_the_command_line_names_what_is_missing_before_anything_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_spec = importlib.util.find_spec
+    fake_wandb(monkeypatch)
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tensorboard" else find_spec(name)
     )
     line = ["train", "--recipe", "digits", "--steps", "2", "--out", str(tmp_path / "run")]
-    assert run_command([*line, "--log", "csv,tensorboard"]) == 1
+    assert run_command([*line, "--log", "wandb,tensorboard"]) == 1
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(VitkitError, match="choose among csv, tensorboard and wandb"):
+    with pytest.raises(VitkitError, match="choose tensorboard or wandb"):
         vitkit.log_to("tensorbored")  # type: ignore[arg-type]
 
 
@@ -224,10 +199,12 @@ def test_the_command_line_keeps_logs_and_is_quiet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --log csv --quiet"
+    fake = fake_wandb(monkeypatch)
+    options = (
+        "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --log wandb --quiet"
+    )
     assert run_command(["train", *options.split(), "--out", "run"]) == 0
-    lines = (tmp_path / "run" / "log.csv").read_text().splitlines()
-    assert [line.split(",")[0] for line in lines] == ["step", "2", "4"]
+    assert sorted({step for step, _ in fake.sent}) == [2, 4]
     printed = capsys.readouterr()
     # What comes next is the result of a command, and no progress.
     assert printed.out.split() and printed.out.strip().startswith("Next:") and printed.err == ""

@@ -14,10 +14,7 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
-from vitkit.durable import read_chunks, read_json, replace_json
-from vitkit.engines import onnx_engine, openvino_engine
-from vitkit.engines.agreement import Agreement, Nearness
-from vitkit.engines.engine_model import EngineModel, computed_gelu, describe_gelu, shape_of
+from vitkit.durable import read_json, replace_json
 from vitkit.engines.libraries import (
     DESCRIPTION,
     EnginePrecision,
@@ -26,20 +23,72 @@ from vitkit.engines.libraries import (
     refusing,
     require_engine,
 )
-from vitkit.engines.onnx_engine import OnnxRunner
-from vitkit.engines.openvino_engine import OpenVINORunner
+from vitkit.engines.runners import (
+    FILES,
+    EngineModel,
+    OnnxRunner,
+    OpenVINORunner,
+    computed_gelu,
+    describe_gelu,
+    shape_of,
+)
 from vitkit.errors import VitkitError
+from vitkit.evaluation.intervals import binomial_interval
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
+from vitkit.weights.files.checksum import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
 FORMAT = "vitkit-engine"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Another number is a format that this vitkit does not read."""
-FILES: dict[GraphEngine, tuple[str, ...]] = {
-    "openvino": openvino_engine.FILES,
-    "onnxruntime": onnx_engine.FILES,
-}
+LOWEST_AGREEMENT = 0.99
+"""Fraction of equal answers below which an exported model counts as another model."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The comparison of an engine's logits and answers with PyTorch's in float32, on the same images."""
+
+    compared_on: str
+    """The images, as a phrase: "16 test images of photos"."""
+    images: int
+    batches: tuple[int, ...]
+    """Images that the engine computed at a time, each number once."""
+    difference: float
+    """Largest difference of two logits."""
+    spread: float
+    """Standard deviation of PyTorch's logits, over images and classes."""
+    logit_error: float
+    """Root of the mean squared difference of the logits, as a fraction of their standard deviation."""
+    largest: float
+    """Largest absolute logit of PyTorch's."""
+    answers: int
+    """Answers that were compared: one for an image, or one for each label of an image; 0 for none."""
+    same: int
+    """Answers that are the same."""
+
+    @property
+    def fraction_same(self) -> float:
+        """The fraction of answers that are the same, from 0 to 1."""
+        return self.same / max(self.answers, 1)
+
+    def __str__(self) -> str:
+        *most, last = map(str, self.batches)
+        sizes = f"{', '.join(most)} and {last}" if most else last
+        far = f"{self.difference:.1e}"
+        if self.spread:
+            far = f"{self.difference / self.spread:.1e} of their standard deviation"
+        logits = f"logits at most {far} from PyTorch's, on {self.compared_on} in batches of {sizes}"
+        if not self.answers:
+            return logits
+        interval = ""
+        if self.answers == self.images:  # several answers on an image change together
+            low, high = binomial_interval(self.same, self.answers)
+            interval = f", 95 % interval {low:.1%} to {high:.1%}"
+        return (
+            f"{self.same:,} of {self.answers:,} answers as in float32 ({self.fraction_same:.2%}{interval}), "
+            f"logit error {self.logit_error:.2%} of their standard deviation, {logits}"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,10 +97,8 @@ class EngineRecord:
 
     engine: GraphEngine
     precision: EnginePrecision
-    agreement: Agreement | None
-    """The comparison with float32 that was made when the graph was; None where no images were given."""
-    nearness: Nearness | None
-    """The distance between the logits and PyTorch's when the graph was made; None for int8."""
+    agreement: Agreement
+    """The comparison with PyTorch that was made when the graph was."""
     files: Mapping[str, Checksum]
     """The files of the graph by name."""
     model: Mapping[str, Any]
@@ -67,19 +114,10 @@ class EngineRecord:
         return read_description(self.model, Path(DESCRIPTION))
 
     @property
-    def config(self) -> ModelConfig:
-        return self.described[0]
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Phrases for the user, each of which follows the folder's path."""
-        measured = [str(measure) for measure in (self.nearness, self.agreement) if measure is not None]
-        gelu = describe_gelu(self.config, self.precision)
-        return (
-            f"{self.precision} by {self.engine}{'; when exported: ' if measured else ''}"
-            f"{'; '.join(measured)}",
-            *([] if gelu is None else [gelu]),
-        )
+        gelu = describe_gelu(self.described[0], self.precision)
+        return (f"{self.precision} by {self.engine}; when exported: {self.agreement}", *gelu)
 
 
 def write_description(
@@ -87,8 +125,7 @@ def write_description(
     model: Described,
     engine: GraphEngine,
     precision: EnginePrecision,
-    agreement: Agreement | None,
-    nearness: Nearness | None,
+    agreement: Agreement,
     calibration: str | None,
 ) -> None:
     """Write `engine.json` beside a graph that is there already.
@@ -97,15 +134,9 @@ def write_description(
         folder: with the files of the graph.
         model: the model that the graph was made of.
         engine, precision: the engine and the precision that it was made for.
-        agreement, nearness: of the engine with the model.
+        agreement: of the engine with the model.
         calibration: the images that it was calibrated on, as a phrase.
     """
-    files = {}
-    for name in FILES[engine]:
-        hashing = HashingWriter()
-        for _ in hashing.passing(read_chunks(folder / name)):
-            pass
-        files[name] = hashing.record()
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -114,11 +145,10 @@ def write_description(
         "engine_version": version(engine),
         "precision": precision,
         "calibration": calibration,
-        "agreement": None if agreement is None else to_json(agreement),
-        "nearness": None if nearness is None else to_json(nearness),
+        "agreement": to_json(agreement),
         "gelu": computed_gelu(model.config, precision),
         "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
-        "files": files,
+        "files": {name: to_json(checksum_of(folder / name)) for name in FILES[engine]},
         "model": describe(model),
     }
     replace_json(folder / DESCRIPTION, record | {"sha256": _digest(record)})
@@ -207,10 +237,10 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     with refusing(record.engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
         if record.engine == "openvino":
-            runner = OpenVINORunner(openvino_engine.read(folder), record.precision, threads)
+            runner = OpenVINORunner(folder, record.precision, threads)
         else:
             runner = OnnxRunner(folder, threads)
-        shape, expected = runner.shape(), shape_of(record.config)
+        shape, expected = runner.shape(), shape_of(record.described[0])
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
         raise VitkitError(
             f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "

@@ -1,28 +1,61 @@
-"""The graph that engines are handed: uint8 images in, logits out, and nothing computed that nobody reads.
+"""Have engines compute a model: make the graph that they are handed, and compare its logits with PyTorch's.
 
-A compiler of graphs does not know that only the class token is read after the last block, nor that the
-normalisation of pixels can be part of the patch embedding. Both are written into the graph here, so that it
-is smaller than other libraries' graphs; and the rest is put in the form that OpenVINO fuses best. Attention
-as products and softmax gained nothing there, nor did GELU as x * sigmoid(...) beside the fused tanh form.
+The graph goes from uint8 images to logits, and computes nothing that nobody reads. A compiler of graphs does
+not know that only the class token is read after the last block, nor that the normalisation of pixels can be
+part of the patch embedding. Both are written into the graph here, so that it is smaller than other
+libraries' graphs; and the rest is put in the form that OpenVINO fuses best. Attention as products and
+softmax gained nothing there, nor did GELU as x * sigmoid(...) beside the fused tanh form.
 
 Shapes: B images, T tokens, D = width, h = num_heads, d = D / h.
 """
 
 import copy
+import logging
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.engines.engine_model import computed_gelu
-from vitkit.engines.libraries import EnginePrecision
-from vitkit.models.config.compute_config import Compute
+from vitkit.engines.folder import Agreement
+from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
+from vitkit.engines.runners import FILES, EngineModel, OnnxRunner, OpenVINORunner, Runner, computed_gelu
+from vitkit.errors import VitkitError
+from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.config.resnet_config import halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block
-from vitkit.models.stem import PatchStem
+from vitkit.models.resnet import ZeroPaddedMaxPool
+from vitkit.models.stem import ConvStem, PatchStem
+from vitkit.models.zoo import ModelConfig
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
+TRIAL_IMAGES = 32
+"""Images on which two ways of quantising a model are compared; the better one then measures its ranges on
+all."""
+FLOAT32_TOLERANCE = 1e-4
+"""Largest difference to PyTorch's logits in float32, as a fraction of their standard deviation: ten times the
+largest that rounding was seen to make (7.7e-6, a hybrid), and less than any graph that computes something
+else."""
+FLOAT32_ROUNDING = 4 * 2.0**-23
+"""Four units in the last place of the largest logit, for logits that hardly differ from one another."""
+BFLOAT16_TOLERANCE = 0.1
+"""Largest difference in bfloat16, whose numbers have three digits, as a fraction of the largest logit."""
+COMPARED_IN_MEMORY = 4
+"""Images of the comparison where a graph is made for one command, which should begin soon."""
+MADE_UP = "images that are made up"
 
 
 class SplitAttention(Attention):
@@ -112,3 +145,259 @@ def example_images(model: ImageModel, count: int = 2) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     shape = (count, model.config.in_channels, *model.config.image_size)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+class UnmergedMaxPool(nn.Module):
+    """`ZeroPaddedMaxPool` to the same bits, without a padding before the pooling.
+
+    ONNX Runtime before 1.32, and other programs that simplify such graphs, merge the two nodes into a pooling
+    that pads with minus infinity (microsoft/onnxruntime#18136, onnxsim/onnxsim#290). Here the zeros are taken
+    into the maximum after the pooling, at those positions whose window reaches over the edge.
+
+    Args:
+        size: rows and columns of the map that is pooled.
+    """
+
+    edge: Tensor
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        nothing = torch.full((1, 1, *size), -math.inf)
+        self.register_buffer("edge", ZeroPaddedMaxPool()(nothing), persistent=False)  # (1, 1, H / 2, W / 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pool `(B, C, H, W)` to `(B, C, H / 2, W / 2)`, sizes rounded up."""
+        return torch.maximum(F.max_pool2d(x, 3, 2, padding=1), self.edge)
+
+
+def write_onnx(model: ImageModel, folder: Path) -> None:
+    """Have PyTorch write the files of a model's graph in the ONNX format, for any number of images."""
+    graph = graph_of(model)
+    if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
+        graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
+    # The exporter logs that it does without torchvision, and which constants it folds.
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")  # exporters warn of arguments that are meant as they are
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            torch.onnx.export(
+                graph,
+                (example_images(model),),
+                folder / FILES["onnxruntime"][0],
+                input_names=["images"],
+                output_names=["logits"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                external_data=True,  # one file of this format holds at most 2 GiB
+                verbose=False,
+            )
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def convert(model: ImageModel, precision: EnginePrecision) -> Any:
+    """Make OpenVINO's graph of a model, for any number of images: an `openvino.Model`.
+
+    Args:
+        model: with its weights, which stay float32 in the graph.
+        precision: the type that it will be computed in.
+    """
+    openvino = import_package("openvino")
+    shape = [-1, model.config.in_channels, *model.config.image_size]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checks of shapes are traced as constants, on purpose
+        return openvino.convert_model(
+            graph_of(model, precision), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
+        )
+
+
+def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
+    """Have NNCF quantise the matrix products of a graph to int8: weights by output channel.
+
+    NNCF can first move outliers of activations into the weights ("smoothing"). That helps some models and
+    ruins others: with it a small model with a convolutional stem had an error of 44 % of the logits' standard
+    deviation, without it 6 %. Both are tried on some images, and the graph nearer to float32 is taken.
+
+    Args:
+        model: the model that the graph was made of.
+        graph: from `convert`; it is left as it is.
+        images: `(1, C, H, W)` each, on which the ranges of the activations are measured.
+    """
+    some = images[:TRIAL_IMAGES]
+
+    def logits(graph: Any, precision: EnginePrecision) -> NDArray[np.float64]:
+        runner = OpenVINORunner(graph, precision, torch.get_num_threads())
+        return np.concatenate([runner(image) for image in some]).astype(np.float64)
+
+    expected = logits(graph, "float32")
+    candidates = {smooth: quantize_once(model, graph, some, smooth) for smooth in (False, True)}
+    errors = [np.square(logits(candidate, "int8") - expected).sum() for candidate in candidates.values()]
+    smooth = bool(errors[1] < errors[0])
+    return candidates[smooth] if len(some) == len(images) else quantize_once(model, graph, images, smooth)
+
+
+def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]], smooth: bool) -> Any:
+    """Quantise as `quantize` does, with smoothing or without it."""
+    nncf = import_package("nncf")
+    ranges = import_package("nncf.quantization.range_estimator").RangeEstimatorParametersSet
+    # An alpha below 0 turns smoothing off.
+    no_smoothing = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
+    convolutional = isinstance(getattr(model, "stem", None), ConvStem)
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):  # its progress bars are drawn on stdout
+        warnings.simplefilter("ignore")
+        return nncf.quantize(
+            graph,
+            nncf.Dataset(images),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(images),
+            # Everything after a convolutional stem depends on it: with it in float, the error of the logits
+            # was less than half.
+            ignored_scope=nncf.IgnoredScope(types=["Convolution"]) if convolutional else None,
+            # Histograms cut off outliers where that loses least; least and largest numbers keep them all,
+            # and the error of the logits was three times as large.
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                activations_range_estimator_params=ranges.HISTOGRAM, **({} if smooth else no_smoothing)
+            ),
+        )
+
+
+def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
+    """Refuse a model that an engine has no graph for, before any work.
+
+    Raises:
+        VitkitError: the engine has none.
+    """
+    if engine == "onnxruntime" and getattr(config, "position", None) == "relative":
+        raise VitkitError(
+            "ONNX has no operation for the relative positions of this model. Take the engine openvino, or "
+            "torch."
+        )
+
+
+def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int) -> EngineModel:
+    """Have an engine compute a model in memory.
+
+    Args:
+        model: with weights, in the memory of the processor.
+        engine, precision: as `refuse_precision` lets them pass; int8 is made by an export alone.
+        threads: number of threads to compute with.
+
+    Raises:
+        VitkitError: the engine cannot convert the model, or computes something else.
+    """
+    refuse_model(engine, model.config)
+    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+        runner = make_runner(
+            model, engine, precision, threads, Path(folder) if engine == "onnxruntime" else None
+        )
+    images = example_images(model, COMPARED_IN_MEMORY).numpy()
+    refuse_other_logits(compare(model, runner, images, MADE_UP), engine, precision)
+    return EngineModel(model.config, model.card, runner)
+
+
+def make_runner(
+    model: ImageModel,
+    engine: GraphEngine,
+    precision: EnginePrecision,
+    threads: int,
+    folder: Path | None,
+    images: Sequence[NDArray[np.uint8]] = (),
+) -> Runner:
+    """Make an engine's graph of a model and have it compiled.
+
+    Args:
+        model, engine, precision, threads: as for `serve`, and int8.
+        folder: where the files of the graph are written; None: nowhere, which OpenVINO alone can.
+        images: `(1, C, H, W)` each, which int8 is calibrated on.
+
+    Raises:
+        VitkitError: the engine cannot convert the model.
+    """
+    with refusing(engine, "convert this model", "Take engine torch."):
+        if engine == "openvino":
+            graph = convert(model, precision)
+            if precision == "int8":
+                graph = quantize(model, graph, images)
+            if folder is not None:  # with weights in float32 and not in float16
+                path = folder / FILES[engine][0]
+                import_package("openvino").save_model(graph, path, compress_to_fp16=False)
+            return OpenVINORunner(graph, precision, threads)
+        assert folder is not None
+        write_onnx(model, folder)
+        return OnnxRunner(folder, threads)
+
+
+def compare(
+    model: ImageModel,
+    runner: Runner,
+    images: NDArray[np.uint8],
+    named: str,
+    answers: Callable[[NDArray[np.float32]], NDArray[np.int64]] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Agreement:
+    """Compare an engine with the model that it was made of, computed by PyTorch in float32.
+
+    Args:
+        model: the model of the engine's graph.
+        runner: the engine, which computes batches of 1, of 3 and of up to 32 other images.
+        images: `(N, C, H, W)`.
+        named: the images as a phrase: "test images of photos".
+        answers: makes the answers `(N, A)` of logits: `Answering.answers`; None: they are not compared.
+        progress: called with the number of images that are compared.
+
+    Raises:
+        VitkitError: logits of PyTorch are not finite, or the engine's are and cannot be answered.
+    """
+    compute_as(model, PLAIN)  # a fast way may lack what the graph lacks
+    batches = [part for part in np.split(images, (1, 4, *range(36, len(images), 32))) if len(part)]
+    outputs, expected = list[NDArray[np.float32]](), list[NDArray[np.float32]]()
+    with evaluation_mode(model):
+        for batch in batches:
+            outputs.append(runner(batch))
+            # One at a time: memory holds no more beside the activations of the largest models.
+            expected += [model(torch.from_numpy(image[None])).numpy() for image in batch]
+            progress(len(expected))
+    logits, plain = np.concatenate(outputs), np.concatenate(expected)
+    if not np.isfinite(plain).all() or (answers is not None and not np.isfinite(logits).all()):
+        raise VitkitError(
+            "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
+            "are damaged."
+        )
+    same_shape = logits.shape == plain.shape
+    apart = logits.astype(np.float64) - plain if same_shape else np.array(math.inf)
+    pairs = [answers(each) for each in (logits, plain)] if answers is not None and same_shape else []
+    spread, difference = float(plain.std(dtype=np.float64)), float(np.sqrt(np.square(apart).mean()))
+    # Logits that are all alike, as a head of zeros gives them, have no spread to compare with.
+    error = difference / spread if spread else (math.inf if difference else 0.0)
+    return Agreement(
+        f"{len(images):,} {named}",
+        len(images),
+        tuple(dict.fromkeys(map(len, batches))),
+        float(np.abs(apart).max()),
+        spread,
+        error,
+        float(np.abs(plain).max()),
+        pairs[1].size if pairs else 0,
+        int((pairs[0] == pairs[1]).sum()) if pairs else 0,
+    )
+
+
+def refuse_other_logits(agreement: Agreement, engine: GraphEngine, precision: EnginePrecision) -> None:
+    """Refuse an engine that computes something else than the model it was made of.
+
+    Raises:
+        VitkitError: logits are further apart than `FLOAT32_TOLERANCE` or `BFLOAT16_TOLERANCE` allows.
+    """
+    largest = agreement.largest
+    allowed = FLOAT32_TOLERANCE * agreement.spread + FLOAT32_ROUNDING * largest
+    if precision != "float32":
+        allowed = BFLOAT16_TOLERANCE * largest
+    if not agreement.difference <= allowed:  # written so that logits that are not a number do not pass
+        raise VitkitError(
+            f"{engine} computes other logits of this model than PyTorch does, so its answers are not the "
+            f"model's: {agreement}, where logits of up to {largest:.2g} may differ by {allowed:.1e}. Take "
+            "engine torch."
+        )

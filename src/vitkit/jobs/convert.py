@@ -25,7 +25,7 @@ from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.destination import beside, refuse_taken
+from vitkit.runs.folder import beside, refuse_taken
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.loading import Identity
@@ -213,7 +213,7 @@ def convert(
     lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
-        written = save(model, folder / out.name, to).path
+        written, _ = save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitkit.data.config import Preprocessing
-from vitkit.engines.engine_model import EngineModel, describe_gelu
 from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
+from vitkit.engines.runners import EngineModel, describe_gelu
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import BuiltModel, LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision
@@ -83,14 +83,11 @@ def load_ready(
     if path.kind == "exported model":
         # The export fixes the engine, the precision and the image size.
         model, record = serve_folder(path.path, thread_count())
+        size = model.config.image_size
         for name, option, exported in (
             ("engine", engine or record.engine, record.engine),
             ("precision", record.precision if precision == "auto" else precision, record.precision),
-            (
-                "image size",
-                height_and_width(options.image_size) or record.config.image_size,
-                record.config.image_size,
-            ),
+            ("image size", height_and_width(options.image_size) or size, size),
             ("number of heads", options.num_heads, None),
             ("grid of positions", options.position_interpolation, None),
         ):
@@ -102,7 +99,7 @@ def load_ready(
                 )
         refuse_options(record.engine, device, exact)
         return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)
-    from vitkit.runs.checkpoints import load_any
+    from vitkit.runs.start import load_any
 
     if engine is None or engine == "torch":
         from vitkit.runs.machine import find_device, prepare
@@ -117,12 +114,11 @@ def load_ready(
     graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
     refuse_options(engine, device, exact)
     refuse_precision(engine, graph_precision)  # before the weights are read
-    from vitkit.engines.serving import serve
+    from vitkit.engines.graph import serve
 
     loaded = load_any(path, options)
     model = serve(loaded.model, engine, graph_precision, thread_count())
-    gelu = describe_gelu(model.config, graph_precision)
-    notes = loaded.notes if gelu is None else (*loaded.notes, gelu)
+    notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
     return Ready(model, notes, loaded.identity.left_out, "cpu", "float32", max_pixels)
 
 

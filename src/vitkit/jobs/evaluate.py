@@ -11,12 +11,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
+from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -130,7 +130,7 @@ def evaluate(
     divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            ready = _load(place, **model)
+            ready = load_evaluated(place, **model)
             with listener.progress("listing images"):
                 images = open_model_data(ready.model, data, ready.max_pixels)
             if not ready.model.card.class_names:
@@ -169,7 +169,7 @@ def evaluate(
     )
 
 
-def _load(place: Place, **model: Unpack[ModelOptions]) -> Ready:
+def load_evaluated(place: Place, **model: Unpack[ModelOptions]) -> Ready:
     """Load a model for evaluation, and log the notes on it.
 
     Raises:
@@ -367,14 +367,14 @@ def evaluate_protocol(
     given = None if wnids is None else read_wnids(str(wnids))
     with listener.progress("listing images"):
         images = list_labelled(protocol, str(data), None if labels is None else str(labels))
-    ready = _load(place, **model)
+    ready = load_evaluated(place, **model)
     names = ready.model.card.class_names
     columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
     candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
-    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
+    samples = Samples(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:

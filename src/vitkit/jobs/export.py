@@ -5,69 +5,59 @@ if its card records them. int8 is calibrated on real images, and its answers are
 """
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.config import Preprocessing, Splits
-from vitkit.data.decode.image import decode
-from vitkit.data.layouts.folders import image_files
+from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.data.paths import expand_home
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import Samples, open_data
 from vitkit.data.transforms import preprocess
-from vitkit.engines.agreement import LOWEST_AGREEMENT, Agreement, Nearness, compare_logits
-from vitkit.engines.engine_model import Runner, describe_gelu
-from vitkit.engines.folder import write_description
-from vitkit.engines.graph import example_images
+from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, write_description
+from vitkit.engines.graph import (
+    MADE_UP,
+    compare,
+    example_images,
+    make_runner,
+    refuse_model,
+    refuse_other_logits,
+)
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
-from vitkit.engines.serving import COMPARED, MADE_UP, make_runner, refuse_model, require_same
+from vitkit.engines.runners import describe_gelu
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
-from vitkit.listener import SILENT, Listener, hushed
-from vitkit.models.config.compute_config import PLAIN
-from vitkit.models.fast import compute_as
+from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.checkpoints import load_any
-from vitkit.runs.destination import beside, refuse_taken
+from vitkit.runs.folder import beside, refuse_taken
+from vitkit.runs.start import load_any
 from vitkit.runs.trained_model import open_model_data
-from vitkit.tasks import answering_of, task_of
+from vitkit.tasks import answering_of
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 FEWEST_IMAGES = 10
 """The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
-CHECK_BATCH = 32
-"""Images that are compared at a time."""
+COMPARED = 16
+"""Images on which an exported graph is compared with PyTorch where none are given."""
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
 """The names of splits in sentences."""
 
-Pixels = NDArray[np.uint8]
-Unread = Callable[[], Pixels]
-"""A function that decodes an image, `(height, width, C)`, or raises DecodeError."""
 
+class Read(NamedTuple):
+    """Images of a model's size."""
 
-@dataclass(frozen=True)
-class CalibrationImages:
-    """The images of a model's size, each `(1, C, H, W)`."""
-
-    calibration: tuple[Pixels, ...]
-    check: tuple[Pixels, ...]
-    """Other images than the calibration's."""
+    pixels: NDArray[np.uint8]
+    """`(N, C, H, W)`."""
     source: str
-    """The images of the calibration, as a phrase."""
-    check_source: str
-    """The images of the check, as a phrase without their number."""
+    """The images as a phrase, without their number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,16 +71,14 @@ class Exported(Result):
     engine: GraphEngine
     """The engine that computes it."""
     precision: EnginePrecision
-    agreement: Agreement | None
-    """The comparison of the answers with float32's; None without images, which int8 alone needs."""
-    nearness: Nearness | None
-    """The distance of the logits from PyTorch's; None for int8, whose answers are compared."""
+    agreement: Agreement
+    """The comparison of the logits with PyTorch's in float32, and of the answers where images are given."""
     calibration: str | None
     """The images that int8 was calibrated on, as a phrase."""
     notes: tuple[str, ...]
     """Remarks on the source, as `load_model` logs them."""
-    departure: str | None
-    """A sentence on the operation that the engine computes in another form than the model; None for none."""
+    departures: tuple[str, ...]
+    """Sentences on operations that the engine computes in another form than the model."""
 
     def summary(self) -> str:
         """Name the folder, the precision and the engine."""
@@ -98,15 +86,14 @@ class Exported(Result):
 
     def blocks(self) -> Sequence[Block]:
         """Return the remarks, and how the graph compares with the model."""
-        rows = [("note", [f"{self.source}: {note}"]) for note in self.notes]
-        facts = {
-            "images": self.calibration and f"calibrated on {self.calibration}",
-            "checked": self.nearness,
-            "same": self.agreement,
-            "note": self.departure,
-            "to": self.summary(),
-        }
-        return (Facts((*rows, *((heading, [str(fact)]) for heading, fact in facts.items() if fact))),)
+        rows = [
+            *(("note", [f"{self.source}: {note}"]) for note in self.notes),
+            *([("images", [f"calibrated on {self.calibration}"])] if self.calibration else []),
+            ("checked", [str(self.agreement)]),
+            *(("note", [departure]) for departure in self.departures),
+            ("to", [self.summary()]),
+        ]
+        return (Facts(tuple(rows)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that predicts by the graph."""
@@ -164,116 +151,63 @@ def export(
     if reason:
         raise VitkitError(f"{source} {reason}.")
     refuse_model(engine, model.config)
-    images = None
+    ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
-        images = read_calibration(model, calibration, calibration_images, check_images, listener)
-    calibrated = images if precision == "int8" else None
+        ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
+        if precision == "int8":
+            calibrated = f"{len(ranges.pixels):,} {ranges.source}"
     with beside(out) as place:
         folder = place / out.name
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
-            ranges = () if calibrated is None else calibrated.calibration
-            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, ranges)
-        agreement = nearness = None
+            images = list(ranges.pixels[:, None]) if ranges is not None else ()
+            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, images)
+        answers = None if compared is None else answering_of(model.card).answers
+        pixels, named = compared or _own_images(model, listener)
+        with listener.progress("comparing with float32", len(pixels)) as progress:
+            agreement = compare(model, runner, pixels, named, answers, progress)
         if precision != "int8":
-            compared, pixels = _images_to_compare(model, images, listener)
-            nearness = require_same(model, runner, engine, precision, pixels, compared)
-        if images is not None:
-            agreement = measure(model, runner, images.check, listener)
-            _refuse_change(agreement, precision, out, accept_change, listener)
-        calibration_source = None if calibrated is None else calibrated.source
-        write_description(folder, model, engine, precision, agreement, nearness, calibration_source)
+            refuse_other_logits(agreement, engine, precision)
+        if compared is not None and agreement.fraction_same < LOWEST_AGREEMENT:
+            difference = (
+                f"In {precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
+            )
+            if not accept_change:
+                raise VitkitError(
+                    f"{difference}. Nothing is left at {out}. Give more images like those it will see with "
+                    "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
+                )
+            listener.warn(f"{difference}, kept because of --accept-change.")
+        write_description(folder, model, engine, precision, agreement, calibrated)
         refuse_taken(out)
         folder.rename(out)
-    departure = describe_gelu(model.config, precision)
-    return Exported(
-        str(source), out, engine, precision, agreement, nearness, calibration_source, loaded.notes, departure
-    )
+    departures = tuple(describe_gelu(model.config, precision))
+    return Exported(str(source), out, engine, precision, agreement, calibrated, loaded.notes, departures)
 
 
-def _images_to_compare(
-    model: ImageModel, given: CalibrationImages | None, listener: Listener
-) -> tuple[str, NDArray[np.uint8]]:
-    """Choose images to compare logits with PyTorch's on: given, else the run's own, else made up.
+def _own_images(model: ImageModel, listener: Listener) -> Read:
+    """Read images to compare logits on: the model's own, of its test split if there is one, else made up.
 
-    The run's own are of its test split if there is one. Where they cannot be read any more, the listener
-    hears it.
-
-    Returns:
-        A phrase for the images, and their pixels `(N, C, H, W)`.
+    Where its own cannot be read any more, the listener hears it.
     """
-    if given is not None:
-        return given.check_source, np.concatenate(given.check[:COMPARED])
     record = card_of(model).data
     if record is not None and record.has_place:
         try:
             with listener.progress("listing images"):
-                named, images = _own_images(open_model_data(model))
-            rule = preprocessing_of(model)
-            if own := _read(images, COMPARED, rule, "reading images to compare on", listener):
-                return named, np.concatenate(own)
+                data = open_model_data(model)
+            split = next(split for split in SPLITS if split in data.splits)
+            source = f"{SPLITS[split]} images of {data.name}"
+            own = _read(model, data.splits[split], COMPARED, source, "reading images to compare on", listener)
+            if len(own.pixels):
+                return own
         except (VitkitError, OSError) as error:
             listener.note(f"The images that the model was trained with cannot be compared on: {error}")
-    return MADE_UP, example_images(model, COMPARED).numpy()
-
-
-def measure(
-    model: ImageModel, runner: Runner, images: Sequence[NDArray[np.uint8]], listener: Listener = SILENT
-) -> Agreement:
-    """Compare an engine with the model in float32, computed in the plain way.
-
-    Args:
-        model: the model of the engine's graph.
-        runner: the engine.
-        images: `(1, C, H, W)` each.
-        listener: hears the progress.
-
-    Raises:
-        VitkitError: logits are not finite.
-    """
-    outputs, expected = [], []
-    compute_as(model, PLAIN)
-    with (
-        evaluation_mode(model),
-        listener.progress("comparing with float32", len(images)) as progress,
-    ):
-        for start in range(0, len(images), CHECK_BATCH):
-            batch = np.concatenate(images[start : start + CHECK_BATCH])
-            outputs.append(runner(batch))
-            expected.append(model(torch.from_numpy(batch)).numpy())
-            progress(start + len(batch))
-    logits, plain = np.concatenate(outputs), np.concatenate(expected)
-    if not (np.isfinite(logits).all() and np.isfinite(plain).all()):
-        raise VitkitError(
-            "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
-            "are damaged. Nothing was written."
-        )
-    answers = answering_of(model.card).answers
-    return compare_logits(logits, plain, answers(logits), answers(plain))
-
-
-def _refuse_change(
-    agreement: Agreement, precision: EnginePrecision, out: Path, accept_change: bool, listener: Listener
-) -> None:
-    """Refuse a result that answers otherwise than float32 too often, unless the caller accepts it.
-
-    Raises:
-        VitkitError: it answers otherwise on more than 1 %, and `accept_change` is off.
-    """
-    if agreement.fraction_same >= LOWEST_AGREEMENT:
-        return
-    difference = f"In {precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
-    if not accept_change:
-        raise VitkitError(
-            f"{difference}. Nothing is left at {out}. Give more images like those it will see with "
-            "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
-        )
-    listener.warn(f"{difference}, kept because of --accept-change.")
+    return Read(example_images(model, COMPARED).numpy(), MADE_UP)
 
 
 def read_calibration(
     model: ImageModel, spec: str | None, count: int, check_count: int, listener: Listener
-) -> CalibrationImages:
+) -> tuple[Read, Read]:
     """Draw images for calibration and for checking, the same at every call, and read them.
 
     Data with a test or validation split is checked on that split; of other data some images are kept apart.
@@ -287,79 +221,53 @@ def read_calibration(
     Raises:
         VitkitError: there are no images, or too few that can be read.
     """
+    record = card_of(model).data
     with listener.progress("listing images"):
-        name, samples, apart, check_source = _list(model, spec)
-    rule = preprocessing_of(model)
-    if apart:
-        calibration = _read(samples, count, rule, "reading images to calibrate on", listener)
-        check = _read(apart, check_count, rule, "reading images to check with", listener)
-    else:
-        together = count + check_count
-        pixels = _read(samples, together, rule, "reading images to calibrate on and to check with", listener)
-        cut = len(pixels) * count // together
-        calibration, check = pixels[:cut], pixels[cut:]
-    if min(len(calibration), len(check)) < FEWEST_IMAGES:
-        raise VitkitError(
-            f"Expected at least {FEWEST_IMAGES} readable images to calibrate on and {FEWEST_IMAGES} others "
-            f"to check with, found {len(calibration)} and {len(check)} in {name}. Give more images with "
-            "--calibration."
-        )
-    source = f"{len(calibration):,} images of {without_places(name)}"
-    return CalibrationImages(tuple(calibration), tuple(check), source, check_source)
-
-
-def _own_images(data: ImageData) -> tuple[str, list[Unread]]:
-    split = next(split for split in ("test", "val", "train") if split in data.splits)
-    return f"{SPLITS[split]} images of {data.name}", _unread(data.splits[split])
-
-
-def _list(model: ImageModel, spec: str | None) -> tuple[str, list[Unread], list[Unread], str]:
-    """List the images to calibrate on, and the images of a test or validation split, if there is one.
-
-    Returns:
-        A phrase for the images to calibrate on, these images, the images to check on, and a phrase for them.
-    """
-    rule = preprocessing_of(model).decode
-    if spec is None:
-        record = card_of(model).data
-        if record is None or not record.has_place:
+        if spec is not None:
+            refuse_address(spec)
+            rule = preprocessing_of(model).decode
+            data = open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
+            source = f"images of {without_places(spec)}"
+        elif record is not None and record.has_place:
+            data = open_model_data(model)
+            source = f"training images of {data.name}"
+        else:
             raise VitkitError(
                 "The model does not say where the images are that it was trained on, and int8 is calibrated "
                 "on images: give a folder of some hundred like those it will see with --calibration."
             )
-        data = open_model_data(model)
-        name = f"the training images of {data.name}"
+    train, split = data.splits["train"], next(split for split in SPLITS if split in data.splits)
+    if split == "train":
+        what = "reading images to calibrate on and to check with"
+        both = _read(model, train, count + check_count, source, what, listener)
+        cut = len(both.pixels) * count // (count + check_count)
+        calibration, check = (Read(part, source) for part in np.split(both.pixels, [cut]))
     else:
-        refuse_address(spec)
-        files = image_files(expand_home(spec)) if expand_home(spec).is_dir() else []
-        if files:
-            source = f"images of {without_places(spec)}"
-            return spec, [partial(decode, path, rule) for path in sorted(files)], [], source
-        whole = Splits(val_fraction=0, test_fraction=0)
-        data, name = task_of(model.card).learning.open_data(spec, whole, rule), spec
-    check_source, apart = _own_images(data)
-    if not {"test", "val"} & data.splits.keys():
-        apart = []
-    return name, _unread(data.splits["train"]), apart, check_source
-
-
-def _unread(samples: Samples) -> list[Unread]:
-    return [partial(samples.decode, index) for index in range(len(samples))]
+        calibration = _read(model, train, count, source, "reading images to calibrate on", listener)
+        what, apart = "reading images to check with", f"{SPLITS[split]} images of {data.name}"
+        check = _read(model, data.splits[split], check_count, apart, what, listener)
+    if min(len(calibration.pixels), len(check.pixels)) < FEWEST_IMAGES:
+        raise VitkitError(
+            f"Expected at least {FEWEST_IMAGES} readable images to calibrate on and {FEWEST_IMAGES} others "
+            f"to check with, found {len(calibration.pixels)} and {len(check.pixels)} in "
+            f"the {source}. Give more images with --calibration."
+        )
+    return calibration, check
 
 
 def _read(
-    images: Sequence[Unread], count: int, rule: Preprocessing, what: str, listener: Listener
-) -> list[Pixels]:
+    model: ImageModel, samples: Samples, count: int, source: str, what: str, listener: Listener
+) -> Read:
     """Read up to `count` images in a fixed random order; unreadable ones are left out."""
-    decoded: list[Pixels] = []
-    with listener.progress(what, min(count, len(images))) as progress:
-        for index in np.random.default_rng(0).permutation(len(images)):
+    decoded, rule = list[NDArray[np.uint8]](), preprocessing_of(model)
+    with listener.progress(what, min(count, len(samples))) as progress:
+        for index in np.random.default_rng(0).permutation(len(samples)).tolist():
             if len(decoded) == count:
                 break
             try:
-                pixels = preprocess(images[index](), rule)
+                decoded.append(preprocess(samples.decode(index), rule).transpose(2, 0, 1))
             except DecodeError:
                 continue
-            decoded.append(np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]))
             progress(len(decoded))
-    return decoded
+    shape = (0, model.config.in_channels, *model.config.image_size)
+    return Read(np.stack(decoded) if decoded else np.zeros(shape, np.uint8), source)

@@ -1,4 +1,4 @@
-"""List the runs, series and studies below a folder, with their results and states.
+"""List the runs, series and studies below a folder, with their results and states, also on one page.
 
 Folders may have been given away, edited or damaged: every record is read by the function that checks it,
 links are not followed, and names of folders in records are never paths. A folder that cannot be read is
@@ -6,37 +6,43 @@ listed as damaged.
 """
 
 import fcntl
+import json
 import os
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
+from vitkit.config import PREFIXED, to_json
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Result
+from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, table_of
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
-from vitkit.runs.destination import require_runs
-from vitkit.runs.folder import SERIES, Place, kind_of
+from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
 from vitkit.runs.series_record import Series, read_score, read_series
 from vitkit.tasks import find_task
-from vitkit.text import pluralize, without_places
-from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, step_of
-from vitkit.training.ended import read_ended
+from vitkit.text import format_duration, pluralize, without_places
+from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
 
 DEPTH = 4
 """Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
 State = Literal["running", "interrupted", "ended", "diverged", "damaged"]
+PAGE = "runs.html"
+LINES = 20
+"""Runs whose validations are drawn into one picture: more cannot be told apart."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +71,14 @@ class RunSummary(Result):
     """Time spent on steps of training; None where no step was made."""
     changed: float = 0.0
     """Time of the last change of its records, in seconds since 1970."""
+    run: Run | None = field(default=None, repr=False)
+    """Its options, those of a series without the seeds; None for a study and a damaged folder."""
+    curve: Sequence[tuple[int, float]] = field(default=(), repr=False)
+    """The metric at the steps of a run's validations."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the options and the curve, which the files of the run hold."""
+        return {key: value for key, value in super().to_json().items() if key not in ("run", "curve")}
 
     def summary(self) -> str:
         """Say the result and the state."""
@@ -91,15 +105,68 @@ class RunSummary(Result):
         return f"{self.state}{between}{self.progress}"
 
 
+class RunList(Result, list[RunSummary]):
+    """Runs, series and studies, the last changed one at the end.
+
+    Args:
+        rows: their summaries.
+        folder: the folder that holds them.
+        page: the page of all of them, if one was written.
+    """
+
+    def __init__(self, rows: Iterable[RunSummary], folder: Path, page: Path | None = None) -> None:
+        super().__init__(rows)
+        self.folder, self.page = folder, page
+
+    def summary(self) -> str:
+        """Count the runs."""
+        return f"{pluralize(len(self), 'run, series or study', 'runs, series and studies')} in {self.folder}"
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table, the damaged folders with the reason, and the page that was written."""
+        columns: dict[str, Callable[[RunSummary], str]] = {
+            "folder": lambda row: row.folder,
+            "data": lambda row: row.data,
+            "model": lambda row: row.model,
+            "result": lambda row: row.result,
+            "training": lambda row: "" if row.minutes is None else format_duration(60 * row.minutes),
+            "state": lambda row: row.standing,
+        }
+        table = replace(table_of(self, columns), text=(0, 1, 2, 3, 5))
+        return [
+            table if self else f"There are no runs in {self.folder}.",
+            *(f"{row.folder} is damaged: {row.progress}" for row in self if row.state == "damaged"),
+            *([f"All of them on one page: {self.page}"] if self.page is not None else []),
+        ]
+
+    def following(self) -> Sequence[str]:
+        """Return the command that resumes the newest run if it was interrupted, or shows its report."""
+        if self.page is not None:
+            return (f"open {self.page} in a browser",)
+        for row in reversed(self):
+            if row.kind == "study" or row.state in ("running", "damaged", "diverged"):
+                continue
+            if row.state == "interrupted":
+                return (f"vitkit train --resume {shlex.quote(row.folder)}",)
+            return (f"open {row.folder}/report.html in a browser",)
+        return ("vitkit train --recipe digits",)
+
+    def to_json(self) -> Any:
+        """Return the summaries as plain data."""
+        return [row.to_json() for row in self]
+
+
 def list_runs(
-    folder: StrPath = "runs", *, quiet: bool = False, listener: Listener = AUTOMATIC
-) -> list[RunSummary]:
+    folder: StrPath = "runs", *, html: bool = False, quiet: bool = False, listener: Listener = AUTOMATIC
+) -> RunList:
     """List runs, series of runs and studies below a folder, the last changed one at the end.
 
     Runs of a series and series of a study are not listed by themselves.
 
     Args:
         folder: folder to look into, and into folders in it; left out, runs/ in the working folder.
+        html: write a page of all of them too, runs.html in the folder: their validations in one picture, and
+            a table of their results and of the options in which they differ.
         quiet: print nothing but warnings.
         listener: hears the progress; left out, a notebook shows it and a script is silent.
 
@@ -119,7 +186,82 @@ def list_runs(
                     row = replace(row, changed=max(row.changed, (place / name).lstat().st_mtime))
             rows.append(row)
             progress(len(rows))
-    return sorted(rows, key=lambda row: (row.changed, row.folder))
+    listed = RunList(sorted(rows, key=lambda row: (row.changed, row.folder)), top)
+    if html:
+        listed.page = top / PAGE
+        replace_file(listed.page, [_page(listed).encode()])
+    return listed
+
+
+def _page(runs: RunList) -> str:
+    """Make the page of runs: a picture for each metric, and a table of results and of options that differ."""
+    # They import matplotlib, for which no list waits.
+    from vitkit.analysis.drawing import shortened
+    from vitkit.analysis.study_figures import line_figure
+    from vitkit.report.template import Part, render_page
+
+    names = [os.path.relpath(row.folder, runs.folder) for row in runs]
+    drawn: dict[tuple[str, bool], dict[str, list[tuple[float, float, None]]]] = {}
+    for name, row in zip(names, runs, strict=True):
+        if row.curve:
+            lines = drawn.setdefault((row.metric, row.is_fraction), {})
+            lines[name] = [(step, value, None) for step, value in row.curve]
+    pictures: list[Block] = []
+    for (metric, is_fraction), lines in drawn.items():
+        label = shortened(f"{metric.replace('_', ' ')} of the validation images", 60)
+        shown = dict(list(lines.items())[-LINES:])
+        draw = partial(line_figure, {"": shown}, "step", label, is_fraction=is_fraction)
+        alt = f"The {label} of {len(shown)} runs over their steps."
+        pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
+        if len(shown) < len(lines):
+            last = f"The {LINES} of {len(lines):,} runs that were changed last are drawn."
+            pictures.append(Text(last, "caption"))
+    options = [_options(row.run) for row in runs]
+    differing = [
+        name
+        for name in dict.fromkeys(name for own in options for name in own)
+        if len({json.dumps(own.get(name)) for own in options if own}) > 1
+    ]
+    rows = tuple(
+        (
+            name,
+            row.result if row.score is None else Number(row.result, row.score),
+            "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
+            row.standing,
+            *(_cell(own.get(option)) for option in differing),
+            row.data,
+            row.model,
+        )
+        for name, row, own in zip(names, runs, options, strict=True)
+    )
+    table = Table(("run", "result", "minutes", "state", *differing, "data", "model"), rows, sortable=True)
+    reports = [
+        name for name in names if name.isprintable() and (runs.folder / name / "report.html").is_file()
+    ]
+    parts: list[Part] = [("Validations", pictures)] if pictures else []
+    parts.append(("Results, and the options that differ", [table]))
+    return render_page(
+        f"Runs in {runs.folder.resolve().name}", [f"{runs.summary()}."], parts, folders=reports
+    )
+
+
+def _options(run: Run | None) -> dict[str, Any]:
+    """Return the values of a run's options by their names in Python, but for its data and its model."""
+    options = {
+        f"{part}_{name}" if part in PREFIXED else name: value
+        for part, fields in ({} if run is None else without_places(to_json(run))).items()
+        for name, value in (fields if isinstance(fields, Mapping) else {part: fields}).items()
+    }
+    return {name: value for name, value in options.items() if name not in ("data", "model")}
+
+
+def _cell(value: Any) -> Cell:
+    """Write the value of an option."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Number(f"{value:,.8g}", value)
+    if isinstance(value, str) or value is None:
+        return value or ""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:
@@ -187,6 +329,8 @@ def _read_run(place: Place) -> RunSummary:
         pluralize(made, "step") if made else "",
         is_fraction=learning.curve.is_fraction,
         minutes=_minutes(folder),
+        run=run,
+        curve=_curve(logged, learning.monitor.metric),
     )
     if finished:
         scores = [read_score(folder, split, run) for split in ("test", "val")]
@@ -230,6 +374,12 @@ def _minutes(folder: Path) -> float | None:
     return float(sum([*ends, seconds[-1]]) / 60)
 
 
+def _curve(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
+    """Return the values of a metric at the validations of a log; steps below 1 are damage."""
+    validations = (line for line in lines if line["kind"] == "validation" and line["step"] > 0)
+    return [(line["step"], line[metric]) for line in validations if isinstance(line.get(metric), int | float)]
+
+
 def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
     """Summarise a series from its record, which was checked."""
     members = series.all_members
@@ -248,6 +398,8 @@ def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
         f"{done} of {pluralize(len(members), 'run')}",
         is_fraction=find_task(run.task).learning.curve.is_fraction,
         minutes=sum(spent) if spent else None,
+        run=run,
+        curve=_curve(read_metrics(first).lines, series.metric),
     )
     if series.ended and all(member.diverged for member in series.members):
         return replace(row, state="diverged")

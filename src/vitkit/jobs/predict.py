@@ -24,8 +24,8 @@ from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import NamedImage, find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
-from vitkit.engines.engine_model import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines.runners import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready, take_built
 from vitkit.jobs.options import (
@@ -106,17 +106,13 @@ def predict_images(
     """
     require_at_least(1, top=top, batch_size=batch_size)
     listener = hushed(listener, quiet)
-    return _predict(*_open(path, images, listener, model), top, batch_size, listener)
+    predictor, named = _open(path, images, listener, model)
 
+    def predicted() -> Generator[PredictedImage]:
+        with listener.progress("predicting", len(named)) as progress:
+            yield from _predict(predictor, named, top, batch_size, progress)
 
-def _predict(
-    predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, listener: Listener
-) -> Generator[PredictedImage]:
-    with listener.progress("predicting", len(images)) as progress:
-        for start in range(0, len(images), batch_size):
-            batch = images[start : start + batch_size]
-            yield from _predict_batch(predictor, batch, top)
-            progress(start + len(batch))
+    return predicted()
 
 
 def _open(
@@ -133,21 +129,31 @@ def _open(
         return predictor, list(find_images(names))
 
 
-def _predict_batch(
-    predictor: "Predictor", images: Sequence[NamedImage], top: int
+def _predict(
+    predictor: "Predictor",
+    images: Sequence[NamedImage],
+    top: int,
+    batch_size: int,
+    progress: Callable[[int], None],
 ) -> Iterator[PredictedImage]:
-    """Predict the readable images of a batch all at once."""
-    pixels: dict[int, NDArray[np.uint8]] = {}
-    reasons: dict[int, str] = {}
-    for i, image in enumerate(images):
-        try:
-            pixels[i] = decode(image.content(), predictor.preprocessing.decode)
-        except DecodeError as error:
-            reasons[i] = str(error)
-    guesses = dict(zip(pixels, predictor.many(list(pixels.values()), top), strict=True)) if pixels else {}
+    """Predict the readable images of each batch all at once."""
     classes = len(predictor.class_names)
-    for i, image in enumerate(images):
-        yield PredictedImage(image.path, predictor.answering, guesses.get(i, []), reasons.get(i), classes)
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        read: list[NDArray[np.uint8] | DecodeError] = []
+        for image in batch:
+            try:
+                read.append(decode(image.content(), predictor.preprocessing.decode))
+            except DecodeError as error:
+                read.append(error)
+        guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
+        for image, pixels in zip(batch, read, strict=True):
+            unread = isinstance(pixels, DecodeError)
+            reason = str(pixels) if unread else None
+            yield PredictedImage(
+                image.path, predictor.answering, [] if unread else next(guesses), reason, classes
+            )
+        progress(start + len(batch))
 
 
 def open_rows(
@@ -174,11 +180,7 @@ def open_rows(
     )
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-        predicted: list[PredictedImage] = []
-        for start in range(first, last, batch_size):
-            batch = images[start : min(start + batch_size, last)]
-            predicted += _predict_batch(predictor, batch, top)
-            progress(len(predicted))
+        predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
         rows = {
             "image": names[first:last],
             "classes": [[guess.name for guess in image.guesses] for image in predicted],
@@ -372,9 +374,7 @@ class Predictor(Result):
     def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
         """Return the classes of several images at once: a list, a tuple, or an array of four dimensions."""
         _check_arguments(images, top, "many")
-        if not len(images):
-            return []
-        return self._guess([self._ready(image, unit_range) for image in images], top)
+        return self._guess(self._read(images, unit_range), top) if len(images) else []
 
     def stream(
         self,
@@ -392,24 +392,19 @@ class Predictor(Result):
         _check_arguments(images, top, "stream")
         if batch_size < 1:
             raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
-        return self._stream(iter(images), top, batch_size, unit_range)
+        given = iter(images)
 
-    def _stream(
-        self, images: Iterator[ImageLike], top: int, batch_size: int, unit_range: bool
-    ) -> Iterator[list[Guess]]:
-        """Predict batch by batch, and decode the next batch meanwhile."""
+        def predicted() -> Iterator[list[Guess]]:
+            with ThreadPoolExecutor(1) as ahead:
+                waiting: Future[list[NDArray[np.uint8]]] | None = None
+                while batch := list(islice(given, batch_size)):
+                    decoded, waiting = waiting, ahead.submit(self._read, batch, unit_range)
+                    if decoded is not None:
+                        yield from self._guess(decoded.result(), top)
+                if waiting is not None:
+                    yield from self._guess(waiting.result(), top)
 
-        def read(batch: list[ImageLike]) -> list[NDArray[np.uint8]]:
-            return [self._ready(image, unit_range) for image in batch]
-
-        with ThreadPoolExecutor(1) as ahead:
-            waiting: Future[list[NDArray[np.uint8]]] | None = None
-            while batch := list(islice(images, batch_size)):
-                decoded, waiting = waiting, ahead.submit(read, batch)
-                if decoded is not None:
-                    yield from self._guess(decoded.result(), top)
-            if waiting is not None:
-                yield from self._guess(waiting.result(), top)
+        return predicted()
 
     def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
@@ -431,9 +426,9 @@ class Predictor(Result):
             )
         return self.answering.guesses(logits, self.card, top)
 
-    def _ready(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
-        """Preprocess an image: `(height, width, C)` at the model's size."""
-        return preprocess(self._pixels(image, unit_range), self.preprocessing)
+    def _read(self, images: Iterable[Any], unit_range: bool) -> list[NDArray[np.uint8]]:
+        """Preprocess images: `(height, width, C)` at the model's size."""
+        return [preprocess(self._pixels(image, unit_range), self.preprocessing) for image in images]
 
     def _pixels(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
         """Return the pixels `(height, width, C)` of an image that is given in any of the ways."""
@@ -506,7 +501,12 @@ def _from_array(
 ) -> NDArray[np.uint8]:
     """Return an array, or the numbers of a tensor, as `(height, width, C)` of uint8."""
     if image.size and (unit_range or image.dtype == np.uint8):
-        ordered = _channels_last(image, (channels, 1), channels_first)
+        # Where both ends could be channels, tensors have them first and arrays last.
+        ends = (0, 2) if channels_first else (2, 0)
+        ordered = image[:, :, None] if image.ndim == 2 else None
+        if image.ndim == 3:
+            axes = [end for count in (channels, 1) for end in ends if image.shape[end] == count]
+            ordered = np.moveaxis(image, axes[0], 2) if axes else None
         if ordered is not None:
             levels = from_units(ordered) if unit_range else ordered
             if levels.shape[2] == channels:
@@ -520,17 +520,3 @@ def _from_array(
         f"0..255, or with unit_range=True of floats in 0..1; found {image.shape} of {image.dtype}."
         + (" many() takes several images." if image.ndim == 4 else "")
     )
-
-
-def _channels_last(image: NDArray[Any], counts: Sequence[int], channels_first: bool) -> NDArray[Any] | None:
-    """Move the channels of an image last; None where neither end has one of the numbers of channels.
-
-    Where both ends could be channels, tensors have them first and arrays last.
-    """
-    if image.ndim != 3:
-        return image[:, :, None] if image.ndim == 2 else None
-    for count in counts:
-        for first in (channels_first, not channels_first):
-            if image.shape[0 if first else 2] == count:
-                return image.transpose(1, 2, 0) if first else image
-    return None

@@ -1,6 +1,5 @@
-"""Write the numbers of runs into other programs' logs too: a CSV file, TensorBoard, Weights & Biases.
+"""Write the numbers of runs into other programs' logs too: TensorBoard, Weights & Biases.
 
-RUN/log.csv        a line for each step at which something was measured; spreadsheets and pandas read it
 RUN/tensorboard/   event files: tensorboard --logdir RUN/tensorboard
 RUN/wandb/         the files of Weights & Biases; without a network: wandb sync RUN/wandb/offline-*
 RUN/wandb.json     the name of the run there, and the last step whose numbers were sent
@@ -21,19 +20,18 @@ from typing import Any, Literal, get_args
 
 from vitkit.config import read
 from vitkit.config import write as write_record
-from vitkit.durable import open_to_append, replace_file
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener, Measured, RelayingListener
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_metrics
-from vitkit.text import csv_line, first_line, without_places
+from vitkit.text import first_line, without_places
 
-Tracker = Literal["csv", "tensorboard", "wandb"]
-"""The logs of other programs that a run can write its numbers into. The last two are also the names of the
-packages that they need, and of the extras that install these."""
-CSV, EVENTS, WANDB = "log.csv", "tensorboard", "wandb.json"
+Tracker = Literal["tensorboard", "wandb"]
+"""The logs of other programs that a run can write its numbers into: the names of the packages that they need,
+and of the extras that install these."""
+EVENTS, WANDB = "tensorboard", "wandb.json"
 INIT_SECONDS = 30
 """Seconds to wait for Weights & Biases to answer before the run goes on without a network."""
 
@@ -46,11 +44,10 @@ Write = Callable[[int, Metrics], None]
 def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
     """Make a listener that writes the numbers of runs into the logs of other programs too.
 
-    >>> vitkit.train(run, "runs/ants", listener=vitkit.log_to("tensorboard", "csv"))
+    >>> vitkit.train(run, "runs/ants", listener=vitkit.log_to("tensorboard", "wandb"))
 
     Args:
-        trackers: "csv" (`log.csv` in the run folder), "tensorboard" or "wandb", whose packages are extras of
-            vitkit.
+        trackers: "tensorboard" or "wandb", whose packages are extras of vitkit.
         listener: hears everything as before; left out, a notebook shows it and a script is silent.
 
     Raises:
@@ -58,14 +55,17 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
     """
     for name in trackers:
         if name not in get_args(Tracker):
-            raise VitkitError(f"No tracker is named {name!r}: choose among csv, tensorboard and wandb.")
-        if name != "csv" and importlib.util.find_spec(name) is None:
+            raise VitkitError(
+                f"No tracker is named {name!r}: choose tensorboard or wandb. pandas reads the run's own log "
+                "by pandas.read_json('RUN/metrics.jsonl', lines=True)."
+            )
+        if importlib.util.find_spec(name) is None:
             raise VitkitError(
                 f"To log to {name}, its package is needed, which is not installed: pip install "
                 f"'vitkit[{name}]'."
             )
     if isinstance(listener, TrackingListener):  # a log that two write has every line twice
-        return TrackingListener(tuple(dict.fromkeys((*listener.trackers, *trackers))), listener.listener)
+        return TrackingListener((*listener.trackers, *trackers), listener.listener)
     return TrackingListener(trackers, listener)
 
 
@@ -73,8 +73,8 @@ class TrackingListener(RelayingListener):
     """A listener that relays everything to another one, and the numbers of runs to trackers.
 
     Args:
-        trackers: their names; a `log.csv` or event files of TensorBoard that are in a run folder already are
-            continued without being named.
+        trackers: their names; event files of TensorBoard that are in a run folder already are continued
+            without being named.
         listener: the other listener.
     """
 
@@ -92,22 +92,16 @@ class TrackingListener(RelayingListener):
                 usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
                 if line["step"] <= step and "epoch" in line and usable:
                     before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
-            writers = {
-                "csv": write_csv(folder / CSV, before),
-                "tensorboard": write_events(folder / EVENTS, before),
-                "wandb": send_to_wandb(folder, before, self.listener),
-            }
+            logs = []
             # Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
-            names = list(dict.fromkeys(self.trackers))
-            if (folder / CSV).exists() and "csv" not in names:
-                names.append("csv")
-            if (folder / EVENTS).is_dir() and "tensorboard" not in names:
+            if "wandb" in self.trackers:
+                logs.append(stack.enter_context(send_to_wandb(folder, before, self.listener)))
+            if "tensorboard" in self.trackers or (folder / EVENTS).is_dir():
                 if importlib.util.find_spec("tensorboard") is not None:
-                    names.append("tensorboard")
+                    logs.append(stack.enter_context(write_events(folder / EVENTS, before)))
                 else:
                     warning = "The log of TensorBoard is not continued: its package is not installed."
                     self.listener.warn(warning)
-            logs = [stack.enter_context(writers[name]) for name in names]
 
             last: tuple[int, set[str]] = (step, set())
 
@@ -134,41 +128,6 @@ def _numbers(line: Mapping[str, Any]) -> Metrics:
         if name not in ("step", "epoch") and isinstance(value, int | float)
     }
     return {"epoch": float(line["epoch"]), **numbers}
-
-
-@contextmanager
-def write_csv(path: Path, before: Mapping[int, Metrics]) -> Iterator[Write]:
-    """Write a table with a row for each step, and a column for each number.
-
-    It is written anew from the numbers of earlier steps, so that it holds each step once. A number that
-    appears for the first time, with the first validation say, adds its column to all rows.
-
-    Args:
-        path: the file.
-        before: the numbers of earlier steps.
-    """
-    rows, columns = dict(before), list[str]()
-
-    def line(step: int) -> str:
-        numbers = rows[step]
-        return csv_line([str(step), *(repr(numbers[name]) if name in numbers else "" for name in columns)])
-
-    def renew() -> None:
-        columns[:] = dict.fromkeys(name for numbers in rows.values() for name in numbers)
-        table = "".join(f"{row}\n" for row in (csv_line(["step", *columns]), *map(line, rows)))
-        replace_file(path, [table.encode()])
-
-    def write(step: int, numbers: Metrics) -> None:
-        is_new = step not in rows
-        rows[step] = {**rows.get(step, {}), **numbers}
-        if is_new and numbers.keys() <= set(columns):
-            with open_to_append(path) as file:
-                file.write(f"{line(step)}\n")
-        else:
-            renew()
-
-    renew()
-    yield write
 
 
 @contextmanager

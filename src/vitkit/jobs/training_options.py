@@ -13,7 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.trackers import Tracker, log_to
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import require_folder
 from vitkit.runs.run_options import RunOptions
 from vitkit.runs.series_options import SeriesOptions
 
@@ -36,8 +36,8 @@ class Job(SeriesOptions):
     from_scratch: bool = False
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
     log: Sequence[Tracker] = ()
-    """write the numbers of the run into these logs too, with commas between them: csv (log.csv in the run
-    folder), tensorboard and wandb, which are extras of the same names."""
+    """write the numbers of the run into these logs too, with commas between them: tensorboard and wandb,
+    which are extras of the same names."""
     quiet: bool = False
     """print nothing but warnings."""
     dry_run: bool = False

@@ -15,25 +15,26 @@ from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
-from vitkit.engines.engine_model import EngineModel
+from vitkit.engines.runners import EngineModel
+from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
-from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
+from vitkit.runs.start import keep_damaged, model_is_whole
 from vitkit.runs.trained_model import write_evaluation, write_examples
-from vitkit.tasks import Answering, answering_of, find_task, learned_by
-from vitkit.tasks.learning import ShowsExamples
+from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.training.checkpoint import (
     FOLDER,
     find_damage,
     load_objective,
     load_weights,
+    read_ended,
     read_progress,
+    remove_checkpoints,
     step_name,
 )
-from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -48,15 +49,10 @@ EVALUATED = ("val", "test")
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
-    if checkpoint is None:
-        finished = read_ended(parts.folder) is not None
-    else:
-        finished = read_progress(checkpoint).finished
-    if not finished:
-        return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
-    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
+    return finished and all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
 
 def tidy(folder: Path, listener: Listener) -> None:
@@ -135,15 +131,16 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
         device: of the model and the objective.
         listener: hears the path of the picture.
     """
-    learning, splits = find_task(parts.run.task).learning, parts.data.splits
-    if not isinstance(learning, ShowsExamples):
+    task, splits = find_task(parts.run.task), parts.data.splits
+    if task.answering is not None:
         return
     samples = splits.get("val", splits["train"])
     spread = np.unique(np.linspace(0, len(samples) - 1, EXAMPLES).astype(np.int64))
     (batch,) = evaluation_batches(samples, preprocessing_of(parts.model), EXAMPLES, indices=spread)
     if batch.mask.any():
-        picture = learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
-        listener.show([("examples", [str(write_examples(parts.folder, picture))])])
+        picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
+        if picture is not None:
+            listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 
 
 def _evaluated(parts: Parts) -> list[str]:
@@ -159,8 +156,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        decoded = None if data.listed is None else data.listed.decoded
-        return repeats_of_training(data.splits, splits, data.same, decoded)
+        return repeats_of_training(data.splits, splits, data.same, data.shared.digests)
 
 
 def with_repeats(
@@ -225,9 +221,10 @@ def evaluate_split(
         world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
-        predictions: Any = answering.predictor(learned_by(model.card))(
+        predictions = run_model.predict(
             model,
             batches,
+            loss=model.card.loss,
             device=device,
             precision=precision,
             progress=added_up(progress),

@@ -8,9 +8,10 @@ another by `vitkit.train`, each in a run folder within the folder of the series.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
@@ -19,19 +20,18 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
+from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.report import write_series_report
+from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
-from vitkit.listener import SILENT, Listener, hushed
-from vitkit.notebook import AUTOMATIC
-from vitkit.runs.checkpoints import model_is_whole
+from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Owner, claim, foresee, kind_of, numbered_folders
+from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import (
+    NOTHING,
     Opened,
     choose_length,
     describe_start,
@@ -51,6 +51,7 @@ from vitkit.runs.series_record import (
     read_series,
     read_series_record,
 )
+from vitkit.runs.start import model_is_whole
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 
@@ -65,12 +66,10 @@ def train_series(
     options: SeriesOptions | None = None,
     *,
     resume: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
     command: str = "",
     opened: Opened | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
+    given: Mapping[str, Any] = NOTHING,
+    **machine: Unpack[MachineOptions],
 ) -> Path:
     """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
 
@@ -86,7 +85,8 @@ def train_series(
         options: sweep, number of runs or folds; left out, a sweep.
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
-        device, threads, command, opened, quiet, listener: as for `vitkit.train`.
+        command, opened, machine: as for `vitkit.train`: `device`, `threads`, `quiet` and `listener`.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -96,19 +96,26 @@ def train_series(
         VitkitError: as `vitkit.train`; or the folder holds something else.
         InterruptedTraining: a signal stopped it, as in `vitkit.train`.
     """
-    listener = hushed(listener, quiet)
-    given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
+    trained_by = StudyOptions(command=command, **machine)
+    listener, device = trained_by.listener, trained_by.device
+    own = None if out is None else Path(out)
+    if own is not None:
+        require_folder(own)
     require_data(run)
     options = _complete_options(run, options)
-    begun = None if given is None else recorded_run(given)
+    begun = None if own is None else recorded_run(own)
     if begun is None:
         with listener.progress("listing images"):
             opened = look_at(run, opened)
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(
-            run, given, opened or look_at(run), device=device, ending=options.ending, listener=listener
+            run,
+            own,
+            opened or look_at(run),
+            device=device,
+            ending=options.ending,
+            given=given,
+            listener=listener,
         )
     run = with_absolute_paths(run)
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
@@ -125,37 +132,32 @@ def train_series(
         return numbered_folders(run, list_images(run, opened).name, options.ending)
 
     owner, planned = Owner("series of runs", RECORD, changes, resume), None
-    _, has_begun = foresee(owner, given, numbered)
+    _, has_begun = next(folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
-            planned = _plan(run, options, command, opened, device, threads, listener)
-    with claim(owner, given, numbered) as folder:
+            planned = _plan(run, options, opened, trained_by)
+    with claim(owner, own, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
-            planned = planned or _plan(run, options, command, opened, device, threads, listener)
+            planned = planned or _plan(run, options, opened, trained_by)
             write(folder / RECORD, planned)
         series = read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
-            series = _train_members(folder, run, series, resume, device, threads, listener)
+            series = _train_members(folder, run, series, resume, trained_by)
         except InterruptedTraining as stop:
-            again = command_to_continue(folder, threads, device)
+            again = command_to_continue(folder, trained_by.threads, device)
             raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
         _finish(folder, series, listener)
     return folder
 
 
 def check_series(
-    run: Run,
-    options: SeriesOptions,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    opened: Opened | None = None,
+    run: Run, options: SeriesOptions, machine: StudyOptions, opened: Opened | None = None
 ) -> Opened:
-    """Refuse a new series as `train_series` would before it makes a folder.
+    """Refuse a new series as `train_series` would before it makes a folder; nobody hears of it.
 
     Returns:
         Its images and its start, for a series that has the same.
@@ -165,7 +167,7 @@ def check_series(
     """
     require_data(run)
     run, opened = with_absolute_paths(run), look_at(run, opened)
-    _plan(run, _complete_options(run, options), "", opened, device, threads, SILENT)
+    _plan(run, _complete_options(run, options), opened, replace(machine, listener=SILENT))
     return opened
 
 
@@ -182,20 +184,13 @@ def recorded_run(folder: Path) -> Run | None:
     return read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
 
-def _plan(
-    run: Run,
-    options: SeriesOptions,
-    command: str,
-    opened: Opened | None,
-    device: str,
-    threads: int | None,
-    listener: Listener,
-) -> SeriesRecord:
+def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: StudyOptions) -> SeriesRecord:
     """Plan the runs of a series that begins.
 
     Raises:
         VitkitError: the images or the options do not allow them, or its first run would be refused.
     """
+    listener = machine.listener
     if options.cross_validate is not None:
         if find_task(run.task).answering is None:
             raise VitkitError(f"{run.task} gives no answers to count over folds: leave --cross-validate out.")
@@ -210,7 +205,7 @@ def _plan(
                 f"{run.start.start} was trained on these images, the test images of the folds among them: "
                 "the figures are too good."
             )
-    series = plan_series(SeriesRecord(__version__, command, run, options, validates=False))
+    series = plan_series(SeriesRecord(__version__, "", run, options, validates=False))
     data = list_images(_member_run(run, series, series.members[-1]), opened)
     if len(options.sweep_rates) == 1:
         rate = options.sweep_rates[0]
@@ -228,9 +223,11 @@ def _plan(
         )
     if series.rates and not {"val", "test"} & set(data.splits):
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
-    series = replace(series, validates="val" in data.splits)
-    check_run(_member_run(run, series, series.all_members[0]), device=device, threads=threads, opened=opened)
-    return SeriesRecord(__version__, command, run, options, series.validates)
+    record = SeriesRecord(__version__, machine.command, run, options, "val" in data.splits)
+    series = plan_series(record)
+    first = _member_run(run, series, series.all_members[0])
+    check_run(first, device=machine.device, threads=machine.threads, opened=opened)
+    return record
 
 
 def _refuse_sweep(
@@ -328,15 +325,7 @@ def _member_run(run: Run, series: Series, member: Member) -> Run:
     return replace(run, splits=splits, optimizer=optimizer, training=training)
 
 
-def _train_members(
-    folder: Path,
-    run: Run,
-    series: Series,
-    resume: bool,
-    device: str,
-    threads: int | None,
-    listener: Listener,
-) -> Series:
+def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine: StudyOptions) -> Series:
     """Train the members that have not ended, one after another, and record the result of each.
 
     Raises:
@@ -344,7 +333,7 @@ def _train_members(
         VitkitError: the images have changed, or as `vitkit.train`.
         InterruptedTraining: a signal stopped it.
     """
-    total = len(series.all_members)
+    total, listener = len(series.all_members), machine.listener
     for number in range(total):
         # The sweep has ended: the members after it get the best rate.
         if number == len(series.rates) > 0 and not any(member.ended for member in series.members):
@@ -368,8 +357,8 @@ def _train_members(
                 member_run,
                 folder / member.folder,
                 resume=resume,
-                device=device,
-                threads=threads,
+                device=machine.device,
+                threads=machine.threads,
                 command=f"{series.command or 'vitkit.train_series(...)'} (its member {member.folder})",
                 opened=opened,
                 listener=listener,

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.config import difference, from_json, read, to_json, write
-from vitkit.data.config import Splits
 from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
@@ -41,8 +40,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner, foresee
+from vitkit.runs.folder import Owner, folders_for, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -53,7 +51,6 @@ from vitkit.runs.start import absolute_start
 from vitkit.tasks import find_task
 from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
-from vitkit.training.config import OptimizerConfig
 from vitkit.world import ALONE
 
 if TYPE_CHECKING:  # only a page draws
@@ -63,6 +60,11 @@ RECORD = "study.json"
 FINISHING = 4.0
 """Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
 on two cores."""
+FREE = (
+    r"splits\.|architecture\.dropout:|optimizer\.(?!optimizer:)|"
+    r"training\.(epochs|steps|select|evaluate_every|checkpoint_every|seed):"
+)
+"""The options that cost no time, as a pattern of lines of `vitkit.config.difference`."""
 T = TypeVar("T")
 
 
@@ -146,10 +148,12 @@ class Study:
 
     def has_begun(self, out: Path | None, numbered: Callable[[], Iterator[Path]]) -> bool:
         """Whether the folder that `claim` would take, with the same arguments, holds this study."""
-        return foresee(self.owner, out, numbered)[1]
+        return next(folders_for(self.owner, out, numbered))[1]
 
     @contextmanager
-    def claim(self, out: Path | None, numbered: Callable[[], Iterator[Path]] | None = None) -> Iterator[Path]:
+    def claim(
+        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
+    ) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Args:
@@ -313,37 +317,20 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
-        plain = _plain(run)
-        pace = next((pace for other, pace in timed if other == plain), None)
+        pace = next((pace for other, pace in timed if _is_as_fast(run, other)), None)
         if pace is None:
             plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
             with options.listener.progress(f"measuring the speed of {name}"):
                 pace = plan.measure(options.listener)
-            timed.append((plain, pace))
+            timed.append((run, pace))
         paces[name] = pace
     return paces
 
 
-def _plain(run: Run) -> Run:
-    """Give every option that costs no time a value that all runs share."""
-    run = replace(
-        run,
-        splits=Splits(),
-        architecture=replace(run.architecture, dropout=None),
-        optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
-        training=replace(
-            run.training,
-            epochs=1.0,
-            steps=1,
-            select="last",
-            evaluate_every=None,
-            checkpoint_every=None,
-            seed=0,
-        ),
-    )
-    if run.task == "classification":  # label smoothing costs nothing
-        run = replace(run, objective=type(run.objective)())
-    return run
+def _is_as_fast(run: Run, other: Run) -> bool:
+    """Whether two runs differ only in options that cost no time."""
+    free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
+    return all(re.match(free, line) for line in difference(to_json(run), to_json(other)))
 
 
 def begins_within(run: Run, folder: Path) -> bool:
@@ -365,9 +352,7 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None
     with options.listener.progress("checking the arms", len(arms)) as progress:
         for number, arm in enumerate(arms, start=1):
             try:
-                opened = check_series(
-                    arm.run, arm.series, device=options.device, threads=options.threads, opened=opened
-                )
+                opened = check_series(arm.run, arm.series, options, opened)
             except VitkitError as error:
                 error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
                 raise
