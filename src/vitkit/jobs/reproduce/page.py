@@ -30,7 +30,7 @@ from vitkit.text import join_names, pluralize
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.items import Item
 
-Outcome = Literal["holds", "does not hold", "cannot be sample"]
+Outcome = Literal["holds", "does not hold", "cannot be told"]
 ALIKE = 0.01
 """Two arms are alike where the whole interval of their difference is within one point. The positions of
 Table 8 that the paper calls alike are at most 0.33 points apart, too little to measure on a few hundred
@@ -93,21 +93,21 @@ def _outcome(finding: Finding) -> Outcome | None:
         return None
     # A single seed, or pre-training, is about these weights alone, on however many images they are tested.
     if difference is None or difference.seed_variance is None or finding.claim.one_pretraining:
-        return "cannot be sample"
+        return "cannot be told"
     low, high = difference.interval
     if finding.claim.kind == "alike":
         if low >= -ALIKE and high <= ALIKE:
             return "holds"
-        return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be sample"
+        return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be told"
     if finding.adjusted_p is None or finding.adjusted_p >= SURE:
-        return "cannot be sample"
+        return "cannot be told"
     return "holds" if difference.mean > 0 else "does not hold"
 
 
 def summarise(findings: Sequence[Finding]) -> str:
     """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
     outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
-    plurals = {"holds": "hold", "does not hold": "do not hold", "cannot be sample": "cannot be sample"}
+    plurals = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
     counted = [
         pluralize(outcomes.count(outcome), outcome, plurals[outcome])
         for outcome in get_args(Outcome)
@@ -192,12 +192,12 @@ def say(finding: Finding, tested: TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
-        return f"{claim.statement}: cannot be sample, because training diverged in every run of an arm."
+        return f"{claim.statement}: cannot be told, because training diverged in every run of an arm."
     low, high = (points(tested, value, signed=True) for value in difference.interval)
     size = f"{points(tested, difference.mean, signed=True)} points (95 % interval {low} to {high})"
     if difference.seed_variance is None or claim.one_pretraining:
         sample = "pre-training of each kind" if claim.one_pretraining else "seed"
-        return f"{claim.statement}: this cannot be sample from one {sample}, {size} for these weights."
+        return f"{claim.statement}: this cannot be told from one {sample}, {size} for these weights."
     least = (
         f"a difference of {points(tested, difference.detectable)} points or more would have been found in 8 "
         "of 10 studies of this size"
@@ -209,9 +209,9 @@ def say(finding: Finding, tested: TestImages) -> str:
             if sure
             else f"{claim.statement}: no difference found, {size}; {least}."
         )
-    if finding.outcome == "cannot be sample":
+    if finding.outcome == "cannot be told":
         margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
-        return f"{claim.statement}: this cannot be sample at this size, {size}; {least}{margin}."
+        return f"{claim.statement}: this cannot be told at this size, {size}; {least}{margin}."
     return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
