@@ -26,7 +26,7 @@ from vitkit.jobs.study.scale import (
     Measured,
     Scale,
     base_run,
-    judge,
+    conclude,
     propose_recipe,
     scale,
 )
@@ -336,8 +336,8 @@ def test_five_of_six_points_are_enough() -> None:
     points = [
         Measured(f"{x:g} steps", f"steps-{x:g}", x, Point(x, (x**-0.5,), 0.01), 0) for x in (1, 2, 4, 8, 16)
     ]
-    lost = Measured("3 steps", "steps-3", 3.0, None, 1)
-    assert len(job._fit([*points, lost], Path("runs/x")).points) == 5
+    lost, last = Measured("3 steps", "steps-3", 3.0, None, 1), Measured("48 steps", "steps-48", 48.0, None, 0)
+    assert len(conclude(Path("runs/x"), SMALL, Design(), [*points, lost, last]).fit.points) == 5
 
 
 def result(errors: list[float], held_out: float, noise: float | None = 0.005) -> Scale:
@@ -347,11 +347,8 @@ def result(errors: list[float], held_out: float, noise: float | None = 0.005) ->
         Measured(f"{x:,.0f} training images", f"data-{n}", x, Point(x, (error,), noise), 0)
         for n, (x, error) in enumerate(zip(places, [*errors, held_out], strict=True), 1)
     )
-    fit, metric = job._fit(measured, Path("runs/x")), "loss" if noise is None else "accuracy"
-    options: dict[str, Any] = {"data": "digits", "model": "ViT", "along": "data", "hold": "steps", "steps": 8}
-    options |= {"metric": metric, "is_fraction": noise is not None, "fit": fit, "held_out": last}
-    law = Scale(Path("x"), prediction=fit.predict(places[-1]), measured=tuple(measured), **options)
-    return judge(law, last)
+    law = conclude(Path("x"), SMALL, Design(points=5), [*measured, last])
+    return law if noise is not None else replace(law, is_fraction=False, metric="loss")
 
 
 LAW = [0.5, 0.35, 0.25, 0.18, 0.13]

@@ -107,20 +107,22 @@ class StudyResult(Result):
 
     folder: Path
     """Holds its runs, its numbers and its page."""
+    best: str = field(default="", kw_only=True)
+    """The folder within it that predicts best; "" where none does."""
 
     def heading(self) -> str:
         """Name the study by its folder."""
         return self.folder.resolve().name
 
-    def model_folder(self) -> str:
-        """Return the folder within it that predicts best; "" where none does."""
-        return ""
-
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
-        page, name = self.folder / "report.html", self.model_folder()
-        predict = f"vitkit predict {shlex.quote(str(self.folder / name))} IMAGE_OR_FOLDER"
-        return [f"open {shlex.quote(str(page))} in a browser", *([predict] if name else [])]
+        page, model = self.folder / "report.html", shlex.quote(str(self.folder / self.best))
+        predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
+        return [f"open {shlex.quote(str(page))} in a browser", *predict]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data, with the sentences about them."""
+        return {**super().to_json(), "conclusions": list(self.headline())}
 
 
 def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
