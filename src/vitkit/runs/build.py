@@ -26,7 +26,6 @@ from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     IMAGES,
     available_memory,
@@ -38,8 +37,8 @@ from vitkit.runs.machine import (
     require_same_gradients,
     usable_processors,
 )
-from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.trained_model import run_card
+from vitkit.runs.records import StartRecord
+from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import FOLDER, newest_first
@@ -63,8 +62,6 @@ class Parts:
     model: ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
-    start: StartRecord | None = None
-    """The start that the run begins from; None for new weights."""
 
 
 def build_parts(
@@ -81,20 +78,21 @@ def build_parts(
     The model of a run that begins from a start has no weights yet: `jobs.train_run` loads them.
 
     Args:
-        run, data, folder, start: the fields of `Parts`.
+        run, data, folder: the fields of `Parts`.
         listener: hears the progress.
+        compute: the way in which the model computes.
         config: of the model.
+        start: the record of its start; None for new weights.
 
     Raises:
         VitkitError: the images have changed, or the record of them is damaged.
     """
-    start = None if start is None else read_start_record(folder) or start
     record = require_same_images(folder, data, data.fingerprint(), run.loading.check_images, listener)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
     drawn = start is None or bool(newest_first(folder / FOLDER))
     model = build_new(run, config, compute, listener, drawn)
     model.card = run_card(run, record, config, start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
 
 def build_new(

@@ -34,8 +34,8 @@ from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.build import Parts, build_trainer, read_images
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import require_threads, usable_processors
+from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import STOP_SIGNALS
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
