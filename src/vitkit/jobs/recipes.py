@@ -510,10 +510,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         ("factor of the head's rate", own.head_rate, 1.0),
     ]
     if own.freeze == "nothing":
-        pairs += [
-            ("layer decay", own.layer_decay, 1.0),
-            ("frozen layers", own.freeze_layers, 0),
-        ]
+        pairs += [("layer decay", own.layer_decay, 1.0), ("frozen layers", own.freeze_layers, 0)]
     changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
     steps = run.training.total_steps(num_images)
     usual = {there.training.steps, *(row.steps for row in TABLE_4.values() if papers is None)}

@@ -3,7 +3,7 @@
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import measure_cost
-from vitkit.runs.build import Parts, build_new, build_parts
+from vitkit.runs.build import Parts, begin_steps, build_new, build_parts
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -47,23 +50,41 @@ from vitkit.runs.plan import (
     plan_run,
     reading_rows,
 )
-from vitkit.runs.processes import (
-    Invitation,
-    await_message,
-    begin_steps,
-    divide_threads,
-    join_processes,
-    lost_processes_explained,
-)
+from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.runs.steps import RunPosition, fit
+from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import FOLDER
+from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The run for the processes that follow process 0."""
+
+    folder: Path
+    run: Run
+    """Its configuration: as recorded in the folder, but for options of memory and loading."""
+    fingerprint: str
+    """The fingerprint of its images, which must be the same everywhere."""
+    config: ModelConfig
+    card: Card
+    """The card of its model; evaluators read the images of the run from it."""
+    rejects: RejectedFiles
+    compute: Compute
+    sharding: Sharding
+    """The division of its state among the processes."""
+    checkpoint: str | None
+    """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
+    device: str
+    threads: int
+    """CPU threads of each process."""
 
 
 def train_run(
@@ -113,14 +134,13 @@ def train_run(
         _preview(plan, folder, has_begun, listener)
         return folder
     with claim(owner, own, numbered) as folder, deterministic(plan.device):
-        if (folder / "config.json").exists():
-            recorded = read_config(folder)
-            compute = parse_compute(recorded, folder)
-        else:
+        if not (folder / "config.json").exists():
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
-            compute = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            recorded = write_config(folder, plan.run, command, compute)
+            chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            write_config(folder, plan.run, command, chosen)
+        recorded = read_config(folder)
+        compute = parse_compute(recorded, folder)
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
             plan = replace(plan, record=read_start_record(folder) or plan.record)
         position = RunPosition(command_to_continue(folder, threads, device, world))

@@ -20,7 +20,7 @@ from vitkit.data.stream.memory_samples import (
 )
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
-from vitkit.listener import Listener
+from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
@@ -37,6 +37,7 @@ from vitkit.runs.machine import (
     require_same_gradients,
     usable_processors,
 )
+from vitkit.runs.processes import limit_waiting
 from vitkit.runs.records import StartRecord
 from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
 from vitkit.tasks import find_task
@@ -301,3 +302,42 @@ def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -
     return Validation(
         run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision, world
     )
+
+
+def begin_steps(
+    parts: Parts,
+    checkpoint: Path | None,
+    device: torch.device,
+    world: World,
+    listener: Listener = SILENT,
+    sharding: Sharding = "replicas",
+) -> tuple[Trainer, list[str], Parts]:
+    """Read the images of a run and build what trains it, in all processes alike.
+
+    Args:
+        parts: the parts of the run; the model of process 0 has the weights that the run begins with.
+        checkpoint: from which it continues; None: all begin with the weights of process 0.
+        device: the device of this process.
+        world: the processes.
+        listener: hears the progress.
+        sharding: the division of the state among the processes.
+
+    Returns:
+        The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
+        their images.
+    """
+    limit_waiting()
+    listed, parts = parts.data.listed, read_images(parts, listener, world)
+    if listed is not None:
+        listed.cache.pixels.clear()  # those of splits that do not fit, or are not read
+    if checkpoint is None:  # before the weights are divided
+        world.share(list(parts.model.state_dict().values()))
+    trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []
+    if checkpoint is not None:
+        with listener.progress("reading the checkpoint"):
+            differences = trainer.resume(checkpoint)
+    else:
+        modules = (trainer.state.objective, trainer.state.averaged_objective)
+        world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
+    limit_waiting(parts.run.loading.step_timeout)
+    return trainer, differences, parts

@@ -195,8 +195,7 @@ def plan_run(
             "--splits.val-fraction, or leave patience out."
         )
     learning = find_task(run.task).learning
-    unfit = learning.explain_unfit(config, run.objective)
-    if unfit:
+    if unfit := learning.explain_unfit(config, run.objective):
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task
     if run.fewshot.data:  # opened now, so that an error comes before anything is made
@@ -340,8 +339,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         measured[which] = _measure_pixels(run, data, listener)
     mean, std = measured[which]
     return replace(
-        run,
-        start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std),
+        run, start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std)
     )
 
 

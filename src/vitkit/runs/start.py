@@ -196,8 +196,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
                 f"nothing with {value}. Leave --{key.replace('_', '-')} out."
             )
     config = replace(config, **changes)
-    unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
-    if unfit:
+    if unfit := find_task(run.task).learning.explain_unfit(config, run.objective):
         raise VitkitError(f"{start.name} {unfit}.")
     rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}

@@ -34,11 +34,7 @@ class RunPosition:
 
 
 def fit(
-    trainer: Trainer,
-    rejects: RejectedFiles,
-    position: RunPosition,
-    stop: StopSignals,
-    listener: Listener,
+    trainer: Trainer, rejects: RejectedFiles, position: RunPosition, stop: StopSignals, listener: Listener
 ) -> None:
     """Train to the end.
 
