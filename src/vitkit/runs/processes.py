@@ -1,7 +1,7 @@
 """Train a run in the processes that torchrun started.
 
-Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow: it
-tells them the run, and they take part in the steps.
+Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow:
+it tells them the run, and they take part in the steps.
 """
 
 import atexit
