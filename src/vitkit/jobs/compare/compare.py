@@ -148,7 +148,7 @@ def compare(
     data: str | None = None,
     *,
     split: str | None = None,
-    out: str | None = None,
+    out: StrPath | None = None,
     speed_seconds: float = 5.0,
     batch_size: int = 128,
     workers: int = 0,
