@@ -146,22 +146,3 @@ def render_page(
     sortable = any(isinstance(block, Table) and block.sortable for _, blocks in parts for block in blocks)
     script = page_script() if sortable else {"script": "", "script_digest": ""}
     return fill("page.html.j2", {**values, "footer": footer, **script})
-
-
-def render_views(
-    title: str, sentences: Sequence[str], epochs: Sequence[int], rows: Sequence[Mapping[str, Any]]
-) -> str:
-    """Render the page of training images as HTML.
-
-    Args:
-        title: name and heading of the page.
-        sentences: about the images and the options that change them.
-        epochs: the numbers above the columns of augmented versions.
-        rows: for each image its `label`, its `name` and its `pictures`: `source`, a data address, `width`
-            and `height` in CSS pixels, and `alt`.
-
-    Returns:
-        A whole document, to be written as UTF-8.
-    """
-    values = {"title": title, "sentences": sentences, "epochs": epochs, "rows": rows}
-    return fill("views.html.j2", {**values, "footer": "Made by vitkit data show."})
