@@ -54,7 +54,6 @@ from vitkit.runs.trained_model import is_training_data, open_model_data, write_e
 from vitkit.tasks import Answering, answering_of, learned_by, task_of
 from vitkit.text import distinct_ends, join_names, without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
 RECORD = "compare.json"
@@ -552,12 +551,7 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
     ready = load_ready(place, "evaluation", device=device, precision=precision)
-    log_notes(given, ready.notes, ready.left_out)
-    contender = Contender(given, label, place, ready, note)
-    reason = contender.answering.explain_unfit(ready.model.config)
-    if reason:
-        raise VitkitError(f"{given} {reason}.")
-    return contender
+    return Contender(given, label, place, ready, note)
 
 
 def _require_same_classes(
