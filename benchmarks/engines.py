@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from benchmarks.records import Record, write_records
 from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
@@ -30,8 +31,7 @@ from vitkit.engines import libraries
 from vitkit.engines.graph import convert, quantize
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.engines.runners import OpenVINORunner
-from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.records import Record, write_records
+from vitkit.jobs.bench import describe_machine
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
 from vitkit.runs.timing import Clock, Step, Turn, spread, take_turns

@@ -20,22 +20,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from benchmarks.contestants import installed_peers, peer_contestants
+from benchmarks.records import Record, write_records
 from benchmarks.slow_peers import compiled
 from torch import nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import compare, describe_machine
-from vitkit.jobs.bench.contestants import (
+from vitkit.jobs.bench import (
     Contestant,
+    Optimizers,
+    Speed,
     TorchPrecision,
-    installed_peers,
-    peer_contestants,
+    compare,
+    describe_machine,
     step_of,
-    subject,
     timed_precisions,
 )
-from vitkit.jobs.bench.records import Record, Speed, write_records
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
@@ -116,7 +117,8 @@ def speeds(
 ) -> Iterator[Speed]:
     """Time contestants in turns, and give their records."""
     clock = Clock(images.device, torch.get_num_threads())
-    for speed in compare(name, config, phase, contestants, images, clock, seconds):
+    plain = [contestant.name for contestant in contestants if contestant.library == "vitkit exact"]
+    for speed in compare(name, config, phase, contestants, plain, images, clock, seconds, Optimizers()):
         low, high = speed.ratio_quartiles
         utilisation = f"MFU {speed.mfu or 0:.0%}, {speed.mfu_executed or 0:.0%} executed"
         print(
@@ -163,7 +165,7 @@ def largest(
     """Search the largest batch of a contestant, for our training also with recomputed activations."""
     ours = isinstance(contestant.model, ImageModel) and phase == "training"
     for recompute in (False, True) if ours else (False,):
-        optimizers: dict[nn.Module, torch.optim.Optimizer] = {}
+        optimizers = Optimizers()
         model = contestant.model
         assert model is not None
         if isinstance(model, ImageModel):
@@ -172,7 +174,7 @@ def largest(
         def at(
             count: int,
             model: nn.Module = model,
-            optimizers: dict[nn.Module, torch.optim.Optimizer] = optimizers,
+            optimizers: Optimizers = optimizers,
         ) -> Step:
             model.zero_grad()
             return step_of(contestant, phase, random_images(config, count, device), optimizers)
@@ -185,7 +187,10 @@ def largest(
         way = " recomputed" if recompute else ""
         print(f"  largest batch, {phase}, {contestant.name}{way}: {images:,}", flush=True)
         yield Largest(
-            **subject(contestant, name, config),
+            model=name,
+            image_size=config.image_size,
+            name=contestant.name,
+            precision=contestant.precision,
             phase=phase,
             recompute=recompute,
             images=images,
@@ -278,7 +283,7 @@ def run(
     device: torch.device,
     seconds: float,
     backend: str,
-    keep: Callable[[Record], None],
+    keep: Callable[[Record | Speed], None],
 ) -> None:
     """Measure everything of some models; `keep` receives each record at once."""
     precision = timed_precisions("auto", device)[-1]
@@ -317,9 +322,9 @@ def main(arguments: list[str] | None = None) -> None:
     models = {name: every[name] for name in options.models or every}
     machine = describe_machine(device, None)
     print(f"{machine['device']}, torch {machine['torch']}")
-    records: list[Record] = []
+    records: list[Record | Speed] = []
 
-    def keep(record: Record) -> None:
+    def keep(record: Record | Speed) -> None:
         records.append(record)
         write_records(options.out, machine, records)
 

@@ -1,32 +1,35 @@
 #!/usr/bin/env python
 """Training steps and inference of vitkit and of other libraries, of the same architectures, side by side.
 
-    python -m benchmarks.peers [--cases Ti S] [--phases inference] [--seconds 60] [--slow] [--json FILE]
+    python -m benchmarks.peers [ViT-S/16 ...] [--phases inference] [--seconds 60] [--slow] [--json FILE]
 
-Run from the repository's root; `scripts/bench-peers` does so where all libraries are installed. It is what
-`vitkit bench --peers` does, on the cases of the table in the docs: libraries that are not installed are left
-out, and all contestants take turns within a round.
+Run from the repository's root; `scripts/bench-peers` does so where all libraries are installed. Without
+models the cases of the table in the docs are timed, or some of them (--cases Ti S). Libraries that are not
+installed are left out, and all contestants take turns within a round.
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from benchmarks.contestants import PEERS, installed_peers, peer_contestants
+from benchmarks.records import write_records
 from benchmarks.slow_peers import compiled, int8_contestants
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench.bench import compare, describe_machine
-from vitkit.jobs.bench.contestants import (
-    PEERS,
-    installed_peers,
-    peer_contestants,
+from vitkit.jobs.bench import (
+    Optimizers,
+    Speed,
+    compare,
+    describe_machine,
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.jobs.bench.records import Speed, headlines, write_records
 from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import keep_freed_memory
 from vitkit.runs.timing import BenchPhase, Clock
 
@@ -74,12 +77,35 @@ def speeds_of(
         if phase == "inference":
             contestants += int8_contestants(config, images)
     clock = Clock(device, torch.get_num_threads())
-    return list(compare(name, config, phase, contestants, images, clock, seconds))
+    # Ratios are taken to timm's fastest in float32, else to our plain way.
+    base = [c.name for c in contestants if c.library == "timm" and c.precision == "float32"]
+    references = base or [c.name for c in contestants if c.library == "vitkit exact"]
+    return list(compare(name, config, phase, contestants, references, images, clock, seconds, Optimizers()))
 
 
-def main() -> None:
+def headlines(speeds: Sequence[Speed]) -> list[str]:
+    """Say, by precision, the speed of vitkit's fastest engine over the best peer's; of one model and size."""
+    lines = []
+    for precision in dict.fromkeys(speed.precision for speed in speeds):
+        timed = [s for s in speeds if s.precision == precision and s.library != "vitkit exact"]
+        own = [s for s in timed if s.library.startswith("vitkit")]
+        peers = [s for s in timed if not s.library.startswith("vitkit")]
+        if own and peers:
+            mine, best = (min(side, key=lambda speed: speed.seconds) for side in (own, peers))
+            least = best.least_seconds / mine.least_seconds
+            lines.append(
+                f"{precision}: {mine.name} has {best.seconds / mine.seconds:.2f} times the speed of the best "
+                f"peer ({best.name}) by medians, {least:.2f} by least times"
+            )
+    return lines
+
+
+def main(arguments: list[str] | None = None) -> None:
     there, missing = installed_peers()
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("models", nargs="*", help="names such as ViT-S/16; the cases of the docs if none")
+    parser.add_argument("--image-size", type=int, default=224, help="of the models, pixels a side")
+    parser.add_argument("--batch-size", type=int, default=8, help="of the models")
     parser.add_argument("--cases", nargs="*", default=[], help=f"words of {', '.join(CASES)}; all if none")
     parser.add_argument("--phases", nargs="*", default=["training", "inference"])
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=there)
@@ -87,15 +113,27 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="timm compiled too, and engines in int8")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where the records are written")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    cases = CASES
+    if options.models:
+        cases = {
+            f"{model} at {options.image_size} pixels, batch {options.batch_size}": Case(
+                vit_config(model, 1000, options.image_size), options.batch_size
+            )
+            for model in options.models
+        }
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as `vitkit train` and `vitkit bench` do, for every contestant
     if missing:
-        print(f"Not installed, so left out: {', '.join(missing)}.", file=sys.stderr)
+        print(
+            f"Not installed, so left out: {', '.join(missing)}. scripts/bench-peers makes an environment "
+            "with all of them.",
+            file=sys.stderr,
+        )
     machine = describe_machine(torch.device("cpu"), options.threads)
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
     records: list[Speed] = []
-    for name, case in CASES.items():
+    for name, case in cases.items():
         if options.cases and not any(word in name for word in options.cases):
             continue
         for phase in options.phases:

@@ -20,11 +20,16 @@ from typing import Any, Literal
 from unittest import mock
 
 import torch
+from benchmarks.records import Record, write_records
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from vitkit.jobs.bench.bench import describe_machine
-from vitkit.jobs.bench.contestants import Contestant, step_of, timed_precisions, vitkit_contestants
-from vitkit.jobs.bench.records import Record, write_records
+from vitkit.jobs.bench import (
+    Contestant,
+    describe_machine,
+    step_of,
+    timed_precisions,
+    vitkit_contestants,
+)
 from vitkit.kernels.block import Kernels
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import find_device

@@ -1,4 +1,4 @@
-"""Peers that take too long to make for `vitkit bench`: engines that compute in int8, and timm compiled.
+"""Peers that take long to make: engines that compute in int8, and timm compiled.
 
 Their speed is compared and not their accuracy: weights and calibration images are random.
 """
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.contestants import graph_to_export
 from numpy.typing import NDArray
 
 from vitkit.engines.libraries import import_package
 from vitkit.engines.runners import OpenVINORunner
-from vitkit.jobs.bench.contestants import Contestant, graph_to_export
+from vitkit.jobs.bench import Contestant
 from vitkit.models.config.vit_config import ViTConfig
 
 CALIBRATION_BATCHES = 4

@@ -11,7 +11,7 @@ from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
     from vitkit.jobs.advice.advise import advise as advise
-    from vitkit.jobs.bench.bench import bench as bench
+    from vitkit.jobs.bench import bench as bench
     from vitkit.jobs.classifier import ViTClassifier as ViTClassifier
     from vitkit.jobs.compare.compare import compare as compare
     from vitkit.jobs.convert import convert as convert

@@ -55,19 +55,24 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, s
     return size, digest.hexdigest()
 
 
-def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Replace or make a file at one instant: a reader sees the old or the new content."""
+def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    """Replace or make a file at one instant: a reader sees the old or the new content.
+
+    Returns:
+        Its size in bytes and SHA-256.
+    """
     # In the same folder, because a rename is atomic only within a file system; hidden, with the process in
     # its name, so that `remove_leftovers` can remove it after a kill.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # left by a process of the same number that was killed
     try:
-        write_file(temporary, chunks)
+        size_and_hash = write_file(temporary, chunks)
         os.replace(temporary, path)
     except BaseException:  # KeyboardInterrupt too
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)  # the rename itself is on the disk only now
+    return size_and_hash
 
 
 def remove_leftovers(folder: Path) -> None:

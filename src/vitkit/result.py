@@ -36,11 +36,34 @@ class Text:
 class Plot:
     """A figure of `vitkit.analysis`; a terminal shows none."""
 
-    figure: "Figure"
+    draw: Callable[[], "Figure"]
+    """Draws it, for pages and notebooks: a terminal does not wait for matplotlib."""
     name: str
     """A name that no other plot of the page has: the ids inside the drawing begin with it."""
     alt: str
     """The same in words, for readers who cannot see it."""
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A finished picture, as an address that needs no network: "data:image/png;base64,..."."""
+
+    source: str
+    alt: str
+    key: str = ""
+    """The name of the image; empty for a picture that stands alone."""
+    true: str = ""
+    """The true classes of the image."""
+    guesses: tuple[tuple[str, str, float, bool], ...] = ()
+    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Pictures side by side; a terminal shows none."""
+
+    load: Callable[[], Sequence[Photo]]
+    """Reads or draws them, for pages alone."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +88,8 @@ class Table:
     """Whether a click on a heading sorts the rows."""
     text: Sequence[int] = (0,)
     """The columns that stand at the left in a terminal, from the right where they are negative."""
+    most: int | None = None
+    """The most rows that a terminal shows; a page has all."""
 
 
 def table_of(
@@ -99,23 +124,48 @@ def unreadable(rejects: Mapping[str, str], fate: str) -> list[str]:
     return [f"Images that could not be read and {fate} ({len(rejects):,}):", *first]
 
 
-Block: TypeAlias = str | Text | Plot | Table | Facts
-"""A paragraph, a figure, a table or facts of a result."""
+Block: TypeAlias = str | Text | Plot | Table | Facts | Photo | Photos
+"""A paragraph, a figure, a table, facts or pictures of a result."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a result under a heading of its own."""
+
+    title: str
+    blocks: Sequence[Block | None]
+    """None shows nothing."""
+    page_only: bool = False
+    """Whether a terminal leaves it out, because it repeats or explains what stands above."""
 
 
 class Result:
-    """The result of a job: a sentence at the Python prompt, blocks in a terminal and a notebook, and data.
+    """The result of a job, which five printers show: terminal, `--json`, page, notebook and Python prompt.
 
+    A result with a page has a heading, a headline and sections. One without gives a summary and blocks alone.
     A dataclass that extends it is declared with `repr=False`.
     """
 
-    def summary(self) -> str:
-        """Describe the result in a line or a few sentences."""
+    def heading(self) -> str:
+        """Say what was studied: the title of the page."""
         raise NotImplementedError
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the paragraphs, tables and figures, in their order; empty where the summary is enough."""
+    def headline(self) -> Sequence[str]:
+        """Return the conclusions in sentences, the answer first."""
         return ()
+
+    def sections(self) -> Sequence[Section]:
+        """Return the tables, figures and explanations, the most important first."""
+        return ()
+
+    def summary(self) -> str:
+        """Describe the result in a line or a few sentences."""
+        return " ".join(self.headline())
+
+    def blocks(self) -> Sequence[Block]:
+        """Return what a terminal and a notebook show: the sections, and the conclusions at the end."""
+        shown = [block for section in self.sections() if not section.page_only for block in section.blocks]
+        return (*(block for block in shown if block), *self.headline())
 
     def following(self) -> Sequence[str]:
         """Return the commands that make use of the result."""

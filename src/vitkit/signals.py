@@ -6,17 +6,16 @@ This module imports neither torch nor numpy, so that a command can answer before
 import errno
 import os
 import signal
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-STOP_SIGNALS: tuple[signal.Signals, ...] = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
-)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Ctrl-C; the end of a service or a batch job; a lost terminal; the warning of SLURM before a job's time is
-over. Windows has the first two alone."""
+over."""
 
 SAME_SECONDS = 0.5
 """Seconds within which two Ctrl-C count as one: programs that start others often pass it on as well."""
@@ -67,7 +66,7 @@ class StopSignals:
 
     def handle(self, number: int, frame: Any) -> None:
         """Answer a signal; a second Ctrl-C does not wait for the end of the held block."""
-        if number == getattr(signal, "SIGHUP", None):
+        if number == signal.SIGHUP:
             _leave_lost_terminal()
         now = time.monotonic()
         if self.number is None:
@@ -117,9 +116,6 @@ def stop_signals_blocked() -> Iterator[None]:
 
     Otherwise a signal to the whole process group could reach a child that still has its parent's handlers.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -131,14 +127,11 @@ def ignore_stop_signals() -> None:
     """Ignore, in a child process, the signals that its parent answers on its behalf."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def _leave_lost_terminal() -> None:
     """Print to nowhere if the terminal has gone: no error in printing may keep a checkpoint from its end."""
-    import termios  # not on Windows, which has no SIGHUP either
-
     for descriptor in (1, 2):
         try:
             termios.tcgetattr(descriptor)

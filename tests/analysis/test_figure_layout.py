@@ -153,7 +153,7 @@ def scores(word: str, classes: int) -> list[Figure]:
 
 def labels(word: str) -> list[Figure]:
     label_scores = [
-        LabelScore(f"{i} {word}", 1234, 20, 10, i / 60, (i / 70, i / 55), 0.5, 0.5, 0.5, 0.5, 0.5)
+        LabelScore(f"{i} {word}", 1234, 20, 10, 0.5, 0.5, 0.5, i / 60, (i / 70, i / 55), 0.5, 0.5)
         for i in range(50)
     ]
     parts = (label_scores[:2], label_scores)
@@ -185,10 +185,7 @@ def benchmarks(word: str) -> list[Figure]:
         for i in range(4)
     }
     title = [f"Speed by image size on {word} (cpu)"]
-    return [
-        line_figure(dict.fromkeys(panels, lines), "image size", "", title=title, is_fraction=False)
-        for panels in (["images per second"], ["images per second", "largest batch, training"])
-    ]
+    return [line_figure({"": lines}, "image size", "images per second", title=title, is_fraction=False)]
 
 
 def rates(word: str) -> list[Figure]:

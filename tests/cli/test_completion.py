@@ -2,11 +2,9 @@
 
 import shlex
 import subprocess
-from dataclasses import replace
 
 import pytest
 
-from vitkit.cli import completion
 from vitkit.cli.completion import list_options
 from vitkit.cli.main import VERBS, run
 
@@ -15,7 +13,7 @@ from vitkit.cli.main import VERBS, run
 def scripts() -> dict[str, str]:
     """The script of each shell."""
     written = {}
-    for shell in ("bash", "zsh", "fish"):
+    for shell in ("bash", "zsh"):
         with pytest.MonkeyPatch.context() as patched:
             lines: list[str] = []
             patched.setattr("builtins.print", lambda text, lines=lines, **_: lines.append(text))
@@ -63,24 +61,3 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
 def test_zsh_reads_the_script_of_bash(scripts: dict[str, str]) -> None:
     assert scripts["zsh"].endswith(scripts["bash"])
     assert "bashcompinit" in scripts["zsh"].splitlines()[1]
-
-
-def test_fish_gets_every_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = 'a "word", $HOME and a \\ in it'
-    option = replace(list_options("train", VERBS["train"][1])[0], text=text)
-    monkeypatch.setattr(completion, "list_options", lambda verb, module: (option,))
-    lines: list[str] = []
-    monkeypatch.setattr("builtins.print", lambda text, **_: lines.extend(text.splitlines()))
-    assert run(["completion", "fish"]) == 0
-    (line,) = (line for line in lines if "seen_subcommand_from train'" in line)
-    assert line.endswith(r' -d "a \"word\", \$HOME and a \\ in it"')
-
-
-def test_fish_has_a_line_for_each_option(scripts: dict[str, str]) -> None:
-    lines = [shlex.split(line) for line in scripts["fish"].splitlines()]
-    assert all(command[:3] == ["complete", "-c", "vitkit"] for command in lines)
-    for verb, (summary, module) in VERBS.items():
-        assert [command for command in lines if command[-4:] == ["-a", verb, "-d", summary]]
-        own = [command for command in lines if command[4] == f"__fish_seen_subcommand_from {verb}"]
-        assert {command[6] for command in own} == {option.name[2:] for option in list_options(verb, module)}
-        assert all(command[5] == "-l" and command[-2] == "-d" and command[-1] for command in own)

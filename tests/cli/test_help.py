@@ -15,7 +15,7 @@ from vitkit.cli.help import WIDTH, usage
 from vitkit.cli.help_pages import PAGES
 from vitkit.cli.main import VERBS, run
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.training_options import TRAINING_PAGES, describe_training
+from vitkit.cli.training_options import describe_training
 
 
 def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -40,7 +40,7 @@ def test_help_is_short_and_the_other_one_whole(verb: str, capsys: pytest.Capture
             if option.is_positional:
                 assert re.search(rf"(?<![A-Z]){option.name}(?![A-Z])", line), option.name
                 assert re.search(rf"^  {option.name}\b", text, re.MULTILINE)
-        for example in page.examples:
+        for example in page.examples(verb):
             assert f"  {example}\n" in text
     heads = set(re.findall(r"^  (--[\w.-]+)", whole, re.MULTILINE))
     named = {option.name for option in options if not option.is_positional}
@@ -62,8 +62,7 @@ def test_help_is_in_words(verb: str, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
     _, page = COMMANDS[verb]
-    assert len(page.examples) == 2
-    for example in page.examples:
+    for example in page.examples(verb):
         program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
         options = options_of(name) + (describe_training() if name in ("ablate", "scale") else ())
@@ -90,4 +89,4 @@ for verb in VERBS:
 
 
 def test_every_verb_chooses_what_its_help_shows() -> None:
-    assert {verb.split()[0] for verb in (*TRAINING_PAGES, *PAGES)} == {*VERBS}
+    assert {verb.split()[0] for verb in PAGES} == {*VERBS}

@@ -20,7 +20,6 @@ from tests.helpers.photos import picture
 from tests.vtab_layout import write_task
 from vitkit.cli.help_pages import PAGES
 from vitkit.cli.main import EXAMPLES, run
-from vitkit.cli.training_options import TRAINING_PAGES
 from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -30,8 +29,7 @@ CLASSES = {"red fruit": (200, 60, 60), "sky": (60, 90, 220)}
 SMALL = ["--model", "ViT-16x1x1/8", "--image-size", "16", "--warmup-steps", "0", "--batch-size", "8"]
 TINY = [*SMALL, "--steps", "1"]
 FRONT = [re.split(r"\s{2,}", line.strip())[0] for line in EXAMPLES.splitlines()[1:]]
-ALL_PAGES = (*PAGES.values(), *TRAINING_PAGES.values())
-COMMANDS = sorted({*FRONT, *(line for page in ALL_PAGES for line in page.examples)})
+COMMANDS = sorted({*FRONT, *(line for verb, page in PAGES.items() for line in page.examples(verb))})
 SHORTER = {
     "ablate": ["--plan"],
     "advise": ["--seconds", "0.5"],
@@ -46,7 +44,7 @@ SHORTER = {
     "vtab": ["--steps", "1", "--batch-size", "8"],
 }
 """The options that are added behind commands that begin so."""
-NEEDS = {"onnxruntime": "onnxruntime", "int8": "openvino", "--peers": "timm"}
+NEEDS = {"onnxruntime": "onnxruntime", "int8": "openvino"}
 """Packages that a word of an example needs, which may not be installed."""
 QUICK = (
     "card",

@@ -59,8 +59,12 @@ def test_what_is_not_counted_has_neither_count_nor_time_left(monkeypatch: pytest
     text = screen.getvalue()
     assert "building the model" in text and "?" not in text.replace("[?25", "") and "left" not in text
     with TerminalListener().progress("reading", 4) as progress:
+        for done in (1, 2, 3):
+            progress(done)
+    assert "3/4" in screen.getvalue() and " left" in screen.getvalue()
+    with TerminalListener().progress("reading", 4) as progress:
         progress(4, detail="headers")
-    assert all(part in screen.getvalue() for part in ("4/4", "0:00:00", "left", "headers"))
+    assert all(part in screen.getvalue() for part in ("4/4", "headers"))
 
 
 def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +93,9 @@ def test_a_narrow_terminal_loses_nothing_of_the_progress(monkeypatch: pytest.Mon
     shown = screen_of(80, detail, monkeypatch)
     assert max(map(len, shown)) <= 80
     assert f"  {detail}" in shown  # on a line of its own
-    assert any("1234/10000" in line and "left" in line for line in shown)
+    assert any("1,234/10,000" in line for line in shown)
     wide = screen_of(160, detail, monkeypatch)
-    assert any("1234/10000" in line and line.endswith(detail) for line in wide)
+    assert any("1,234/10,000" in line and line.endswith(detail) for line in wide)
     narrow = screen_of(40, detail, monkeypatch)
     parts = {word for line in narrow for word in line.split()}
     assert max(map(len, narrow)) <= 40 and {"553.2", "97.5%", "1,300"} <= parts

@@ -21,14 +21,12 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """The logs and weights of all runs, and what was predicted and came out."""
-    contents: dict[str, Any] = {
+    """The logs and weights of all runs, from which all else follows."""
+    return {
         f"{point}/{name}": (folder / point / "final" / name).read_bytes()
         for point in POINTS
         for name in ("model.safetensors", "metrics.jsonl")
     }
-    scale = json.loads((folder / "scale.json").read_text())
-    return contents | {"scale": {**scale, "folder": ""}, "said": (folder / "prediction.json").read_text()}
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +59,11 @@ def test_a_study_that_was_killed_goes_on_to_the_same_law_and_bits(
 
     monkeypatch.setattr(Trainer, "launch", killed)
     folder = tmp_path / "killed"
-    for place, is_predicted in (("data-03", False), ("data-06", True)):
+    for place in ("data-03", "data-06"):
         with pytest.raises(KeyError, match="killed"):
             run([*SCALE, "--out", str(folder)])
         assert (folder / place).is_dir()
         assert not (folder / place / "final" / "model.safetensors").exists()
-        assert (folder / "prediction.json").exists() == is_predicted
     assert run([*SCALE, "--out", str(folder)]) == 0
     assert results(folder) == results(whole)
 
@@ -84,13 +81,13 @@ def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert run([*SCALE, "--out", str(tmp_path / "law"), "--plan", "--seeds", "3"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "449 training images, 10 steps 1,347 training images, 10 steps (held out" in said
-    assert "3 seeds each" in said
-    assert "in all, as measured on this machine" in said
+    assert "data-05 449 training images its own 3 10" in said
+    assert "6 arms, 18 runs, about" in said
+    assert "1,347 training images are held out: predicted by the law of the others, then trained" in said
     assert run([*SCALE, "--out", str(tmp_path / "law"), "--plan", "--json"]) == 0
     plan = json.loads("{" + capsys.readouterr().out.partition("{")[2])
-    assert [point["x"] for point in plan["points"]] == [14, 34, 80, 189, 449, 1347]
-    assert plan["steps"] == 10
+    assert [arm["name"] for arm in plan["arms"]] == list(POINTS)
+    assert {arm["steps"] for arm in plan["arms"]} == {10}
     assert not (tmp_path / "law").exists()
 
 

@@ -247,15 +247,14 @@ def test_a_log_tells_how_a_loop_goes(
 ) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    with console.progress_bar() as bar:
-        task = bar.add_task("training", total=1000, completed=0, detail="")
+    with console.TerminalListener().progress("training", 1000) as progress:
         for step in range(1, 101):
             clock.now += 1.0
-            bar.update(task, completed=step, detail=f"loss {step}", milestone=step == 7)
+            progress(step, detail=f"loss {step}", milestone=step == 7)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["7/1,000", "67/1,000"]
     assert lines[0].endswith("loss 7")
-    with console.download_bar("fetching x") as progress:
+    with console.TerminalListener().progress("fetching x", unit="bytes") as progress:
         clock.now += 61
         progress(5_000_000, 10_000_000)
     assert "fetching x 5.0 MB/10.0 MB" in capsys.readouterr().err

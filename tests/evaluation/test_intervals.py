@@ -13,7 +13,7 @@ from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.classify import ClassScore, Guessing, classification, compare_with_guessing
 from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
-from vitkit.tasks.classification.answering import ClassificationAnswering
+from vitkit.tasks.classification import ClassificationAnswering
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (5, 5), (0, 6), (9, 2), (2, 9), (700, 600)])

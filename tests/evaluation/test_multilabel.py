@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +18,15 @@ from vitkit import config
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
-from vitkit.evaluation.predictions import LabelPredictions
-from vitkit.evaluation.run_model import predict_labels
-from vitkit.tasks.multi_label.answering import MultiLabelAnswering
+from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.run_model import predict
+from vitkit.tasks.multi_label import MultiLabelAnswering
 
 
-def predictions(logits: object, targets: object, bad: int = 0) -> LabelPredictions:
+def predictions(logits: object, targets: object, bad: int = 0) -> Predictions:
     rows = np.asarray(logits, np.float32)
     ids = np.arange(len(rows) + bad)
-    return LabelPredictions(rows, np.asarray(targets, bool), ids[: len(rows)], ids[len(rows) :])
+    return Predictions(rows, np.asarray(targets, bool), ids[: len(rows)], ids[len(rows) :])
 
 
 def names(count: int) -> list[str]:
@@ -220,8 +219,8 @@ def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[i
     generator = torch.Generator().manual_seed(0)
     model = Table(torch.randn(10, 4, generator=generator)).train()
     targets = torch.rand(10, 4, generator=generator) < 0.4
-    once = predict_labels(model, batches(list(range(10)), targets, 10, bad))
-    split = predict_labels(model, batches(order, targets, size, bad))
+    once = predict(model, batches(list(range(10)), targets, 10, bad))
+    split = predict(model, batches(order, targets, size, bad))
     assert multi_label(split, names(4)) == multi_label(once, names(4))
     assert split.bad.tolist() == sorted(bad) and split.ids.tolist() == sorted(set(range(10)) - bad)
     np.testing.assert_array_equal(split.labels, targets.numpy()[split.ids])
@@ -231,13 +230,11 @@ def test_the_result_does_not_depend_on_batches_or_order(size: int, order: list[i
 def test_outputs_that_cannot_be_scored_are_refused() -> None:
     targets = torch.zeros(3, 2, dtype=torch.bool)
     with pytest.raises(VitkitError, match=r"not finite .* for 1 of 3 images"):
-        predict_labels(
-            Table(torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]])), batches([0, 1, 2], targets, 2, set())
-        )
+        predict(Table(torch.tensor([[0.0, 1], [math.inf, 0], [0, 0]])), batches([0, 1, 2], targets, 2, set()))
     with pytest.raises(VitkitError, match="one logit for each image and label"):
-        predict_labels(Table(torch.zeros(3, 3)), batches([0, 1, 2], targets, 2, set()))
+        predict(Table(torch.zeros(3, 3)), batches([0, 1, 2], targets, 2, set()))
     with pytest.raises(VitkitError, match="There is no image"):
-        predict_labels(Table(torch.zeros(3, 2)), [])
+        predict(Table(torch.zeros(3, 2)), [])
     with pytest.raises(VitkitError, match="no readable image"):
         multi_label(predictions(np.zeros((0, 2)), np.zeros((0, 2)), bad=3), names(2))
     with pytest.raises(VitkitError, match="3 label names"):
@@ -256,7 +253,7 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     made = predictions(logits, targets, bad=2)
     flags = targets.astype(np.uint8)
     made.save(path)
-    again = LabelPredictions.load(path)
+    again = Predictions.load(path, several_labels=True)
     np.testing.assert_array_equal(again.logits, logits)
     np.testing.assert_array_equal(again.labels, targets)
     assert again.bad.tolist() == [20, 21] and len(again) == 20
@@ -265,14 +262,14 @@ def test_predictions_come_back_from_their_files(tmp_path: Path) -> None:
     for damage in (whole[:-40], whole.replace(b"\x01", b"\x02"), b""):
         damaged.write_bytes(damage)
         with pytest.raises(VitkitError, match=damaged.name):
-            LabelPredictions.load(path)
+            Predictions.load(path, several_labels=True)
     damaged.write_bytes(whole)
     np.save(tmp_path / "test.labels.npy", flags.astype(np.int64) + 256)  # which bytes would hold as 0 and 1
     with pytest.raises(VitkitError, match="a label 257, not below 2"):
-        LabelPredictions.load(path)
-    replace(made, labels=targets[:, :3]).save(path)
+        Predictions.load(path, several_labels=True)
+    Predictions(made.logits, targets[:, :3], made.ids, made.bad).save(path)
     with pytest.raises(VitkitError, match=r"expected logits and labels \(N, K\)"):
-        LabelPredictions.load(path)
+        Predictions.load(path, several_labels=True)
 
 
 def test_the_figure_shows_the_worst_labels_with_intervals() -> None:

@@ -269,7 +269,7 @@ def test_any_damage_is_a_message(tmp_path: Path, count: int) -> None:
     (tmp_path / "saved").mkdir()
     made = Predictions.load(saved(tmp_path / "saved"))
     whole = {"logits": made.logits, "labels": made.labels, "ids": made.ids, "bad": made.bad}
-    path = written(tmp_path, whole)  # type: ignore[arg-type]
+    path = written(tmp_path, whole)
     draw, refused, tried = np.random.default_rng(count), 0, 0
     for file in sorted(tmp_path.glob("*.npy")):
         content = file.read_bytes()

@@ -7,7 +7,7 @@ from typing import Any
 from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
 from vitkit.cli.options import verb_of
-from vitkit.cli.training_options import TRAINING_PAGES, describe_training
+from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
@@ -17,8 +17,8 @@ def commands() -> Iterator[tuple[str, tuple[Option, ...] | None, HelpPage]]:
     for verb, (_, name) in VERBS.items():
         job = verb_of(verb, name)
         module: Any = None if job else importlib.import_module(name)
-        if verb in TRAINING_PAGES:
-            yield verb, None, TRAINING_PAGES[verb]
+        if verb in FIRST:
+            yield verb, None, PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
             job = job or getattr(module, "VERB", None)
@@ -31,7 +31,7 @@ COMMANDS = {verb: (command, page) for verb, command, page in commands()}
 def options_of(verb: str) -> tuple[Option, ...]:
     """Describe the options of a verb, of training too where it trains one run by them."""
     command, _ = COMMANDS[verb]
-    if verb not in TRAINING_PAGES:
+    if verb not in FIRST:
         assert command is not None
         return command
     run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")

@@ -26,7 +26,7 @@ from vitkit.models.zoo import vit_config
 from vitkit.weights.format_names import MODULES, Format, format_for
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.model_card import ModelCard, Task, card_of
-from vitkit.weights.saving import Saved, save, save_model
+from vitkit.weights.saving import save, save_model
 
 PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""
@@ -119,7 +119,7 @@ def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
 def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(random_model(PLAIN), tmp_path / "model")
 
-    def damaging(model: ImageModel, path: Path, to: Format) -> Saved:
+    def damaging(model: ImageModel, path: Path, to: Format) -> tuple[Path, list[str]]:
         with torch.no_grad():
             broken = random_model(PLAIN)
             broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5

@@ -124,8 +124,8 @@ def test_the_largest_that_ends_within_an_hour_is_chosen(
     monkeypatch.setattr(default_start, "measure_cost", taking(**times))
     choice = choose(photos)
     assert choice.start.name == chosen
-    assert (None if choice.runner_up is None else choice.runner_up.start.name) == runner_up
     said = " ".join(choice.rows()[0][1])
+    assert runner_up is None or f"next best: {runner_up}, about " in said
     mine = minutes[NAMES.index(chosen)]
     assert "licence Apache-2.0" in said and "trained on ImageNet-21k" in said
     assert ("none fits into memory and an hour" in said) == (mine * 60 > PATIENCE)
@@ -142,16 +142,14 @@ def test_what_does_not_fit_into_memory_is_not_even_measured(
     monkeypatch.setattr(default_start, "free_memory", lambda device, world=None: 5 * 2**29)
     choice = choose(photos)
     assert choice.start.name == NAMES[1]
-    assert choice.runner_up is not None and choice.runner_up.measured is None
+    assert list(choice.costs) == NAMES[:2]
     assert "more than is free" in " ".join(choice.rows()[0][1])
 
 
 def test_the_speed_of_this_machine_is_measured(photos: Path) -> None:
     choice = choose(photos)
-    assert [candidate.start.name for candidate in choice.candidates] == NAMES
-    assert all(
-        candidate.measured is not None and candidate.measured.seconds > 0 for candidate in choice.candidates
-    )
+    assert list(choice.costs) == NAMES
+    assert all(cost.seconds > 0 for cost in choice.costs.values())
 
 
 # From Python, and again
@@ -210,14 +208,15 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
     for out in (None, folder):
         assert choose(photos, out).start.name == NAMES[0]
-        assert choose(photos, out).begun == folder
+        assert f"{folder} was begun from it" in choose(photos, out).reason
     assert vitkit.finetune(str(photos), minutes=0.05, threads=1) == folder
     assert choose(photos, Path("another")).start.name == NAMES[2]
     record = json.loads((folder / "config.json").read_text())
-    for command, begun in (("--data d", folder), ("--start x --data d", None), ("--start=x --data d", None)):
+    for command, begun in (("--data d", True), ("--start x --data d", False), ("--start=x --data d", False)):
         record["command"] = f"vitkit finetune {command}"
         (folder / "config.json").write_text(json.dumps(record))
-        assert choose(photos).begun == begun  # whose start a person has named says nothing of the next
+        # A run whose start a person has named says nothing of the next.
+        assert ("was begun from it" in choose(photos).reason) == begun
 
 
 def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:

@@ -22,7 +22,6 @@ from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
 from vitkit.engines import libraries
 from vitkit.jobs import evaluate as evaluation
-from vitkit.jobs.bench.contestants import peer_contestants
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
 from vitkit.listener import SILENT
@@ -402,17 +401,6 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
     said = capsys.readouterr()
     assert json.loads(said.out)["exit_code"] == 1
     assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
-
-
-def test_engines_take_part_in_the_benchmark() -> None:
-    require("openvino")
-    config, images = small().config, torch.randn(3, 3, 16, 24)
-    contestants = peer_contestants("vitkit-openvino", config, images, "inference", ("float32",))
-    assert [(contestant.name, contestant.library) for contestant in contestants] == [
-        ("vitkit openvino float32", "vitkit openvino")
-    ]
-    assert contestants[0].logits(images).shape == (3, len(NAMES))
-    assert peer_contestants("vitkit-openvino", config, images, "training", ("float32",)) == []
 
 
 @pytest.mark.parametrize("stored", [True, False])

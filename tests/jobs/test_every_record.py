@@ -23,8 +23,8 @@ from vitkit.engines.folder import read_description_of
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
-from vitkit.evaluation.predictions import LabelPredictions, Predictions
-from vitkit.jobs.bench.records import Bench, Memory, Response, Speed
+from vitkit.evaluation.predictions import Predictions
+from vitkit.jobs.bench import Bench, Speed
 from vitkit.jobs.compare.compare import Record
 from vitkit.jobs.compare.result import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
@@ -52,13 +52,16 @@ NAMES = ("cat", "dog", "owl")
 LOGITS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 IDS, BAD = np.arange(7), np.array([8])
 PREDICTIONS = Predictions(LOGITS, np.arange(7) % 3, IDS, BAD)
-LABELS = LabelPredictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
+LABELS = Predictions(LOGITS, (np.arange(21).reshape(7, 3) % 2).astype(np.uint8), IDS, BAD)
 CONFIG = model_config("ViT-16x1x2/4", 3, (8, 8))
 
-TIMED: dict[str, Any] = {"model": "m", "image_size": (8, 8), "name": "vitkit float32", "precision": "float32"}
-STEP: dict[str, Any] = {**TIMED, "phase": "training", "batch_size": 2}
 SPEED = Speed(
-    **STEP,
+    model="m",
+    image_size=(8, 8),
+    name="vitkit float32",
+    precision="float32",
+    phase="training",
+    batch_size=2,
     library="vitkit",
     rounds=3,
     images_per_second=9.0,
@@ -70,9 +73,9 @@ SPEED = Speed(
     ratio_quartiles=(1.0, 1.2),
     mfu=0.5,
     mfu_executed=None,
+    memory=9,
+    latency=Latency(0.1, 0.2, None, 7),
 )
-MEMORY = Memory(**STEP, peak=9, room=99, largest_batch=7)
-RESPONSE = Response(**TIMED, latency=Latency(0.1, 0.2, None, 7))
 
 RECORDS: list[Any] = [
     DataRecord(
@@ -97,7 +100,7 @@ RECORDS: list[Any] = [
     Record("0.1", {"first": "0af"}, Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock")),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
     WandbRecord("abcdefg1", 3),
-    Bench({"device": "cpu"}, (SPEED, MEMORY, RESPONSE)),
+    Bench({"device": "cpu"}, (SPEED,)),
     classification(PREDICTIONS, NAMES),
     multi_label(LABELS, NAMES),
 ]

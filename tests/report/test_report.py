@@ -4,8 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.data.config import Preprocessing
-from vitkit.data.decode.image import Header
+from vitkit.data.config import DEFAULT_RULE, Preprocessing
+from vitkit.data.listing import Files
+from vitkit.data.sources import Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import DecodeError
 from vitkit.evaluation.calibration import overconfidence
@@ -26,12 +26,11 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
-from vitkit.report.template import Photo, render_page
-from vitkit.result import Plot, Table, Text
+from vitkit.report.template import render_page
+from vitkit.result import Photo, Photos, Plot, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
-from vitkit.tasks.classification.report import class_rows
-from vitkit.tasks.classification.report import report as classification_report
+from vitkit.tasks.classification import ClassificationAnswering, class_rows
 from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
@@ -41,32 +40,20 @@ SECTIONS = (
 HOSTILE = '"><script>alert("x")</script><img src=http://evil.example/a.png>$^{'
 
 
-class Noise:
+class Noise(Samples):
     """Random pictures of random classes; every tenth file is damaged."""
 
     def __init__(
         self, classes: int, count: int, size: tuple[int, int] = (8, 8), damaged: bool = True
     ) -> None:
         rng = np.random.default_rng(0)
-        self.labels: NDArray[np.int64] = rng.integers(0, classes, count)
-        self.targets = {"labels": self.labels}
+        labels = rng.integers(0, classes, count)
+        super().__init__(cast("Files", None), np.arange(count), labels, DEFAULT_RULE)
         self.pixels = rng.integers(0, 256, (count, *size, 3), dtype=np.uint8)
         self.damaged = damaged
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def key(self, index: int) -> str:
         return f"{HOSTILE}/\udcff{index}.png"
-
-    def file(self, index: int) -> bytes | Path:
-        raise NotImplementedError
-
-    def header(self, index: int) -> Header:
-        raise NotImplementedError
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.pixels.shape[1:3]
 
     def decode(self, index: int) -> NDArray[np.uint8]:
         if self.damaged and index % 10 == 5:
@@ -236,9 +223,9 @@ def check_narrow(html: str) -> None:
 def test_pages_fit_a_telephone(whole: str) -> None:
     check_narrow(whole)
     table = Table(("learning rate", "remark"), (("0.1", "chosen"),))
-    plot = Plot(Figure((2, 2)), "rates", "Scores.")
+    plot = Plot(lambda: Figure((2, 2)), "rates", "Scores.")
     photo = Photo("data:image/png;base64,", "An ant.", "a.png", "ant", (("one", "bee", 0.5, False),))
-    blocks = ("words", Text("words", "caption"), table, plot, photo, [photo], None)
+    blocks = ("words", Text("words", "caption"), table, plot, photo, Photos(lambda: [photo]), None)
     page = render_page("a", ["b"], [("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end")
     check_narrow(page)
     parsed = Page(page)
@@ -277,7 +264,8 @@ def test_test_split_comes_first() -> None:
 
 def test_without_evaluation_or_anything() -> None:
     page = check_safe(render_report(bare()))
-    assert page.ids == SECTIONS.split()
+    of_the_task = ("confusion", "classes", "mistakes", "calibration")
+    assert page.ids == [name for name in SECTIONS.split() if name not in of_the_task]
     for text in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
         assert text in page.text
     assert len(page.all("svg")) == 2  # filters and positions need no data
@@ -329,7 +317,7 @@ def test_one_image_and_two_classes() -> None:
 def test_all_right() -> None:
     samples = Noise(2, 6, damaged=False)
     logits = np.eye(2, dtype=np.float32)[samples.labels]
-    made = Predictions(logits, samples.labels, np.arange(6), np.zeros(0, np.int64))
+    made = Predictions(logits, samples.labels.astype(np.int64), np.arange(6), np.zeros(0, np.int64))
     right = content(
         classes=2, evaluations={"test": (classification(made, names(2)), made)}, samples={"test": samples}
     )
@@ -490,8 +478,8 @@ def test_classes_are_listed_from_the_worst_and_those_without_images_last() -> No
     names = ("a", "b", "c", "d")
     labels, predicted = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 0, 0, 2, 0])
     made = Predictions(np.eye(4, dtype=np.float32)[predicted], labels, np.arange(6), np.zeros(0, np.int64))
-    sections = classification_report({"test": (classification(made, names), made)}, "test").sections
-    classes = next(section for section in sections if section.name == "classes")
+    report = ClassificationAnswering().report({"test": (classification(made, names), made)}, "test")
+    classes = next(section for section in report.sections if section.name == "classes")
     table = next(block for block in classes.blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["b", "c", "a", "d"]
 
@@ -501,5 +489,5 @@ def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, sentence: st
     """The model is always right, on two classes of equal size."""
     labels = np.arange(images) % 2
     made = Predictions(np.eye(2, dtype=np.float32)[labels], labels, np.arange(images), np.zeros(0, np.int64))
-    report = classification_report({"test": (classification(made, ["a", "b"]), made)}, "test")
+    report = ClassificationAnswering().report({"test": (classification(made, ["a", "b"]), made)}, "test")
     assert sentence in report.answer[0].sentences

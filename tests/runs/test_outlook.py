@@ -3,16 +3,14 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-import numpy as np
 import pytest
 import torch
 
 import vitkit
 from vitkit.data.config import Loading, Preprocessing, Splits
-from vitkit.data.sources import ImageData, Samples, open_data
-from vitkit.data.stream.memory_samples import MemorySamples, keep_in_memory
+from vitkit.data.sources import ImageData, open_data
+from vitkit.data.stream.memory_samples import keep_in_memory
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -79,8 +77,8 @@ def test_a_run_that_is_shorter_than_the_time_between_checkpoints(digits: ImageDa
 
 def test_unreadable_files_are_counted_once_they_are_read(digits: ImageData) -> None:
     broken = copy.copy(digits.splits["val"])
-    assert isinstance(broken, MemorySamples)
-    broken.bad = {3: "no image", 5: "empty"}
+    assert broken.held is not None
+    broken.held = replace(broken.held, bad={3: "no image", 5: "empty"})
     data = replace(digits, splits={**digits.splits, "val": broken})
     assert shown(vitkit.recipe("digits"), data)["images"] == [
         "kept in memory (limit 2 GiB a split)",
@@ -108,18 +106,9 @@ def test_a_resnet_has_no_tokens_and_pads(digits: ImageData) -> None:
     assert "tokens" not in first and not any("patch" in warning for warning in warnings)
 
 
-class NotInMemory:
-    """Samples that are read from files, of which nothing but the number is asked here."""
-
-    labels = np.zeros(5, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return 5
-
-
 def test_images_that_do_not_fit_are_read_by_workers(digits: ImageData) -> None:
-    assert isinstance(digits.splits["train"], MemorySamples)
-    data = replace(digits, splits={"train": cast("Samples", NotInMemory())})
+    assert digits.splits["train"].held is not None
+    data = replace(digits, splits={"train": replace(digits.splits["train"], held=None)})
     run = replace(vitkit.recipe("digits"), loading=Loading(workers=3, memory_gib=0.5))
     rows = shown(run, data)
     assert "read as needed by 3 workers: decoded, they exceed 0.5 GiB" in rows["images"][0]

@@ -20,7 +20,7 @@ from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
-from vitkit.evaluation.predictions import LabelPredictions
+from vitkit.evaluation.predictions import Predictions
 from vitkit.runs.config import Run, StartConfig
 from vitkit.tasks import find_task
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
@@ -96,7 +96,7 @@ def test_it_learns(trained: Path) -> None:
     """Ranking by chance gives 0.35, the colours that are seen most 0.5 or so."""
     evaluation = vitkit.evaluate(trained)
     result = evaluation.result
-    assert isinstance(result, MultiLabel) and isinstance(evaluation.predictions, LabelPredictions)
+    assert isinstance(result, MultiLabel) and isinstance(evaluation.predictions, Predictions)
     assert (result.count, result.labels_that_occur) == (52, 3)
     assert result.mean_average_precision is not None and result.mean_average_precision > 0.9
     assert result.subset_accuracy > 0.7
@@ -200,7 +200,7 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     result, predictions = evaluation.result, evaluation.predictions
     fresh = predictions.ids < 20
     parts = (predictions.logits[fresh], predictions.labels[fresh], predictions.ids[fresh], predictions.bad)
-    others = multi_label(LabelPredictions(*parts), result.class_names)
+    others = multi_label(Predictions(*parts), result.class_names)
     assert result.repeated.count == 10
     assert result.repeated.mean_average_precision_without == others.mean_average_precision
     assert result.repeated.interval_without == others.mean_average_precision_interval

@@ -21,11 +21,8 @@ from vitkit.models.config.card import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess
-from vitkit.tasks.classification import report
-from vitkit.tasks.classification.answering import ClassificationAnswering
-from vitkit.tasks.classification.learning import ClassificationLearning
-from vitkit.tasks.learning import Validation
-from vitkit.tasks.page import split_table
+from vitkit.tasks.classification import ClassificationAnswering
+from vitkit.tasks.learning import LabelLearning, Validation
 from vitkit.training.checkpoint import Progress, step_name
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 from vitkit.training.evaluators import judge
@@ -93,7 +90,7 @@ def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
 ) -> None:
     """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
     monkeypatch.setattr(
-        ClassificationLearning, "objective", lambda self, config, model, train: Centred(model.num_classes)
+        LabelLearning, "objective", lambda self, config, model, train: Centred(model.num_classes)
     )
     monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
     vitkit.train(RUN, tmp_path / "whole", threads=1)
@@ -148,7 +145,7 @@ def test_every_number_of_a_classifier_is_compared_and_reported() -> None:
     assert len(numbers) >= 6
 
     def seen(result: Classification) -> tuple[object, ...]:
-        return result.sentence("images"), split_table({"test": (result, None)}, report.SPLIT_COLUMNS)
+        return result.sentence("images"), answering.split_table({"test": result})
 
     for name in numbers:
         other: Classification = replace(result, **{name: 0.123})  # type: ignore[arg-type]

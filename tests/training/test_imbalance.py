@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
-from vitkit.tasks.multi_label.learning import MultiLabelLearning
+from vitkit.tasks.learning import MULTI_LABEL
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification
 
@@ -134,7 +134,7 @@ def test_impossible_options_are_explained(options: dict[str, object], message: s
 @pytest.mark.parametrize("options", [{"logit_adjustment": 1.0}, {"class_weights": "balanced"}])
 def test_several_labels_an_image_have_no_such_options(options: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="multi-label"):
-        MultiLabelLearning().learned(ClassificationConfig(**options))  # type: ignore[arg-type]
+        MULTI_LABEL.learned(ClassificationConfig(**options))  # type: ignore[arg-type]
 
 
 def test_labels_are_asked_for() -> None:

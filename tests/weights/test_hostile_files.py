@@ -61,8 +61,11 @@ def test_the_payload_would_run_if_it_were_loaded(tmp_path: Path) -> None:
         (array_header("(2,)", "'<c8'"), "expected numbers"),
         (array_header("(2,)", "[('x', '<f4')]"), "expected numbers"),
         (array_header("(2,)", "('<f4', (1,))"), "expected numbers"),
-        (array_header("(2,)", length=60_000), "claims a header of 60,000 bytes"),
-        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "claims a header of 4,294,967,295 bytes"),
+        (
+            array_header("(2,)", length=60_000),
+            "x.npy is no array: EOF: reading array header, expected 60000",
+        ),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\xff", "expected 4294967295 bytes"),
         (b"\x93NUMPY\x01\x00", "cannot be read"),
         (b"words that are no array", "x.npy is no array"),
         (array_header("__import__('os')"), "cannot be read"),
@@ -231,5 +234,5 @@ def test_a_member_that_the_file_does_not_hold_whole_is_refused(tmp_path: Path) -
     content = path.read_bytes()
     with open_source(path) as source:
         path.write_bytes(content[: len(content) // 2])  # cut while it is open
-        with pytest.raises(VitkitError, match="the file ends before it does"):
+        with pytest.raises(VitkitError, match="is damaged: a cannot be read"):
             source.read("a")

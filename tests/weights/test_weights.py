@@ -15,11 +15,12 @@ from safetensors.torch import load_file
 
 from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
+from vitkit.config import to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.measure import count_parameters
 from vitkit.weights.create import create_model
-from vitkit.weights.files.checksum import HashingWriter
+from vitkit.weights.files.checksum import write_hashed
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 from vitkit.weights.format_names import Format
 from vitkit.weights.model_card import Assumption, ModelCard, Task, TrainingData, card_of
@@ -163,9 +164,8 @@ def test_formats_are_named() -> None:
 
 def replace_on_purpose(folder: Path, state: dict[str, torch.Tensor]) -> None:
     """Put other weights into a model's folder, and their checksum into its description."""
-    hashing = HashingWriter()
-    (folder / "model.safetensors").write_bytes(b"".join(hashing.passing(safetensors_chunks(state))))
-    record = {**json.loads((folder / "model.json").read_text()), "weights": hashing.record()}
+    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(state))
+    record = {**json.loads((folder / "model.json").read_text()), "weights": to_json(weights)}
     (folder / "model.json").write_text(json.dumps(record))
 
 

@@ -101,10 +101,28 @@ def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
     return matplotlib.rc_context(style)
 
 
-def picture(width: float, height: float) -> tuple[Figure, Axes]:
-    """Make a figure of one picture; width and height are in inches."""
-    figure = Figure((width, height), layout="constrained")
-    return figure, figure.subplots()
+@contextmanager
+def chart(width: float, height: float, *title: str, **grid: Any) -> Iterator[tuple[Figure, Any]]:
+    """Give a figure in our style and its axes; its title and its legend are written when it is drawn.
+
+    Args:
+        width, height: in inches.
+        title: above the figure, at its left edge; each part has lines of its own, two at most.
+        grid: the rows and columns of its axes, as for `Figure.subplots`; left out, there is one.
+    """
+    with styled():
+        figure = Figure((width, height), layout="constrained")
+        yield figure, figure.subplots(**grid)
+        letters = int(72 * width / 6.6)  # points of a bold letter on average
+        lines = "\n".join(wrapped(part, letters, 2) for part in title if part)
+        if lines:
+            figure.suptitle(lines, x=0.01, ha="left", fontsize=10, fontweight="bold")
+        labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+        if labels:
+            longest = max(_columns(line) for label in labels for line in label.split("\n"))
+            # Points of the figure, of the line before a name, and of a letter.
+            columns = int((72 * width) // (34 + 5.8 * longest))
+            figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), columns)))
 
 
 def percentages() -> FuncFormatter:
@@ -125,23 +143,6 @@ def bare(axes: Axes) -> None:
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def add_title(figure: Figure, *parts: str) -> None:
-    """Write a title above a figure, at its left edge; each part has lines of its own, two at most."""
-    width = int(72 * figure.get_size_inches()[0] / 6.6)  # points of a bold letter on average
-    lines = [wrapped(part, width, 2) for part in parts]
-    figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=10, fontweight="bold")
-
-
-def add_legend(figure: Figure) -> None:
-    """Write the legend of a figure below its axes, in as many columns as its names leave room for."""
-    labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
-    if labels:
-        longest = max(_columns(line) for label in labels for line in label.split("\n"))
-        # Points of the figure, of the line before a name, and of a letter.
-        columns = (72 * figure.get_size_inches()[0]) // (34 + 5.8 * longest)
-        figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), int(columns))))
 
 
 def wrapped(caption: str, width: int, most: int = 3) -> str:

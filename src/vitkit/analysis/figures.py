@@ -1,6 +1,7 @@
 """Draw the curves of training and the quality of the result: arrays in, matplotlib Figures out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import ClassScore
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.multilabel import LabelScore
-from vitkit.models.config.card import LossFunction
 
 MATRIX_WITH_NAMES = 20
 """The most classes of a confusion matrix with names and counts; for more it is a picture and a list."""
@@ -32,12 +32,6 @@ POINTS_SHOWN = 800
 """Points of a curve; of more, groups of neighbours are averaged."""
 
 Columns = Mapping[str, drawing.Floats]
-
-
-LOSS_LABELS: Mapping[LossFunction, str] = {
-    "softmax": "cross entropy (nats)",
-    "sigmoid": "binary cross entropy, summed over classes (nats)",
-}
 
 
 def training_curves(
@@ -66,58 +60,52 @@ def training_curves(
 
     Long runs are drawn as means over groups of steps.
     """
-    steps = train["step"]
+    steps, has_validation = train["step"], bool(len(validation["step"]))
     training = "training, running mean" + (f"\n(with {altered})" if altered else "")
     marks: dict[str, Any] = {"color": drawing.VERMILION, "marker": "o", "markersize": 3, "linewidth": 1.4}
-    with drawing.styled():
-        drawn = [Figure((drawing.WIDTH / 3, 3.1), layout="constrained") for _ in range(3)]
-        loss, middle, rate = (figure.subplots() for figure in drawn)
+    x, y = _thinned(steps, train["loss"])
+    dots = "o" if len(x) == 1 else None
+    with _panel(train, "Loss", "loss (nats)") as (loss, axes):
         if len(steps):
-            x, y = _thinned(steps, train["loss"])
-            dots = "o" if len(x) == 1 else None
-            loss.plot(x, y, color=drawing.BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            loss.plot(
-                x,
-                _smoothed(y),
-                color=drawing.BLUE,
-                linewidth=1.6,
-                label=drawing.wrapped(training, LEGEND_COLUMNS),
-            )
-            rate.plot(
-                *_thinned(steps, train["learning_rate"]), color=drawing.GREEN, linewidth=1.6, marker=dots
-            )
-        if len(validation["step"]):
-            loss.plot(validation["step"], validation["loss"], label="validation", **marks)
-            middle.plot(validation["step"], validation[metric], **marks)
-            if best is not None:
-                step, value = validation["step"][best], validation[metric][best]
-                shown = f"{value:.1%}" if is_fraction else f"{value:.4g}"
-                circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none"}
-                circle |= {"markeredgecolor": "black", "label": f"best: {shown} at step {step:,.0f}"}
-                middle.plot([step], [value], "o", **circle)
-                middle.margins(y=0.12)  # so that the circle is whole
+            axes.plot(x, y, color=drawing.BLUE, alpha=0.35, linewidth=0.8, marker=dots)
+            named = drawing.wrapped(training, LEGEND_COLUMNS)
+            axes.plot(x, _smoothed(y), color=drawing.BLUE, linewidth=1.6, label=named)
+        if has_validation:
+            axes.plot(validation["step"], validation["loss"], label="validation", **marks)
+    with _panel(train, title, label) as (middle, axes):
+        if has_validation:
+            axes.plot(validation["step"], validation[metric], **marks)
         else:
-            _say(middle, "no validation was made")
-        for figure, axes, heading, unit in zip(
-            drawn,
-            (loss, middle, rate),
-            ("Loss", title, "Learning rate"),
-            ("loss (nats)", label, "learning rate"),
-            strict=True,
-        ):
-            axes.set(xlabel="step", ylabel=unit)
-            drawing.add_title(figure, heading)
-            axes.grid(True)
-            if axes.has_data():
-                axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
-                axes.xaxis.set_major_formatter("{x:,.0f}")
-                _epochs_on_top(axes, train)
-            drawing.add_legend(figure)
+            _say(axes, "no validation was made")
+        if has_validation and best is not None:
+            step, value = validation["step"][best], validation[metric][best]
+            shown = f"{value:.1%}" if is_fraction else f"{value:.4g}"
+            circle: dict[str, Any] = {"markersize": 7, "markerfacecolor": "none"}
+            circle |= {"markeredgecolor": "black", "label": f"best: {shown} at step {step:,.0f}"}
+            axes.plot([step], [value], "o", **circle)
+            axes.margins(y=0.12)  # so that the circle is whole
         if is_fraction:
-            middle.yaxis.set_major_formatter(drawing.percentages())
-        rate.yaxis.set_major_formatter("{x:.3g}")
-        rate.set_ylim(bottom=0)
-    return drawn[0], drawn[1], drawn[2]
+            axes.yaxis.set_major_formatter(drawing.percentages())
+    with _panel(train, "Learning rate", "learning rate") as (rate, axes):
+        if len(steps):
+            rates = _thinned(steps, train["learning_rate"])
+            axes.plot(*rates, color=drawing.GREEN, linewidth=1.6, marker=dots)
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.set_ylim(bottom=0)
+    return loss, middle, rate
+
+
+@contextmanager
+def _panel(train: Columns, heading: str, unit: str) -> Iterator[tuple[Figure, Axes]]:
+    """Give a figure over the steps of a training, with epochs on top where something is drawn."""
+    with drawing.chart(drawing.WIDTH / 3, 3.1, heading) as (figure, axes):
+        yield figure, axes
+        axes.set(xlabel="step", ylabel=unit)
+        axes.grid(True)
+        if axes.has_data():
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            _epochs_on_top(axes, train)
 
 
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
@@ -131,31 +119,10 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         class_names: K names.
         data: the images as a phrase ("360 test images"), for the title.
     """
-    classes = len(class_names)
-    with drawing.styled():
-        if classes <= MATRIX_WITH_NAMES:
-            names = [drawing.shortened(name, 20) for name in class_names]
-            side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
-            labels = 0.08 * max(map(len, names))
-            figure, axes = drawing.picture(side + labels + 1.4, side + max(0.3, labels) + 0.7)
-            matrix = _matrix(cells, classes, 1)
-            fractions = _show_fractions(figure, axes, matrix)
-            for row, column in np.argwhere(matrix).tolist():
-                colour = "white" if fractions[row, column] > 0.35 else "black"
-                axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
-            # Browsers have other fonts: the last letter stays at the axis whatever the width of the name.
-            turned: dict[str, Any] = {
-                "rotation": 90,
-                "rotation_mode": "anchor",
-                "ha": "right",
-                "va": "center",
-            }
-            axes.set_xticks(range(classes), names, **(turned if max(map(len, names)) > 3 else {}))
-            axes.set_yticks(range(classes), names)
-            axes.set(xlabel="predicted class", ylabel="true class")
-        else:
-            figure = Figure((drawing.WIDTH, 4.6), layout="constrained")
-            axes, bars = figure.subplots(1, 2, width_ratios=(1.2, 1))
+    classes, title = len(class_names), f"Confusion matrix of {data}"
+    if classes > MATRIX_WITH_NAMES:
+        grid: dict[str, Any] = {"ncols": 2, "width_ratios": (1.2, 1)}
+        with drawing.chart(drawing.WIDTH, 4.6, title, **grid) as (figure, (axes, bars)):
             group = -(-classes // MATRIX_CELLS)
             _show_fractions(figure, axes, _matrix(cells, classes, group), group)
             for axis in (axes.xaxis, axes.yaxis):
@@ -163,7 +130,22 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
             together = f", {group} to a cell" if group > 1 else ""
             axes.set(xlabel=f"predicted class (number{together})", ylabel=f"true class (number{together})")
             _confused_pairs(bars, cells, class_names)
-        drawing.add_title(figure, f"Confusion matrix of {data}")
+        return figure
+    names = [drawing.shortened(name, 20) for name in class_names]
+    longest = max(map(len, names))
+    side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
+    size = side + 0.08 * longest + 1.4, side + max(0.3, 0.08 * longest) + 0.7
+    with drawing.chart(*size, title) as (figure, axes):
+        matrix = _matrix(cells, classes, 1)
+        fractions = _show_fractions(figure, axes, matrix)
+        for row, column in np.argwhere(matrix).tolist():
+            colour = "white" if fractions[row, column] > 0.35 else "black"
+            axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
+        # Browsers have other fonts: the last letter stays at the axis whatever the width of the name.
+        turned = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}
+        axes.set_xticks(range(classes), names, **(turned if longest > 3 else {}))
+        axes.set_yticks(range(classes), names)
+        axes.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 
@@ -177,10 +159,28 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
         for score in scores
         if score.count
     ]
-    with drawing.styled():
-        figure, axes, _ = _bars(bars, "Accuracy within", "class", "classes", data)
-        axes.set(xlabel="fraction of the class's images right (line: 95% interval)", ylabel="class (images)")
-    return figure
+    across = "fraction of the class's images right (line: 95% interval)"
+    return _bars(bars, "Accuracy within", "class", "classes", data, across)
+
+
+def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figure:
+    """Draw the average precision of each label as bars with 95 % intervals, the worst on top.
+
+    With many labels only the 40 worst are drawn. The dots are the average precision of ranking by chance: the
+    fraction of images that have the label.
+
+    Args:
+        scores: of all labels; labels that no image has are left out.
+        count: images.
+        data: the images as a phrase ("360 test images"), for the title.
+    """
+    bars = [
+        (score.average_precision, score.average_precision_interval, score.name, score.count)
+        for score in scores
+        if score.average_precision is not None
+    ]
+    across = "average precision (line: 95% interval; dot: by chance)"
+    return _bars(bars, "Average precision of", "label", "labels", data, across, images=count)
 
 
 _Bar = tuple[float, tuple[float, float] | None, str, int]
@@ -188,26 +188,33 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 
 
 def _bars(
-    bars: Sequence[_Bar], what: str, singular: str, plural: str, data: str
-) -> tuple[Figure, Axes, Sequence[_Bar]]:
+    bars: Sequence[_Bar],
+    what: str,
+    singular: str,
+    plural: str,
+    data: str,
+    across: str,
+    images: int | None = None,
+) -> Figure:
     """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
-    many the worst alone, which are returned too."""
+    many the worst alone. Given the number of all images, a dot shows the fraction that is of a class."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
     which = f"each {singular}" if len(bars) == every else f"the {len(bars)} worst of {every} {plural}"
-    figure, axes = drawing.picture(drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
-    rows = range(len(bars))
-    axes.barh(rows, [value for value, *_ in bars], height=0.7, color=drawing.SKY)
-    for row, (_, interval, _, _) in zip(rows, bars, strict=True):
-        if interval is not None:
-            axes.hlines(row, *interval, color="black", linewidth=1.2)
-    axes.set_yticks(rows, [f"{drawing.shortened(name, 28)}  ({count})" for _, _, name, count in bars])
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, 1)
-    axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(True, axis="x")
-    axes.tick_params(axis="y", length=0)
-    drawing.add_title(figure, f"{what} {which}, {data}")
-    return figure, axes, bars
+    rows, size = range(len(bars)), (drawing.WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
+    with drawing.chart(*size, f"{what} {which}, {data}") as (figure, axes):
+        axes.barh(rows, [value for value, *_ in bars], height=0.7, color=drawing.SKY)
+        for row, (_, interval, _, _) in zip(rows, bars, strict=True):
+            if interval is not None:
+                axes.hlines(row, *interval, color="black", linewidth=1.2)
+        if images is not None:
+            chance = [count / images for *_, count in bars]
+            axes.plot(chance, rows, "o", color=drawing.VERMILION, markersize=3)
+        axes.set_yticks(rows, [f"{drawing.shortened(name, 28)}  ({count})" for _, _, name, count in bars])
+        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{singular} (images)")
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(True, axis="x")
+        axes.tick_params(axis="y", length=0)
+    return figure
 
 
 def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str = "") -> Figure:
@@ -217,9 +224,12 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
         models: bins by the name of the model.
         data: the images as a phrase ("360 test images"), for the title; left out, there is none.
     """
-    with drawing.styled():
-        figure = Figure((drawing.WIDTH * (0.6 if len(models) == 1 else 0.75), 5.2), layout="constrained")
-        diagram, histogram = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    width, title = (
+        drawing.WIDTH * (0.6 if len(models) == 1 else 0.75),
+        f"Calibration on {data}" if data else "",
+    )
+    grid: dict[str, Any] = {"nrows": 2, "sharex": True, "height_ratios": (3, 1)}
+    with drawing.chart(width, 5.2, title, **grid) as (figure, (diagram, histogram)):
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
         # The colours that the bars of single classes have; the marks differ too. No line joins them: between
         # bins of a few images each it would show more noise than shape.
@@ -242,9 +252,6 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
             axis.set_major_formatter(PercentFormatter(1))
         for axes in (diagram, histogram):
             axes.grid(True)
-        if data:
-            drawing.add_title(figure, f"Calibration on {data}")
-        drawing.add_legend(figure)
     return figure
 
 
@@ -342,27 +349,3 @@ def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#555555")
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figure:
-    """Draw the average precision of each label as bars with 95 % intervals, the worst on top.
-
-    With many labels only the 40 worst are drawn. The dots are the average precision of ranking by chance: the
-    fraction of images that have the label.
-
-    Args:
-        scores: of all labels; labels that no image has are left out.
-        count: images.
-        data: the images as a phrase ("360 test images"), for the title.
-    """
-    bars = [
-        (score.average_precision, score.average_precision_interval, score.name, score.count)
-        for score in scores
-        if score.average_precision is not None
-    ]
-    with drawing.styled():
-        figure, axes, shown = _bars(bars, "Average precision of", "label", "labels", data)
-        chance = [images / count for *_, images in shown]
-        axes.plot(chance, range(len(shown)), "o", color=drawing.VERMILION, markersize=3)
-        axes.set(xlabel="average precision (line: 95% interval; dot: by chance)", ylabel="label (images)")
-    return figure

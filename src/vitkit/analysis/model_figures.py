@@ -26,11 +26,9 @@ def filter_grid(components: drawing.Floats, explained: drawing.Floats) -> Figure
     """
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
-    with drawing.styled():
-        width = max(0.95 * columns + 0.2, NARROWEST)
-        figure = Figure((width, 1.12 * rows + 0.5), layout="constrained")
-        drawing.add_title(figure, "Filters that see the pixels")
-        grid = figure.subplots(rows, columns, squeeze=False)
+    size = max(0.95 * columns + 0.2, NARROWEST), 1.12 * rows + 0.5
+    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
+    with drawing.chart(*size, "Filters that see the pixels", **shape) as (figure, grid):
         for axes in grid.flat:
             drawing.bare(axes)
         for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
@@ -56,9 +54,9 @@ def position_similarity_map(similarity: drawing.Floats) -> Figure:
         for j, column in enumerate(shown_columns):
             top, left = i * (rows + gap), j * (columns + gap)
             mosaic[top : top + rows, left : left + columns] = similarity[row, column]
-    with drawing.styled():
-        height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
-        figure, axes = drawing.picture(max(width + 1.6, NARROWEST), height + 0.8)
+    height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
+    size = max(width + 1.6, NARROWEST), height + 0.8
+    with drawing.chart(*size, "Similarity of position embeddings") as (figure, axes):
         lowest = min(0.0, float(similarity.min()))
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
         colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
@@ -76,7 +74,6 @@ def position_similarity_map(similarity: drawing.Floats) -> Figure:
         for spine in axes.spines.values():
             spine.set_visible(False)
         axes.set(xlabel="patch column", ylabel="patch row")
-        drawing.add_title(figure, "Similarity of position embeddings")
     return figure
 
 
@@ -90,8 +87,7 @@ def attention_distance_plot(distances: drawing.Floats, even: float, data: str) -
     """
     depth, heads = distances.shape
     layers = np.arange(1, depth + 1)
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH * 0.62, 3.8)
+    with drawing.chart(drawing.WIDTH * 0.62, 3.8, f"Attention distance, {data}") as (figure, axes):
         axes.scatter(
             layers.repeat(heads), distances.ravel(), s=26, color=drawing.BLUE, alpha=0.6, linewidths=0
         )
@@ -105,8 +101,6 @@ def attention_distance_plot(distances: drawing.Floats, even: float, data: str) -
         axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
         axes.grid(True)
         axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
-        drawing.add_title(figure, f"Attention distance, {data}")
-        drawing.add_legend(figure)
     return figure
 
 
@@ -128,12 +122,11 @@ def rollout_gallery(
         pairs.append(np.concatenate([image, white, heat_overlay(image, heat)], axis=1))
     columns = max(1, min(columns, len(pairs)))
     rows = max(1, -(-len(pairs) // columns))
-    with drawing.styled():
-        below = [drawing.wrapped(caption, 36) for caption in captions]
-        lines = max((caption.count("\n") + 1 for caption in below), default=1)
-        figure = Figure((2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4), layout="constrained")
-        drawing.add_title(figure, "Attention rollout")
-        grid = figure.subplots(rows, columns, squeeze=False)
+    below = [drawing.wrapped(caption, 36) for caption in captions]
+    lines = max((caption.count("\n") + 1 for caption in below), default=1)
+    size = 2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4
+    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
+    with drawing.chart(*size, "Attention rollout", **shape) as (figure, grid):
         for axes in grid.flat:
             drawing.bare(axes)
         for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
@@ -170,8 +163,7 @@ def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
         rows: their names, from the top.
     """
     height, width = sheet.shape[:2]
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1)
+    with drawing.chart(drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1) as (figure, axes):
         drawing.bare(axes)
         axes.imshow(sheet, interpolation="none")
         middles = [(number + 0.5) * height / len(rows) for number in range(len(rows))]

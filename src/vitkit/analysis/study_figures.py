@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -39,8 +40,9 @@ def line_figure(
     title: Sequence[str] = (),
     chance: float | None = None,
     is_fraction: bool = True,
+    steps: bool = False,
 ) -> Figure:
-    """Draw lines with their intervals over a logarithmic axis, in one picture or in several side by side.
+    """Draw lines with their intervals, in one picture or in several side by side.
 
     Args:
         panels: the points of each line by its name, for each picture by its title.
@@ -50,23 +52,29 @@ def line_figure(
         chance: the value of guessing, to draw a line at; None for no line.
         is_fraction: whether values are fractions, written as percentages; else they are drawn on a
             logarithmic axis, where a value of 0 has no place.
+        steps: whether the axis is that of the steps of a training; else it is logarithmic.
     """
     places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
-    with drawing.styled():
-        size = (drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 4.0)
-        figure = Figure(size, layout="constrained")
-        every = figure.subplots(1, len(panels), sharey=bool(up), squeeze=False)[0]
-        for number, (axes, (name, lines)) in enumerate(zip(every, panels.items(), strict=True)):
+    size = drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
+    grid: dict[str, Any] = {"ncols": len(panels), "sharey": bool(up), "squeeze": False}
+    with drawing.chart(*size, *title, **grid) as (figure, every):
+        for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
             _draw_lines(axes, lines, named=number == 0)
             if chance is not None:
                 label = "guessing" if number == 0 else "_"
                 axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
-            axes.set(xscale="log", xlabel=across, ylabel=(up if number == 0 else "") if up else name)
+            axes.set(xlabel=across, ylabel=(up if number == 0 else "") if up else name)
             axes.set_title(name if up else "")
-            axes.set_xlim(places[0] / 1.15, places[-1] * 1.15)  # the same in all pictures
-            axes.xaxis.set_major_locator(FixedLocator(_apart(places, 20 / len(panels))))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _short(place)))
+            if steps:
+                low, high = axes.get_ylim()
+                axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
+                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+            else:
+                axes.set_xscale("log")
+                axes.set_xlim(places[0] / 1.15, places[-1] * 1.15)  # the same in all pictures
+                axes.xaxis.set_major_locator(FixedLocator(_apart(places, 20 / len(panels))))
+                axes.xaxis.set_minor_locator(NullLocator())
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: _short(place)))
             if is_fraction:
                 axes.yaxis.set_major_formatter(drawing.percentages())
             else:
@@ -74,9 +82,6 @@ def line_figure(
                 axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
                 axes.yaxis.set_minor_formatter(NullFormatter())
-        if title:
-            drawing.add_title(figure, *title)
-        drawing.add_legend(figure)
     return figure
 
 
@@ -191,21 +196,12 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         curves: accuracies (0 to 1, NaN where one is missing) at these steps by name ("5 shots").
         images: the test images as a phrase, for the title.
     """
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH * 0.6, 3.4)
-        lines: dict[str, Points] = {
-            name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
-            for name, values in curves.items()
-        }
-        _draw_lines(axes, lines, named=True)
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
-        axes.set(xlabel="step", ylabel=RIGHT)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-        axes.yaxis.set_major_formatter(drawing.percentages())
-        drawing.add_title(figure, f"Few-shot accuracy on {images}")
-        drawing.add_legend(figure)
-    return figure
+    lines: dict[str, Points] = {
+        name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
+        for name, values in curves.items()
+    }
+    title = (f"Few-shot accuracy on {images}",)
+    return line_figure({"": lines}, "step", RIGHT, title=title, steps=True)
 
 
 def scale_plot(
@@ -231,8 +227,7 @@ def scale_plot(
     lowest = min(error for place in measured for error in place.errors)
     # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
     floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH * 0.72, 4.2)
+    with drawing.chart(drawing.WIDTH * 0.72, 4.2) as (figure, axes):
         for part, colour, dashes, name in (
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
@@ -278,7 +273,6 @@ def scale_plot(
         percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
         axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
         axes.grid(True)
-        drawing.add_legend(figure)
     return figure
 
 
@@ -295,8 +289,7 @@ def difference_figure(
     """
     across, down = 100 * np.array(means), np.arange(len(labels))
     reach = np.abs(100 * np.array(intervals).T - across)
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels))
+    with drawing.chart(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)) as (figure, axes):
         axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
         axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
         axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
@@ -318,8 +311,7 @@ def flip_figure(
         labels: of the bars to the left and to the right.
     """
     down, most = np.arange(len(names)), max(*first, *second)
-    with drawing.styled():
-        figure, axes = drawing.picture(drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names))
+    with drawing.chart(drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names)) as (figure, axes):
         axes.barh(
             down, [-count for count in first], color=drawing.VERMILION, label=drawing.shortened(labels[0], 60)
         )
@@ -332,5 +324,4 @@ def flip_figure(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{abs(count):g}"))
         axes.set_xlabel("images")
         axes.grid(True, axis="x")
-        drawing.add_legend(figure)
     return figure

@@ -4,15 +4,14 @@ import shlex
 from collections.abc import Sequence
 
 from vitkit.cli import console
-from vitkit.cli.options import Verb, call, importing, in_options, require_first
+from vitkit.cli.options import Verb, require_first
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import JSON, PLAN, Option
+from vitkit.cli.verb_options import JSON, Option
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.options import StudyOptions
 
 JOB = ("ablate", "vitkit.jobs.study.ablate", "ablate")
-VERB = Verb(*JOB, *Verb(*JOB).only("vary"), PLAN, JSON, without=("vary",))  # by name, beside the recipe
+VERB = Verb(*JOB, *Verb(*JOB).only("vary"), JSON, without=("vary",))  # by name, beside the recipe
 
 
 def main(arguments: list[str]) -> None:
@@ -26,16 +25,5 @@ def main(arguments: list[str]) -> None:
 
     given, of_run = VERB.parse_with_training(arguments, training)
     given["recipe"] = study_base(of_run, given, recipe(given["recipe"]), "an ablation", "--seeds and --rates")
-    as_json = bool(given.get("json"))
-    if not given.get("plan"):
-        ablation = VERB.call(given, command=shlex.join(["vitkit", "ablate", *arguments]))
-        console.print_result(ablation, as_json)
-        return
-    with importing():
-        from vitkit.jobs.study.ablate import make_arms, plan_ablation
-
-    design = call(make_arms, given, VERB.options)
-    with in_options(VERB.options, given):
-        planned = plan_ablation(design.arms, call(StudyOptions, given, VERB.options))
-    beside = ", and as long again for evaluations and reports where runs are short."
-    console.print_plan(planned, as_json, beside)
+    ablation = VERB.call(given, command=shlex.join(["vitkit", "ablate", *arguments]))
+    console.print_result(ablation, bool(given.get("json")))

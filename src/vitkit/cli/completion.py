@@ -1,14 +1,13 @@
 """`vitkit completion`: a script by which a shell completes verbs, options and their choices."""
 
 import importlib
-import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import parse_given, verb_of
-from vitkit.cli.training_options import TRAINING_PAGES, describe_training
+from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
@@ -17,8 +16,8 @@ OPTIONS = (
         "SHELL",
         "shell",
         "SHELL",
-        "the shell: bash, zsh or fish.",
-        choices=("bash", "zsh", "fish"),
+        "the shell: bash or zsh.",
+        choices=("bash", "zsh"),
         is_positional=True,
         is_required=True,
     ),
@@ -37,11 +36,9 @@ def main(arguments: list[str]) -> None:
     shell = parse_given(main, OPTIONS, arguments, "completion")["shell"]
     from vitkit.cli.main import VERBS
 
-    verbs = {verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}
-    summaries = {verb: summary for verb, (summary, _) in VERBS.items()}
     if shell == "zsh":
         print(OF_BASH)
-    print(_fish(verbs, summaries) if shell == "fish" else _bash(verbs), end="")
+    print(_bash({verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}), end="")
 
 
 def list_options(verb: str, module: str) -> tuple[Option, ...]:
@@ -51,7 +48,7 @@ def list_options(verb: str, module: str) -> tuple[Option, ...]:
         verb: as it stands on the command line.
         module: the module of its `main`.
     """
-    if verb in TRAINING_PAGES:
+    if verb in FIRST:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
         options = describe_training(verb, run)
     else:
@@ -102,24 +99,3 @@ _vitkit() {{
 }}
 complete -o default -F _vitkit vitkit
 """
-
-
-def _fish(verbs: Mapping[str, Sequence[Option]], summaries: Mapping[str, str]) -> str:
-    """Write the script for fish: a line for each verb and each option, with what it is for."""
-    lines = []
-    for verb, options in verbs.items():
-        lines.append(
-            f"complete -c vitkit -n __fish_use_subcommand -f -a {verb} -d {_quoted(summaries[verb])}"
-        )
-        for option in options:
-            line = f"complete -c vitkit -n '__fish_seen_subcommand_from {verb}' -l {option.name[2:]}"
-            if option.value:
-                line += f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r"
-            text = re.split(r"(?<=\.)\s+(?=[A-Z])|[;:]\s", option.text, maxsplit=1)[0].rstrip(".")
-            lines.append(f"{line} -d {_quoted(text)}")
-    return "\n".join([*lines, ""])
-
-
-def _quoted(text: str) -> str:
-    """Quote a text for fish."""
-    return '"' + re.sub(r'(["$\\])', r"\\\1", text) + '"'

@@ -7,36 +7,21 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.cells import cell_len
-from rich.console import (
-    Console,
-    ConsoleOptions,
-    RenderableType,
-)
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 from vitkit.cli.streams import is_terminal
-from vitkit.config import to_json
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
 from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
@@ -44,7 +29,6 @@ from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
 if TYPE_CHECKING:
-    from vitkit.jobs.study.study import Planned
     from vitkit.result import Block, Number
 
 WIDTH_OF_PIPES = 110
@@ -56,8 +40,6 @@ BAR_COLUMNS = 60
 left, and the blanks between them."""
 HEADING_WIDTH = 8
 """The fewest columns of a heading: summaries that follow one another then stand in line."""
-
-_BLANKS_AT_ENDS = re.compile(" +\n")
 
 
 class Terminal(Console):
@@ -80,29 +62,19 @@ class Terminal(Console):
         raise BrokenPipeError
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render anything, with the control characters of texts that did not pass `render_str` escaped.
-
-        Where there is no terminal, the blanks at the ends of lines, which fill the columns of a table, are
-        left out.
-        """
-        blanks: list[Segment] = []
+        """Render anything, with the control characters of texts that did not pass `render_str` escaped."""
         for segment in super().render(renderable, options):
-            if not segment.control:
-                segment = Segment(visible(segment.text, keep="\n"), segment.style)
-            if self.is_terminal:
-                yield segment
-                continue
-            text = _BLANKS_AT_ENDS.sub("\n", segment.text)
-            if text.startswith("\n"):
-                blanks.clear()
-            ink = text.rstrip(" ")
-            if ink or segment.control:
-                yield from blanks
-                blanks.clear()
-                yield segment if segment.control else Segment(ink, segment.style)
-            if len(ink) < len(text):
-                blanks.append(Segment(text[len(ink) :], segment.style))
-        yield from blanks
+            yield segment if segment.control else Segment(visible(segment.text, keep="\n"), segment.style)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does; where there is no terminal, without the blanks at the ends of lines."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(re.sub(" +\n", "\n", captured.get()))
+        self.file.flush()
 
 
 class _StandardError:
@@ -223,18 +195,24 @@ def print_result(result: Any, as_json: bool) -> None:
 
 
 def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -> None:
-    """Print paragraphs and tables, with a blank line around each table; figures are for pages alone."""
+    """Print paragraphs and tables, with a blank line around each table; figures, pictures and captions are
+    for pages alone."""
     from vitkit import result
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot):
+        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+            continue
+        if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
         is_table = isinstance(block, result.Table)
         if before is not None and (is_table or isinstance(before, result.Table)):
             to.print()
         if isinstance(block, result.Table):
-            print_table(block.headings, block.rows, text=block.text, to=to)
+            print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
+            if block.most is not None and len(block.rows) > block.most:
+                left = len(block.rows) - block.most
+                to.print(f"... and {left:,} more; --json and the page have all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:
@@ -244,35 +222,6 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             whole = "/" in text or "vitkit " in text
             to.print(text if plain else bold(text), markup=False, soft_wrap=whole)
         before = block
-
-
-def print_plan(planned: Sequence["Planned"], as_json: bool, beside: str = "", **more: Any) -> None:
-    """Print the arms of a study that has not begun, a row each, their runs and the time of all of them.
-
-    Args:
-        planned: the arms.
-        as_json: whether --json is given.
-        beside: a clause on the time that comes on top.
-        more: is printed beside the arms as JSON.
-    """
-    runs, seconds = sum(arm.runs for arm in planned), sum(arm.seconds for arm in planned)
-    if as_json:
-        print_json({**more, "arms": [to_json(arm) for arm in planned], "seconds": seconds})
-        return
-    columns: dict[str, Callable[[Planned], str]] = {
-        "arm": lambda arm: arm.name,
-        "": lambda arm: arm.label,
-        "rates tried": lambda arm: ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
-        "runs": lambda arm: str(arm.runs),
-        "steps": lambda arm: f"{arm.steps:,}",
-        "time": lambda arm: format_duration(arm.seconds),
-    }
-    print_table(columns, ([cell(arm) for cell in columns.values()] for arm in planned), text=(0, 1))
-    print_lines(
-        f"\n{pluralize(len(planned), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} on "
-        f"this machine, as measured now{beside}"
-    )
-    print_next("the same command without --plan trains them")
 
 
 def print_next(*commands: str) -> None:
@@ -310,104 +259,19 @@ def print_csv(cells: Iterable[str]) -> None:
     print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
-class _Lines(Progress):
-    """Progress in a log: a line now and then."""
-
-    def __init__(self) -> None:
-        super().__init__(console=err, disable=True)
-        self._last_line = time.monotonic()
-
-    def update(self, task_id: TaskID, **fields: Any) -> None:
-        """Update the task as a bar does; print a line at once where the field `milestone` is true."""
-        super().update(task_id, **fields)
-        now = time.monotonic()
-        if not fields.get("milestone") and now - self._last_line < LINE_SECONDS:
-            return
-        self._last_line = now
-        task = self.tasks[self.task_ids.index(task_id)]
-        in_bytes = task.fields.get("bytes", False)
-        done, total = (
-            "?" if count is None else format_bytes(count) if in_bytes else f"{count:,.0f}"
-            for count in (task.completed, task.total)
-        )
-        left = task.time_remaining
-        parts = [
-            f"{task.description} {done}" + ("" if task.total is None else f"/{total}"),
-            "" if left is None or task.finished else f"{format_duration(left)} left",
-            str(task.fields.get("detail", "")),
-        ]
-        err.print("  ".join(part for part in parts if part), markup=False, soft_wrap=True)
-
-
-class _Count(MofNCompleteColumn):
-    """A column with the count and its total; empty where nothing is counted."""
-
-    def render(self, task: Task) -> Text:
-        return super().render(task) if task.total is not None or task.completed else Text()
-
-
-class _Left(TimeRemainingColumn):
-    """A column with the time left; empty where it is unknown."""
-
-    def render(self, task: Task) -> Text:
-        time_left = super().render(task)
-        return time_left.append(" left") if time_left.plain else time_left
-
-
-class _Detail(ProgressColumn):
-    """A column with details such as the loss; empty where they have a line of their own."""
-
-    def render(self, task: Task) -> Text:
-        detail = str(task.fields["detail"])
-        return Text("" if _needs_a_line(detail) else detail, no_wrap=True)
-
-
 class _Bar(Progress):
     """A bar, with a line below it for details that a narrow terminal would cut off."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        yield self.make_tasks_table([task for task in self.tasks if task.visible])
+        yield from super().get_renderables()
         for task in self.tasks:
-            detail = str(task.fields["detail"])
-            if task.visible and _needs_a_line(detail):
-                yield Padding(Text(detail, overflow="fold"), (0, 0, 0, 2))
-
-
-def _needs_a_line(detail: str) -> bool:
-    """Whether details do not fit beside a bar."""
-    return cell_len(detail) > err.width - BAR_COLUMNS
+            if below := task.fields["below"]:
+                yield Padding(Text(below, overflow="fold"), (0, 0, 0, 2))
 
 
 def say_continued(parts: int) -> str:
     """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
     return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
-
-
-def progress_bar(in_bytes: bool = False) -> Progress:
-    """Make a bar on standard error with the time left; where that is no terminal, lines at long intervals.
-
-    `update(task, detail=..., milestone=True)` prints a line at once.
-    """
-    if not is_terminal(sys.stderr):
-        return _Lines()
-    count: ProgressColumn = _Count(table_column=Column(min_width=11))
-    return _Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        DownloadColumn() if in_bytes else count,
-        _Left(table_column=Column(min_width=12)),
-        _Detail(table_column=Column(no_wrap=True)),
-        console=err,
-        transient=True,
-    )
-
-
-@contextmanager
-def download_bar(description: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a bar for a download from its first bytes on: `progress(bytes, total bytes or None)`."""
-    with progress_bar(in_bytes=True) as bar:
-        task = bar.add_task(visible(description), total=None, detail="", bytes=True, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def download(*paths: str | Path) -> None:
@@ -422,12 +286,11 @@ def download(*paths: str | Path) -> None:
         start = find_start_named(path)
         address = str(path) if start is None else start.address
         if is_address(path) and not address.startswith("hf:"):
-            from vitkit.weights.files.download import (
-                fetch_any,  # torch: an exported folder is read without it
-            )
+            # Here, as it imports torch: an exported folder is read without it.
+            from vitkit.weights.files.download import fetch_any
 
             name = PurePosixPath(address.split("#")[0].split("?")[0]).name
-            with download_bar(f"fetching {name}") as progress:
+            with TerminalListener().progress(f"fetching {name}", unit="bytes") as progress:
                 fetch_any(path, progress)
 
 
@@ -445,19 +308,34 @@ class TerminalListener(Listener):
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Report]:
-        in_bytes = unit == "bytes"
-        with progress_bar(in_bytes=in_bytes) as bar:
-            task = bar.add_task(visible(what), total=total, detail="", bytes=in_bytes)
+        """Show a bar on standard error; where that is no terminal, lines at long intervals."""
+        is_shown, last_line = is_terminal(sys.stderr), time.monotonic()
+        texts = ("{task.fields[count]}", 11), ("{task.fields[left]}", 12), ("{task.fields[beside]}", 0)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            *(TextColumn(t, markup=False, table_column=Column(min_width=w, no_wrap=True)) for t, w in texts),
+        )
+        with _Bar(*columns, console=err, transient=True, disable=not is_shown) as bar:
+            number = bar.add_task(visible(what), total=total, count="", left="", beside="", below="")
+            (task,) = bar.tasks
 
             def progress(
                 done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
             ) -> None:
-                bar.update(
-                    task,
-                    completed=done,
-                    total=bar.tasks[0].total if total is None else total,
-                    detail=detail,
-                    milestone=milestone,
-                )
+                nonlocal last_line
+                bar.update(number, completed=done, total=task.total if total is None else total)
+                counts = [count for count in (task.completed, task.total) if count is not None]
+                count = "/".join(format_bytes(n) if unit == "bytes" else f"{n:,.0f}" for n in counts)
+                seconds = task.time_remaining
+                left = "" if seconds is None or task.finished else f"{format_duration(seconds)} left"
+                fits = cell_len(detail) <= err.width - BAR_COLUMNS
+                beside, below = (detail, "") if fits else ("", detail)
+                bar.update(number, count=count, left=left, beside=beside, below=below)
+                if is_shown or (not milestone and time.monotonic() - last_line < LINE_SECONDS):
+                    return
+                last_line = time.monotonic()
+                parts = [f"{task.description} {count}", left, detail]
+                err.print("  ".join(filter(None, parts)), markup=False, soft_wrap=True)
 
             yield progress

@@ -4,8 +4,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
 from vitkit.cli import console
 from vitkit.cli.help import ASKING
 from vitkit.cli.mistakes import WrongCommandLine
@@ -14,6 +12,7 @@ from vitkit.cli.training_options import with_named_task
 from vitkit.cli.verb_options import JSON, Option, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
+from vitkit.result import Block, Text
 from vitkit.runs.config import Run
 from vitkit.weights.published import default_starts
 
@@ -73,23 +72,37 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
         path: the images.
         task: what will be learned.
     """
-    console.out.print(f"[bold]{escape(data.name)}[/]: {data.kind}", *map(escape, data.notes), sep="\n")
-    _print_counts(data)
-    _print_files(data)
+    splits = data.counts.values()
+    names = list(next(iter(splits)))
+    rows = [(name, *(f"{counts[name]:,}" for counts in splits)) for name in names[:SHOWN]]
+    if len(names) > SHOWN:
+        rows.append((f"... {len(names) - SHOWN} more", *[""] * len(splits)))
+    total = [console.bold(f"{count:,}") for count in data.images.values()]
+    console.print_blocks([Text(f"{data.name}: {data.kind}", "answer"), *data.notes])
+    console.print_table(("class", *data.counts), [*rows, (console.bold("all"), *total)])
+    blocks: list[Block] = []
+    if data.sizes is not None:
+        smallest, largest, median = map(_size, (data.sizes.smallest, data.sizes.largest, data.sizes.median))
+        common = ", ".join(f"{_size(size)} ({count:,})" for size, count in data.sizes.common)
+        spread = f"{smallest} to {largest}, median {median}; most common {common}"
+        blocks.append(f"sizes (height x width): {f'all {smallest}' if smallest == largest else spread}")
+    for title, counted in (("formats", data.formats), ("colour modes", data.modes)):
+        blocks.append(f"{title}: " + ", ".join(f"{name} ({count:,})" for name, count in counted.items()))
+    groups = [", ".join(f"{copy.split}: {copy.key}" for copy in group) for group in data.duplicates]
+    blocks += _listed("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in data.bad])
+    blocks += _listed("Files with the same pixels", groups)
     if data.warnings:
-        console.out.print("\n[bold]To look at[/]")
-        for warning in data.warnings:
-            console.out.print(f"  [yellow]![/] {escape(warning)}")
+        blocks += [Text("\nTo look at", "answer"), *(f"  ! {warning}" for warning in data.warnings)]
     elif not data.problems:
-        console.out.print("\nNothing stands out.")
+        blocks.append("\nNothing stands out.")
     if data.problems:  # the error that follows says them
+        console.print_blocks(blocks)
         return
-    if data.advice:
-        console.out.print(f"\n[bold]Advice[/]  {escape(' '.join(data.advice))}")
     recipe = "digits" if path == "digits" else data.recipe
     quoted, remark = shlex.quote(path), "vitkit recipes lists others"
     command = f"vitkit train --recipe {recipe} --data {quoted}"
     if data.advice:  # to begin from a checkpoint, and not from scratch
+        blocks.append(f"\nAdvice  {' '.join(data.advice)}")
         starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
         command = f"vitkit finetune {quoted}"
         remark = (
@@ -101,45 +114,15 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     if not any(data.counts.values()):  # there are no classes
         command = f"vitkit pretrain {quoted} --objective {task}"
         remark = "it needs no labels"
+    console.print_blocks(blocks)
     console.print_next(f"{command}   ({remark})")
 
 
-def _print_counts(data: "DataCheck") -> None:
-    """Print how many files each class has in each split."""
-    splits = data.counts.values()
-    names = list(next(iter(splits)))
-    rows = [(name, *(f"{counts[name]:,}" for counts in splits)) for name in names[:SHOWN]]
-    if len(names) > SHOWN:
-        rows.append((f"... {len(names) - SHOWN} more", *[""] * len(splits)))
-    total = [console.bold(f"{count:,}") for count in data.images.values()]
-    console.print_table(("class", *data.counts), [*rows, (console.bold("all"), *total)])
-
-
-def _print_files(data: "DataCheck") -> None:
-    """Print sizes, formats and colour modes of the files, and list unreadable and repeated ones."""
-    if data.sizes is not None:
-        sizes, smallest = data.sizes, _size(data.sizes.smallest)
-        spread = f"all {smallest}"
-        if sizes.smallest != sizes.largest:
-            common = ", ".join(f"{h}x{w} ({count:,})" for (h, w), count in sizes.common)
-            spread = (
-                f"{smallest} to {_size(sizes.largest)}, median {_size(sizes.median)}; most common {common}"
-            )
-        console.out.print(f"sizes (height x width): {spread}")
-    for title, counts in (("formats", data.formats), ("colour modes", data.modes)):
-        console.out.print(f"{title}: " + ", ".join(f"{name} ({count:,})" for name, count in counts.items()))
-    _print_list("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in data.bad])
-    groups = [", ".join(f"{copy.split}: {copy.key}" for copy in group) for group in data.duplicates]
-    _print_list("Files with the same pixels", groups)
-
-
-def _print_list(title: str, lines: list[str]) -> None:
-    if lines:
-        console.out.print(f"\n[bold]{title}[/] ({len(lines):,})")
-        for line in lines[:SHOWN]:
-            console.out.print(f"  {escape(line)}")
-        if len(lines) > SHOWN:
-            console.out.print(f"  ... {len(lines) - SHOWN:,} more (--json lists all)")
+def _listed(title: str, lines: list[str]) -> list[Block]:
+    """List lines below a title with their number, a long list in part."""
+    shown: list[Block] = [f"  {line}" for line in lines[:SHOWN]]
+    more = [f"  ... {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
+    return [Text(f"\n{title} ({len(lines):,})", "answer"), *shown, *more] if lines else []
 
 
 def _size(size: tuple[int, int]) -> str:

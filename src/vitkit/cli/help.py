@@ -3,7 +3,6 @@
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from vitkit.cli.help_pages import HelpPage
@@ -17,7 +16,7 @@ COLUMN = 24
 LONGEST_NAME = 44
 """Most columns of a name with its choices; where they take more, the text lists the choices."""
 MOST_SHOWN = 10
-"""Options on the first page of a verb whose page names none."""
+"""Options on the first page of a verb whose page chooses none."""
 ALL = "--help-all"
 ASKING = ("-h", "--help", ALL)
 """The options that ask for help."""
@@ -34,13 +33,11 @@ def write_help(
 
     Args:
         verb: as it follows vitkit.
-        command: the dataclass that its command line is parsed into; its docstring says what the verb does.
+        command: the function of its job, whose docstring says what the verb does.
         options: all options, those that the verb itself reads included.
         page: the choice of what the first page shows.
         everything: show every option with its whole text, in groups.
     """
-    if not page.has_defaults:
-        options = [replace(option, default=None) for option in options]
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
     description = page.description or summary_of(command)
@@ -56,11 +53,13 @@ def write_help(
             parts.append("\n".join([*([_wrapped(group)] if group else []), *entries]))
         parts.append(_wrapped(RULE))
     else:
-        shown = page.options.split() or [option.name for option in named[:MOST_SHOWN]]
+        shown = page.options.split() or [option.name for option in named]
+        if len(shown) > MOST_SHOWN and not page.options:
+            shown = [name for name in shown if name != "--quiet"]
+            shown[MOST_SHOWN - 1 : -1] = []  # the last one is --json, where there is one
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
-    if page.examples:
-        parts.append("\n".join(["Examples:", *(f"  {example}" for example in page.examples)]))
+    parts.append("\n".join(["Examples:", *(f"  {example}" for example in page.examples(verb))]))
     if not everything:
         parts.append(_wrapped(f"vitkit {verb} {ALL} lists all {len(named)} options."))
     return "\n\n".join(part for part in parts if part)

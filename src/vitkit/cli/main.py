@@ -5,12 +5,12 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
 from vitkit._version import __version__
 from vitkit.cli import streams
+from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, in_shell
 from vitkit.signals import StopRequest, stop_signals
@@ -30,7 +30,7 @@ VERBS = {
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
-    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.jobs.vtab.vtab:vtab"),
     "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
@@ -45,7 +45,7 @@ VERBS = {
     "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.jobs.export:export"),
     "card": ("describe a checkpoint and its numerics", "vitkit.jobs.card:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.jobs.cost:count_costs"),
-    "bench": ("time models, also beside other libraries", "vitkit.cli.bench"),
+    "bench": ("time models: images a second, latency, memory", "vitkit.jobs.bench:bench"),
     "models": ("list models with parameters and FLOPs", "vitkit.jobs.models:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
     "recipes": ("list recipes: named configurations of training", "vitkit.jobs.recipes:list_recipes"),
@@ -67,8 +67,6 @@ OTHER_VERBS = {
 }
 """The names of our verbs in other tools."""
 
-WRONG_OPTIONS = 2
-"""The exit code of a command line that is wrong."""
 MEMORY = (
     "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
     "image), or close other programs."
@@ -96,47 +94,62 @@ def run(arguments: list[str]) -> int:
     as the last line of standard output: not the only one, for `predict` prints a line for each image before.
     """
 
-    def failed(message: str, code: int = 1) -> int:
-        """Print what went wrong; return the exit code."""
-        _failed(message, code)
-        return _failed_json(message, code) if "--json" in arguments else code
-
     try:
         with in_shell():
-            code = _command(arguments, failed)
+            code = _command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()  # at the exit of Python, a full disk would be a traceback
         return code
-    except VitkitError as error:
-        with in_shell():
-            return failed(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return failed("interrupted", 130)
     except BrokenPipeError:
         streams.discard(sys.stdout)
         return 141  # as a shell has it: 128 and the number of SIGPIPE
-    except MemoryError:
-        return failed(MEMORY)
-    except RecursionError:
-        return failed("a file is nested too deeply for vitkit to have written it: check the file.")
-    except UnicodeError as error:
-        return failed(f"a text has another encoding than expected: {error}.")
-    except OSError as error:
+    except BaseException as error:
+        with in_shell():
+            explained = _explain(error)
+        message, code = explained or (f"{type(error).__name__}: {error}", 1)
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            if "--json" in arguments:
+                from vitkit.cli import console
+
+                console.print_json({"error": message, "exit_code": code}, indent=None)
+        except OSError:
+            streams.discard(sys.stdout)
+        if explained is None:
+            raise  # a bug, which keeps its traceback
+        with suppress(OSError):
+            if sys.stderr is not None:
+                print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
+        return code
+
+
+def _explain(error: BaseException) -> tuple[str, int] | None:
+    """Say what went wrong, with the exit code; None for a bug."""
+    if isinstance(error, VitkitError):
+        return str(error), error.exit_code
+    if isinstance(error, StopRequest):
+        what = "interrupted" if error.number == signal.SIGINT else str(error)
+        return f"{what}. To go on, run the same command again.", error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if isinstance(error, RecursionError):
+        return "a file is nested too deeply for vitkit to have written it: check the file.", 1
+    if isinstance(error, UnicodeError):
+        return f"a text has another encoding than expected: {error}.", 1
+    if isinstance(error, OSError):
         # A full disk, a folder that may not be written, a file where a folder should be.
         place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # then work was under way
         advice = "What was finished before is kept: correct" if full else "Correct"
-        return failed(f"{place}{error.strerror or error}. {advice} this, then run the same command again.")
-    except BaseException as error:
-        said = str(error) if isinstance(error, RuntimeError) else ""
-        if "can't allocate memory" in said or "out of memory" in said:
-            return failed(MEMORY)
-        if "--json" in arguments:
-            _failed_json(f"{type(error).__name__}: {error}", 1)
-        raise  # a bug, which keeps its traceback
+        return f"{place}{error.strerror or error}. {advice} this, then run the same command again.", 1
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    if isinstance(error, MemoryError) or "can't allocate memory" in said or "out of memory" in said:
+        return MEMORY, 1
+    return None
 
 
-def _command(arguments: list[str], failed: Callable[..., int]) -> int:
+def _command(arguments: list[str]) -> int:
     """Run the command that the arguments begin with."""
     verb, *rest = arguments or ["help"]
     if verb == "help" and rest:
@@ -148,23 +161,18 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
         print(f"vitkit {__version__}")
         return 0
     if verb not in VERBS:
-        meant = next((ours for ours, others in OTHER_VERBS.items() if verb in others), None)
-        if meant is not None:
-            return failed(f"no command is named '{verb}'. Here it is '{meant}'.", WRONG_OPTIONS)
-        return failed(f"no command is named '{verb}'. {nearest(verb, VERBS)}", WRONG_OPTIONS)
+        meant = [ours for ours, others in OTHER_VERBS.items() if verb in others]
+        hint = f"Here it is '{meant[0]}'." if meant else nearest(verb, VERBS)
+        raise WrongCommandLine(f"no command is named '{verb}'. {hint}")
     for argument in rest:
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
-            return failed(f"the argument {argument} holds a character that no option has.", WRONG_OPTIONS)
+            raise WrongCommandLine(f"the argument {argument} holds a character that no option has.")
     world = world_of_environment()
     if world.rank:  # process 0 parses the command line and prints
         of_processes = ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot")
         if verb not in of_processes or {"-h", "--help", "--help-all"} & {*rest}:
             return 0
-        processes = importlib.import_module("vitkit.cli.processes")
-        if verb in ("evaluate", "fewshot"):
-            job = importlib.import_module(VERBS[verb][1]).VERB
-            return cast("int", processes.take_part(job, rest))
-        return cast("int", processes.follow())
+        return cast("int", importlib.import_module("vitkit.cli.processes").take_part(verb, rest))
     console = importlib.import_module("vitkit.cli.console")
     try:
         # Any signal that asks to stop ends a command as Ctrl-C does, so that it clears half-written files;
@@ -177,36 +185,9 @@ def _command(arguments: list[str], failed: Callable[..., int]) -> int:
             run_verb(rest)
         if world.size > 1:
             importlib.import_module("vitkit.runs.processes").dismiss()
-    except StopRequest as request:
-        what = "interrupted" if request.number == signal.SIGINT else str(request)
-        return failed(f"{what}. To go on, run the same command again.", request.exit_code)
     except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
-
-
-def _failed(message: str, code: int = 1) -> int:
-    """Print what went wrong on standard error; return the exit code."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        streams.discard(sys.stdout)
-    with suppress(OSError):
-        if sys.stderr is not None:
-            print("vitkit:", visible(message, keep="\n"), file=sys.stderr, flush=True)
-    return code
-
-
-def _failed_json(message: str, code: int) -> int:
-    """Print what went wrong as a line of JSON on standard output; return the exit code."""
-    from vitkit.cli import console
-
-    try:
-        console.print_json({"error": message, "exit_code": code}, indent=None)
-    except OSError:
-        streams.discard(sys.stdout)
-    return code
 
 
 def _help() -> str:

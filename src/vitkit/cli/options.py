@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,7 +16,7 @@ from typing import Any, TypeVar, get_args
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
-from vitkit.cli.help_pages import NO_PAGE, PAGES, HelpPage
+from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
@@ -34,7 +35,7 @@ class Verb:
         name: the verb.
         module, function: the job, which is imported when it is called, and so neither for help nor for a
             misspelt option.
-        own: options that the verb itself reads.
+        own: options that the verb itself reads; they come first in the help, but for --json.
         without: parameters that are no options.
     """
 
@@ -43,14 +44,18 @@ class Verb:
     ) -> None:
         self.name, self.module, self.function = name, module, function
         self.signature = read_signature(module, function)
-        self.options = (*describe(self.signature, without=without), *own)
+        options = (*own, *describe(self.signature, without=without))
+        self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
     def main(self, arguments: list[str]) -> None:
         """Parse the command line, call the job, and print its result."""
         given = self.parse(arguments)
         if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
             given["images"] = read_names(given["images"])
-        print_result(self.call(given), bool(given.get("json")))
+        # The record of a study has the line that continues it.
+        of_study = "command" in inspect.signature(self.signature).parameters
+        line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
+        print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
         """Yield the options of some parameters, none of them by position."""
@@ -62,9 +67,9 @@ class Verb:
 
         Raises:
             SystemExit, WrongCommandLine: as `parse_given`.
-            VitkitError: they name weights or images that are not there.
+            VitkitError: they name weights or images that are not there, or a place to write that is taken.
         """
-        return self._require(parse_given(self.signature, self.options, arguments, self.name))
+        return self.parse_with_training(arguments, lambda _: ())[0]
 
     def parse_with_training(
         self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
@@ -79,18 +84,17 @@ class Verb:
         Raises:
             SystemExit, WrongCommandLine, VitkitError: as `parse`.
         """
-        given = parse_given(self.signature, self.options, arguments, self.name, of_training=of_training)
+        options = self.options
+        if not {*ASKING} & {*arguments}:
+            options = (*options, *of_training(read(arguments, options).given))
+        given = parse_given(self.signature, options, arguments, self.name)
         own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
-        return self._require(own), given
-
-    def _require(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Refuse weights, models and images that are not there, and a place to write that is taken."""
-        require_checkpoints(*self._weights(given))
-        require_models(given.get("models", ()))
+        require_checkpoints(*self._weights(own))
+        require_models(own.get("models", ()))
         if any(option.name == "OUT" and option.is_required for option in self.options):
-            refuse_taken(Path(given["out"]))
-        require_images(*(given.get(option.path) for option in self.options if option.names_images))
-        return given
+            refuse_taken(Path(own["out"]))
+        require_images(*(own.get(option.path) for option in self.options if option.names_images))
+        return own, given
 
     def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:
         """Fetch the weights that are given by address or name, and call the job, which the terminal hears.
@@ -120,12 +124,7 @@ def verb_of(name: str, job: str) -> Verb | None:
 
 
 def parse_given(
-    command: object,
-    options: Sequence[Option],
-    arguments: list[str],
-    verb: str,
-    page: HelpPage | None = None,
-    of_training: Callable[[Mapping[str, Any]], Sequence[Option]] | None = None,
+    command: object, options: Sequence[Option], arguments: list[str], verb: str
 ) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
 
@@ -134,19 +133,15 @@ def parse_given(
         options: all options of the verb.
         arguments: what follows the verb.
         verb: the name in the help.
-        page: the choice of what its help shows first; left out, the verb's in `vitkit.cli.help_pages`.
-        of_training: describes the options of training that may stand among them, given the others.
 
     Raises:
         SystemExit: the arguments ask for help, which is printed.
         WrongCommandLine: they cannot be read.
     """
-    page = page or PAGES.get(verb, NO_PAGE)
+    page = PAGES.get(verb, HelpPage("", ""))
     if {*ASKING} & {*arguments}:
         print(write_help(verb, command, options, page, everything=ALL in arguments))
         raise SystemExit(0)
-    if of_training is not None:
-        options = (*options, *of_training(read(arguments, options).given))
     return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
 
 
@@ -172,22 +167,19 @@ def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence
         VitkitError: as the function, with the names of options for those of parameters.
     """
     positional: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        if name == "listener":
-            named[name] = TerminalListener()
-        elif parameter.kind is parameter.VAR_POSITIONAL:
+        if parameter.kind is parameter.VAR_POSITIONAL:
             positional = given.get(name, ())
         elif parameter.kind is parameter.VAR_KEYWORD:
-            (kind,) = get_args(parameter.annotation)  # of Unpack
-            named |= {key: given[key] for key in kind.__annotations__ if key in given}
-            if "listener" in kind.__annotations__:
-                named["listener"] = TerminalListener()
-        elif name in given:
-            named[name] = given[name]
-        elif within := {path: given[path] for path in given if path.startswith(f"{name}.")}:
-            values = {path.removeprefix(f"{name}."): value for path, value in within.items()}
-            named[name] = dataclass_in(parameter.annotation)(**values)
+            hints |= get_args(parameter.annotation)[0].__annotations__  # of Unpack
+        else:
+            hints[name] = parameter.annotation
+    named = {name: given[name] for name in hints if name in given}
+    named |= {name: TerminalListener() for name in hints if name == "listener"}
+    for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
+        within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
+        named[section] = dataclass_in(hints[section])(**within)
     with in_options(options, given):
         return function(*positional, **named)
 
@@ -236,19 +228,16 @@ def read_names(sources: Sequence[str]) -> tuple[str, ...]:
     Raises:
         VitkitError: standard input is closed, or nothing is named on it.
     """
-    names: list[str] = []
-    for source in sources:
-        names += _lines_of_input() if source == "-" else [source]
+    lists = [_lines_of_input() if source == "-" else [source] for source in sources]
+    names = tuple(chain.from_iterable(lists))
     if sources and not names:
         raise VitkitError("The list of images on standard input is empty.")
-    return tuple(names)
+    return names
 
 
 def _lines_of_input() -> Iterator[str]:
     """Yield the lines of standard input as names of files, which need not be UTF-8."""
     if sys.stdin is None:
         raise VitkitError("Standard input is closed, so no paths can be read from it.")
-    for line in getattr(sys.stdin, "buffer", sys.stdin):
-        name = os.fsdecode(line).strip()
-        if name:
-            yield name
+    names = (os.fsdecode(line).strip() for line in getattr(sys.stdin, "buffer", sys.stdin))
+    yield from filter(None, names)

@@ -53,15 +53,12 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
                 reading.wrong.append(said)
             continue
         values = [value] if equals else []
-        if not equals and waiting and _is_value(waiting[0]):
-            values.append(waiting.popleft())
+        while not equals and waiting and len(values) < option.most and _is_value(waiting[0]):
             # The numbers of a list may stand behind one another; so may the values of an option with several.
-            if not option.is_list or (option.number and NUMBER.fullmatch(values[0])):
-                while waiting and len(values) < option.most and _is_value(waiting[0]):
-                    if option.is_list and not NUMBER.fullmatch(waiting[0]):
-                        break
-                    values.append(waiting.popleft())
-            values = [",".join(values)] if option.is_list else values
+            are_numbers = values and NUMBER.fullmatch(values[0]) and NUMBER.fullmatch(waiting[0])
+            if values and option.is_list and not (option.number and are_numbers):
+                break
+            values.append(waiting.popleft())
         if not values:
             reading.wrong.append(f"{written} needs a value: {written} {option.value}.")
             continue
@@ -104,26 +101,29 @@ def parse_words(
         unknown.append(argument.partition("=")[0])
         if "=" not in argument and waiting and _is_value(waiting[0]):
             waiting.popleft()  # its value, probably
-    given = dict(reading.given)
+    given, wrong = dict(reading.given), reading.wrong
     if unknown:  # whose values may be among the words
-        wrong = [*_explain_unknown(verb, unknown, options), *reading.wrong]
+        wrong = [*_explain_unknown(verb, unknown, options), *wrong]
     else:
-        wrong = [*reading.wrong, *_fill(verb, positional, options, given, usage)]
+        try:
+            _fill(verb, positional, options, given, usage)
+        except WrongCommandLine as error:
+            wrong = [*wrong, str(error)]
     if wrong:
         raise WrongCommandLine(" ".join(wrong))
     return given
 
 
 def _fill(
-    verb: str,
-    positional: Sequence[str],
-    options: Sequence[Option],
-    given: dict[str, Any],
-    usage: Callable[[], str],
-) -> list[str]:
-    """Put words in their places; return what is wrong with them, in sentences."""
+    verb: str, words: list[str], options: Sequence[Option], given: dict[str, Any], usage: Callable[[], str]
+) -> None:
+    """Put words in their places.
+
+    Raises:
+        WrongCommandLine: a word is missing, is too many, or has the wrong type.
+    """
     places = [option for option in options if option.is_positional and option.path not in given]
-    waiting = list(positional)
+    waiting = list(words)
     for number, place in enumerate(places):
         after = sum(other.is_required and other.most == 1 for other in places[number + 1 :])
         if place.most > 1:
@@ -131,33 +131,26 @@ def _fill(
             given[place.path], waiting = tuple(waiting[:count]), waiting[count:]
         elif place.is_required and not waiting:
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", place.text, maxsplit=1)[0].rstrip(".")
-            return [f"{place.name} is missing: {text}. Usage: {usage()}"]
+            raise WrongCommandLine(f"{place.name} is missing: {text}. Usage: {usage()}")
         elif len(waiting) > (0 if place.is_required else after):
-            if (
-                not place.is_required
-                and not Path(waiting[0]).exists()
-                and (hint := _hint_hyphens(waiting[0]))
-            ):
-                return [hint]
-            try:
-                given[place.path] = _read_values(place, place.name, [waiting.pop(0)])
-            except WrongCommandLine as error:
-                return [str(error)]
+            if not place.is_required and not Path(waiting[0]).exists():
+                _refuse_assignment(waiting[0])
+            given[place.path] = _read_values(place, place.name, [waiting.pop(0)])
     if not waiting:
-        return []
-    if hint := _hint_hyphens(waiting[0]):
-        return [hint]
-    if Path(spaced := " ".join(positional)).exists():
-        return [f"A path with blanks is put into quotes: {shlex.quote(spaced)}"]
-    return [f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {usage()}"]
+        return
+    _refuse_assignment(waiting[0])
+    if Path(spaced := " ".join(words)).exists():
+        raise WrongCommandLine(f"A path with blanks is put into quotes: {shlex.quote(spaced)}")
+    raise WrongCommandLine(
+        f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {usage()}"
+    )
 
 
-def _hint_hyphens(word: str) -> str:
-    """Say how an option is written, where a word looks like one without its hyphens: "epochs=3"; else ""."""
-    assigned = re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", word)
-    if assigned is None:
-        return ""
-    return f"Options are written with two hyphens: --{assigned[1].replace('_', '-')} {assigned[2]}"
+def _refuse_assignment(word: str) -> None:
+    """Refuse a word that looks like an option without its hyphens: "epochs=3"."""
+    if assigned := re.fullmatch(r"([A-Za-z][\w.-]*)=(.*)", word):
+        name = assigned[1].replace("_", "-")
+        raise WrongCommandLine(f"Options are written with two hyphens: --{name} {assigned[2]}")
 
 
 def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option]) -> list[str]:
@@ -180,25 +173,18 @@ def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option
 def _meant(verb: str, written: str, options: Sequence[Option]) -> tuple[str, str]:
     """Return the option that does what an unknown one does elsewhere, or "", and a sentence on it."""
     names = [name for option in options if not option.is_positional for name in option.names]
-    name = written.lstrip("-").replace("_", "-").lower()
     positional = {
         f"--{label}": option.name
         for option in options
         if option.is_positional
         for label in (option.field, option.name.lower())
     }
-    ours = next(
-        (
-            ours
-            for ours, others in OTHER_NAMES.items()
-            if name in (ours[2:], *others) and ours in (*names, *positional)
-        ),
-        "",
-    )
-    if ours in names:
-        return ours, f"Here it is {ours}."
-    if ours:
-        return "", f"{positional[ours]} is given without an option."
+    name = written.lstrip("-").replace("_", "-").lower()
+    for ours, others in OTHER_NAMES.items():
+        if name in (ours[2:], *others) and ours in names:
+            return ours, f"Here it is {ours}."
+        if name in (ours[2:], *others) and ours in positional:
+            return "", f"{positional[ours]} is given without an option."
     if name in MEANT:
         return "", MEANT[name]
     bare = {long.removeprefix("--").rpartition(".")[2]: long for long in reversed(names)}
@@ -212,44 +198,39 @@ def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:
     Raises:
         WrongCommandLine: a value is of another type, or none of the choices.
     """
-    if option.most > 1 and not option.is_list:
-        return tuple(_read_one(option, written, value, value) for value in values)
-    (value,) = values
-    if option.is_optional and value == "None":
-        return None
-    if not option.is_list:
-        return _read_one(option, written, value, value)
-    is_size = option.value == "SIZE"
-    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", value)]
-    items = tuple(_read_one(option, written, part, value) for part in parts if part or is_size)
-    if is_size and len(items) == 1:
-        items *= 2  # a square
-    if len(items) != option.most < ANY_NUMBER:
-        raise WrongCommandLine(
-            f"{written} takes {option.most} numbers, found {len(items)} in {_shown(value)}."
-        )
-    return items
+    whole, is_size = ",".join(values), option.value == "SIZE"
 
-
-def _read_one(option: Option, written: str, text: str, whole: str) -> Any:
-    """Read a single value, which is a part of the whole that was written."""
-    if option.choices:
-        if text not in option.choices:
+    def read_one(text: str) -> Any:
+        if option.choices:
+            if text in option.choices:
+                return text == "True" if option.choices == ("True", "False") else text
             near = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise WrongCommandLine(
                 f"{written} is one of {', '.join(option.choices)}, found {_shown(text)}.{hint}"
             )
-        return text == "True" if option.choices == ("True", "False") else text
-    if option.number is None:
-        return text
-    try:
-        return option.number(text)
-    except ValueError:
-        kind = "a whole number" if option.number is int else "a number"
-        several = " or several with commas between them" if option.is_list else ""
-        several = ", or height and width such as 224,320" if option.value == "SIZE" else several
-        raise WrongCommandLine(f"{written} is {kind}{several}, found {_shown(whole)}.") from None
+        try:
+            return text if option.number is None else option.number(text)
+        except ValueError:
+            kind = "a whole number" if option.number is int else "a number"
+            several = " or several with commas between them" if option.is_list else ""
+            several = ", or height and width such as 224,320" if is_size else several
+            raise WrongCommandLine(f"{written} is {kind}{several}, found {_shown(whole)}.") from None
+
+    if option.is_optional and whole == "None":
+        return None
+    if not option.is_list:
+        items = tuple(map(read_one, values))
+        return items if option.most > 1 else items[0]
+    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", whole)]
+    items = tuple(read_one(part) for part in parts if part or is_size)
+    if is_size and len(items) == 1:
+        items *= 2  # a square
+    if len(items) != option.most < ANY_NUMBER:
+        raise WrongCommandLine(
+            f"{written} takes {option.most} numbers, found {len(items)} in {_shown(whole)}."
+        )
+    return items
 
 
 def _is_value(argument: str) -> bool:

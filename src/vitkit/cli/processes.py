@@ -4,20 +4,22 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.options import Verb
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
+from vitkit.signals import StopRequest
 from vitkit.world import world_of_environment
 
 MOST_PROCESSES = 1024
 """Processes on one machine at most; a larger number is a mistyped option."""
 SHUTDOWN_SECONDS = 600
 """Seconds that processes have to finish a step and commit it, once they are asked to stop."""
+OF_IMAGES = ("evaluate", "fewshot")
+"""The verbs whose processes compute the same images; those of the others follow runs."""
 
 
 def start_several(verb: str, arguments: list[str]) -> bool:
@@ -85,8 +87,8 @@ def say(sentence: str) -> None:
     print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
 
 
-def take_part(verb: Verb, arguments: list[str]) -> int:
-    """Compute a part of what process 0 prints; return the exit code.
+def take_part(verb: str, arguments: list[str]) -> int:
+    """Compute a part of what process 0 computes, or take part in all its runs; return the exit code.
 
     Args:
         verb: the command.
@@ -94,31 +96,21 @@ def take_part(verb: Verb, arguments: list[str]) -> int:
     """
     from vitkit.runs.processes import await_invitation, join_processes, leave_processes
 
-    world = join_processes(say)  # returns once process 0 has understood the arguments
-    logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
     try:
-        verb.call(verb.parse(arguments))
-        await_invitation(world)
-    except KeyboardInterrupt:
-        return 130
-    leave_processes()
-    return 0
+        world = join_processes(say)  # returns once process 0 has understood the arguments
+        if verb in OF_IMAGES:
+            logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
+            job = import_module(f"vitkit.cli.{verb}").VERB
+            job.call(job.parse(arguments))
+            await_invitation(world)
+        else:
+            from vitkit.jobs.follow import follow
+            from vitkit.runs.machine import keep_freed_memory
 
-
-def follow() -> int:
-    """Take part in every run of process 0 until the last one has ended; return the exit code."""
-    from vitkit.jobs import follow as following
-    from vitkit.runs.machine import keep_freed_memory
-    from vitkit.runs.processes import join_processes, leave_processes
-    from vitkit.signals import StopRequest
-
-    world = join_processes(say)
-    keep_freed_memory()
-    folder: Path | None = Path()
-    try:
-        while folder is not None:
-            folder = following.follow(world)
-    except StopRequest as request:
-        return request.exit_code
+            keep_freed_memory()
+            while follow(world) is not None:
+                pass
+    except KeyboardInterrupt as stop:
+        return stop.exit_code if isinstance(stop, StopRequest) else 130
     leave_processes()
     return 0

@@ -4,8 +4,8 @@ import shlex
 
 from vitkit.cli import console
 from vitkit.cli.checks import require_checkpoints, require_images, require_models
-from vitkit.cli.options import Verb, call, importing, in_options, parse_given
-from vitkit.cli.verb_options import JSON, PLAN, Option
+from vitkit.cli.options import Verb, importing, parse_given
+from vitkit.cli.verb_options import JSON, Option
 
 LIST = Option(
     "--list",
@@ -14,7 +14,7 @@ LIST = Option(
     "paper's size.",
     default=False,
 )
-VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, PLAN, JSON)
+VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON)
 
 
 def main(arguments: list[str]) -> None:
@@ -29,27 +29,8 @@ def main(arguments: list[str]) -> None:
         require_models(starts)
     else:
         require_checkpoints(*starts)
-    as_json = bool(given.get("json"))
-    if not given.get("plan"):
-        reproduction = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
-        console.print_result(reproduction, as_json)
-        return
-    with importing():
-        from vitkit.jobs.reproduce.items import ITEMS
-        from vitkit.jobs.reproduce.options import ReproduceOptions
-        from vitkit.jobs.reproduce.reproduce import plan_reproduction
-
-    item = ITEMS[given["item"]]
-    options = call(ReproduceOptions, given, VERB.options)
-    with in_options(VERB.options, given):
-        planned = plan_reproduction(options)
-    if not as_json:
-        console.print_lines(item.title, f"Needs {item.needs}.")
-    if planned or as_json:
-        console.print_plan(planned, as_json, item=given["item"], needs=item.needs)
-    else:
-        console.print_lines(f"Here: {item.here}.")
-        console.print_next("the same command without --plan")
+    result = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
+    console.print_result(result, bool(given.get("json")))
 
 
 def _print_list(as_json: bool) -> None:

@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitkit.cli import console
-from vitkit.cli.options import Verb, call, importing, in_options, require_first
+from vitkit.cli.console import TerminalListener
+from vitkit.cli.options import Verb, importing, require_first
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import JSON, PLAN, Option
+from vitkit.cli.verb_options import JSON, Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.options import StudyOptions
+from vitkit.listener import hushed
 from vitkit.runs.config import Run
 
-VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", PLAN, JSON)
+VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON)
 
 
 def main(arguments: list[str]) -> None:
@@ -30,29 +31,19 @@ def main(arguments: list[str]) -> None:
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
     with importing():
-        from vitkit.jobs.study.scale import Design, describe_plan, plan_scale, propose_recipe, refuse_start
+        from vitkit.jobs.study.scale import propose_recipe, refuse_start
 
-    design, machine = call(Design, given, VERB.options), call(StudyOptions, given, VERB.options)
     of_run["data"], start = given["data"], given.pop("start", "")
-    refuse_start(design.along, start)
+    refuse_start(given.get("along", "data"), start)
     if start:
         of_run["start.start"] = start
     elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
-        given["recipe"] = propose_recipe(given["data"], machine.listener, "model" in of_run)
+        listener = hushed(TerminalListener(), bool(given.get("quiet")))
+        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
     base = recipe(given["recipe"]) if given.get("recipe") else Run()
     given["recipe"] = study_base(of_run, given, base, "the scale lab", "--seeds")
+    law = VERB.call(given, command=shlex.join(["vitkit", "scale", *arguments]))
     as_json = bool(given.get("json"))
-    if not given.get("plan"):
-        law = VERB.call(given, command=shlex.join(["vitkit", "scale", *arguments]))
-        if not as_json:  # below the facts that are shown as it works
-            console.print_lines("")
-        console.print_result(law, as_json)
-        return
-    with in_options(VERB.options, given):
-        plan = plan_scale(given["recipe"], design, machine)
-    if as_json:
-        points = [{"label": arm.label, "x": x} for x, arm in zip(plan.places, plan.arms, strict=True)]
-        console.print_json({"points": points, "steps": plan.steps, "seconds": plan.seconds})
-        return
-    console.print_lines(*describe_plan(plan))
-    console.print_next("the same command without --plan trains them")
+    if not as_json:  # below the facts that are shown as it works
+        console.print_lines("")
+    console.print_result(law, as_json)

@@ -17,18 +17,13 @@ def prepare() -> None:
             os.fstat(descriptor)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
-    if sys.stdout is None:
-        sys.stdout = _nowhere()
-    if sys.stderr is None:
-        sys.stderr = _nowhere()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # open as long as the process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         # Not an ordinary stream in a notebook or a test.
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-
-
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (open as long as the process)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

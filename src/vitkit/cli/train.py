@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from vitkit.cli.training_options import (
 )
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
+from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.training_options import RESUMED, split_options
 from vitkit.listener import hushed
@@ -63,7 +65,7 @@ def run_verb(arguments: list[str], verb: str) -> None:
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
     given, table = parse_training(arguments, verb, default)
-    if resume is not None and {"then", "labels", "draws", "tune_steps"} & {*given}:
+    if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
     options = options_of_run(given)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
@@ -105,7 +107,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
     elif folder.study is not None:
         console.print_result(folder.study, as_json=False)
     elif kind_of(folder).kind == "series":
-        _print_series(folder)
+        from vitkit.runs.series_record import read_series
+
+        console.print_lines("")
+        console.print_result(read_series(folder), as_json=False)
     else:
         _print_run(folder)
 
@@ -182,24 +187,6 @@ def _print_run(folder: Path) -> None:
     if run.data == "digits":
         uses.append("vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS")
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
-
-
-def _print_series(folder: Path) -> None:
-    """Print the tables of a series, its conclusions, and commands that use its runs."""
-    from vitkit.runs.series_record import read_series
-
-    series = read_series(folder)
-    console.print_lines("")
-    console.print_blocks(series.blocks())
-    first = next(member for member in series.members if member.finished)
-    of_series = series.options.cross_validate is None
-    predicted = shlex.quote(str(folder if of_series else folder / first.folder))
-    remark = f"   (the model of {first.folder})" if of_series else ""
-    console.print_next(
-        f"open {folder / 'report.html'} in a browser",
-        f"vitkit predict {predicted} IMAGE_OR_FOLDER{remark}",
-        f"vitkit inspect {shlex.quote(str(folder / first.folder))}",
-    )
 
 
 def study_base(

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from vitkit.cli.help_pages import HelpPage
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import PROCESSES, Option, describe
@@ -42,66 +41,25 @@ DATA = Option(
 UNLABELLED = replace(
     DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
 )
-TRAINING_PAGES = {
-    "train": HelpPage(
-        "--recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out --resume",
-        (
-            "vitkit train --recipe digits                    # built in, no download",
-            "vitkit train my_photos/ --recipe photos         # folders of classes",
+OBJECTIVES = ("masked-patches", "simmim", "mae")
+FIRST = {
+    "train": (DATA, RECIPE, RESUME),
+    "finetune": (START, DATA, RECIPE, RESUME),
+    "pretrain": (
+        UNLABELLED,
+        Option(
+            "--objective",
+            "task",
+            "|".join(OBJECTIVES),
+            "what is learned: masked-patches (the paper), simmim or mae.",
+            OBJECTIVES[0],
+            choices=OBJECTIVES,
         ),
-        (DATA, RECIPE, RESUME),
-        usage="DATA [OPTIONS]",
-        description="""Train a Vision Transformer on your images, evaluate it, and write a report.
-
---start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
-trains with three seeds.""",
-    ),
-    "finetune": HelpPage(
-        "--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
-        "--learning-rate --out --resume",
-        (
-            "vitkit finetune my_photos/  # from a published start that suits them",
-            "vitkit finetune runs/digits my_photos/ --minutes 20",
-        ),
-        (START, DATA, RECIPE, RESUME),
-        has_defaults=False,
-        usage="[START] DATA [OPTIONS]",
-        description="""Train a model that is there already on your images.
-
-Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
-is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
-    ),
-    "pretrain": HelpPage(
-        "--objective --then --fewshot.data --model --image-size --epochs --minutes --batch-size --out "
-        "--resume",
-        (
-            "vitkit pretrain my_photos/ --minutes 60",
-            "vitkit pretrain my_photos/ --then labelled/  # does it help?",
-        ),
-        (
-            UNLABELLED,
-            Option(
-                "--objective",
-                "task",
-                "masked-patches|simmim|mae",
-                "what is learned: masked-patches (the paper), simmim or mae.",
-                "masked-patches",
-                choices=("masked-patches", "simmim", "mae"),
-            ),
-            RECIPE,
-            RESUME,
-        ),
-        has_defaults=False,
-        usage="DATA [OPTIONS]",
-        description="""Train a Vision Transformer on images without labels.
-
-Labels are ignored. Options left out suit the size of the images; --recipe masked-patches is the paper's.
---start begins from weights, and --fewshot.data measures on the way what the features are worth.""",
+        RECIPE,
+        RESUME,
     ),
 }
-"""The help of each verb, and the arguments that it reads before the parser does."""
-
-
+"""The options of each verb of training that stand before those of a run."""
 TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name in ("--task", "--objective"))
 """The options that name the task, which decides what other options there are."""
 
@@ -116,8 +74,8 @@ def parse_training(
         verb: as it follows vitkit.
         default: the run whose values the help shows as defaults.
     """
-    page, options = TRAINING_PAGES[verb], describe_training(verb, with_named_task(default, arguments))
-    given = parse_given(page, options, arguments, verb, page)
+    options = describe_training(verb, with_named_task(default, arguments))
+    given = parse_given(None, options, arguments, verb)
     if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
         start, data = sort_out(given.pop("start.start"))  # it stands alone
         given |= {"start.start": start} if start else {"data": data}
@@ -140,7 +98,8 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
 
     Args:
         verb: the verb; left out, the options that all verbs of training share, without a page's first ones.
-        default: the run whose values are the defaults, and whose task decides the options of the objective.
+        default: the run whose values are the defaults of vitkit train, and whose task decides the options of
+            the objective.
     """
     options = (
         *describe(Run, default or Run(), without=("recipe",)),
@@ -148,5 +107,6 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
         PROCESSES,
         *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
     )
-    before = TRAINING_PAGES[verb].before if verb else ()
-    return (*before, *sorted(options, key=lambda option: bool(option.group)))
+    options = (*FIRST.get(verb, ()), *sorted(options, key=lambda option: bool(option.group)))
+    # The defaults of fine-tuning and of images without labels follow from the images.
+    return options if verb in ("", "train") else tuple(replace(option, default=None) for option in options)

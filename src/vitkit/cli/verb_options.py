@@ -40,7 +40,6 @@ FIELDS = {
     "RECIPE": ("recipe",),
     "RUN": ("resume", "run"),
     "SECOND": ("second",),
-    "SIZES": ("image_size",),
     "SPLIT": ("split",),
     "START": ("start", "starts"),
     "SUBSET": ("subset",),
@@ -108,10 +107,6 @@ class Option:
 
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
 """The option of a verb whose result programs can read."""
-PLAN = Option(
-    "--plan", "plan", "", "list what is trained and the time it takes here, and train nothing.", False
-)
-"""The option of a study."""
 PROCESSES = Option(
     "--processes",
     "processes",
@@ -216,7 +211,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     elif choices:
         value = "|".join(choices) if most == 1 else "NAME,..."
     elif number is not None:
-        value = "SIZE" if field == "image_size" else "NUMBER" if most == 1 else "NUMBER,..."
+        value = "SIZE" if (field, most) == ("image_size", 2) else "NUMBER" if most == 1 else "NUMBER,..."
     else:
         # The field `path` is a model, but for the images of `vitkit data`, the only ones of type str.
         placeholder = VALUES.get(field) if (field, item) != ("path", str) else "PATH"

@@ -19,8 +19,7 @@ from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.folders import image_files, list_folders
 from vitkit.data.listing import Files, Paths
 from vitkit.data.paths import expand_home
-from vitkit.data.sources import FileSamples
-from vitkit.errors import DecodeError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
 VALIDATION_IMAGES = 50_000  # of ILSVRC 2012
@@ -47,20 +46,6 @@ class LabelledImages:
     def right(self, image: int) -> frozenset[int]:
         """Return the ImageNet classes that are right for an image."""
         return frozenset(label for group in self.members[image] for label in self.accepted[group])
-
-
-@dataclass(eq=False)
-class WithoutBorder(FileSamples):
-    """Images whose border, so many pixels at each side, is cut off when they are decoded."""
-
-    border: int = 0
-
-    def decode(self, index: int) -> NDArray[np.uint8]:
-        image, border = super().decode(index), self.border
-        height, width = image.shape[0] - 2 * border, image.shape[1] - 2 * border
-        if min(height, width) < 1:
-            raise DecodeError(f"nothing is left of it without its border of {border} pixels")
-        return image[border : border + height, border : border + width]
 
 
 @cache

@@ -5,14 +5,13 @@ Opening lists files with labels, class names and splits; an image is decoded whe
 
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,30 +41,22 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize
 
 
-class Samples(Protocol):
-    """The images of one split with their labels; each is decoded when it is read."""
+@dataclass
+class Shared:
+    """What was found out about the images of a listing, for all of its cuts."""
 
-    @property
-    def labels(self) -> Labels:
-        """Labels: (N,) class numbers; (N, K) bool where an image has several labels, or none."""
-
-    @property
-    def targets(self) -> Targets:
-        """The arrays that a loader cuts the targets of its batches from."""
-
-    def __len__(self) -> int: ...
-
-    def key(self, index: int) -> str:
-        """Return the name of an image for messages: the path below the data's root, or file and row."""
-
-    def file(self, index: int) -> bytes | Path:
-        """Return the encoded image: its bytes, or the path of its file."""
-
-    def decode(self, index: int) -> NDArray[np.uint8]:
-        """Decode an image to (H, W, C) uint8, C = 3 unless the rule says otherwise. Raises DecodeError."""
-
-    def header(self, index: int) -> Header:
-        """Read format, colour mode and size, without decoding. Raises DecodeError."""
+    digests: Digests = field(default_factory=dict)
+    """Hashes of the images that were decoded to be compared with others."""
+    repeats: list[NDArray[np.int64] | None] = field(default_factory=list)
+    """The numbers of equal images, once they were compared; None where there are too many."""
+    statistics: dict[tuple[Splits, Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]] = field(
+        default_factory=dict
+    )
+    """Mean and standard deviation of the pixels of training images, where they were measured."""
+    room: int = 0
+    """Bytes left for images that were decoded to be compared, until they are read; below 0, none is kept."""
+    pixels: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    """These images, `(H, W, C)`, by the number of the file, where all of them fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +68,11 @@ class ImageData:
     kind: the layout, such as "folder of class folders".
     splits: "train", then "val" and "test" where the data has them.
     notes: sentences for the first screen and the report: what was cut, ignored or missing.
+    listing, rule: what the splits are cut from, and how its files are decoded.
+    shared: what all cuts of the listing have in common.
     fold_of: (N,) the fold of each training image before any cut; None where no folds are cut.
     same: for the images of each split that was compared with the others when they were cut, the number of the
         first image with the same pixels.
-    listed: the listing that the splits were cut from.
     seed: of the order in which parts of splits are taken.
     """
 
@@ -88,12 +80,70 @@ class ImageData:
     spec: str
     kind: str
     class_names: tuple[str, ...]
-    splits: Mapping[str, Samples]
-    notes: tuple[str, ...]
+    listing: Listing
+    rule: DecodeRule
+    shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
+    splits: "Mapping[str, Samples]" = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     fold_of: NDArray[np.int64] | None = None
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    listed: "ListedData | None" = None
     seed: int = 0
+
+    def cut(self, splits: Splits) -> "ImageData":
+        """Cut the listing anew into the splits that the data has and those that it lacks.
+
+        Args:
+            splits: fractions or folds; groups and labels stay as they were listed.
+
+        Raises:
+            VitkitError: as `open_data`.
+        """
+        listing = self.listing
+        cut = with_missing_splits(listing, splits, self._repeats)
+        samples = {
+            split: Samples(listing.files, *cut.listed[split], self.rule, self.shared)
+            for split in SPLITS
+            if split in cut.listed
+        }
+        notes, same = [*listing.notes, *cut.notes], cut.same
+        if splits.subset is not None and "train" in samples:
+            train = samples["train"]
+            seed = splits.seed if splits.subset_seed is None else splits.subset_seed
+            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
+            samples["train"] = train.take(rows)
+            same = {**same, "train": same["train"][rows]} if "train" in same else same
+            notes.append(
+                f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
+                f"seed {seed} (subset {splits.subset})."
+            )
+            before, after = (
+                count_labels(part.labels, len(listing.class_names)) for part in (train, samples["train"])
+            )
+            lost = [
+                name
+                for name, images, left in zip(listing.class_names, before, after, strict=True)
+                if images and not left
+            ]
+            if lost:
+                notes.append(
+                    f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
+                )
+        return replace(
+            self,
+            splits=samples,
+            notes=tuple(notes),
+            fold_of=cut.fold_of,
+            same=same,
+            seed=splits.seed,
+        )
+
+    def _repeats(self) -> NDArray[np.int64] | None:
+        """Return the number of the first equal image of each training image; compared once, for all cuts."""
+        if not self.shared.repeats:
+            numbers, labels = self.listing.splits["train"]
+            train = Samples(self.listing.files, numbers, labels, self.rule, self.shared, compared=True)
+            self.shared.repeats.append(find_repeats([train], self.shared.digests))
+        return self.shared.repeats[0]
 
     def with_part(self, name: str) -> "ImageData":
         """Add a part of a split, such as "test[:10%]", as a split of that name.
@@ -106,11 +156,26 @@ class ImageData:
         """
         split, part = parse_split(name)
         samples = self.splits.get(split)
-        if part is None or not isinstance(samples, FileSamples):
+        if part is None or samples is None:
             return self
         rows = _rows_of(part, samples.labels, self.seed)
         same = {**self.same, name: self.same[split][rows]} if split in self.same else self.same
         return replace(self, splits={**self.splits, name: samples.take(rows)}, same=same)
+
+    def seen_by(self, rule: DecodeRule, class_names: tuple[str, ...]) -> "ImageData":
+        """Return the same images, decoded by another rule and with their classes in another order."""
+        order = np.array([class_names.index(name) for name in self.class_names], dtype=np.int64)
+        splits = {
+            split: replace(
+                samples,
+                labels=_reordered(samples.labels, order, len(order)),
+                rule=rule,
+                # Pixels that were decoded by another rule are not handed out.
+                shared=samples.shared if samples.rule == rule else Shared(),
+            )
+            for split, samples in self.splits.items()
+        }
+        return replace(self, class_names=class_names, splits=splits)
 
     @property
     def multi_label(self) -> bool:
@@ -134,10 +199,10 @@ class UnfitDataError(VitkitError):
 
     Args:
         problems: sentences that say why, and what to do.
-        listed: the images.
+        listed: the images, in no splits yet.
     """
 
-    def __init__(self, problems: Sequence[str], listed: "ListedData") -> None:
+    def __init__(self, problems: Sequence[str], listed: ImageData) -> None:
         super().__init__("\n".join(problems))
         self.problems, self.listed = tuple(problems), listed
 
@@ -200,96 +265,10 @@ def open_data(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
             f"folders; this is {listing.kind}. Leave it out, or list the images in a .csv."
         )
-    listed = ListedData(short_name, spec, listing, rule)
+    listed = ImageData(short_name, spec, listing.kind, listing.class_names, listing, rule)
     if problems:
         raise UnfitDataError(problems, listed)
     return listed.cut(splits)
-
-
-@dataclass
-class PixelCache:
-    """The images that were decoded to be compared, until they are read, where all of them fit into memory."""
-
-    room: int = 0
-    """Bytes that are left for further images; below 0, no image is kept."""
-    pixels: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-    """`(H, W, C)` by the number of the file."""
-
-
-@dataclass(frozen=True)
-class ListedData:
-    """A data set that is listed once, to be cut into splits in one way or in several."""
-
-    name: str
-    spec: str
-    listing: Listing
-    rule: DecodeRule
-    decoded: Digests = field(default_factory=dict, compare=False, repr=False)
-    """Hashes of the images that were decoded to be compared with others."""
-    cache: PixelCache = field(default_factory=PixelCache, compare=False, repr=False)
-    statistics: dict[tuple[Splits, Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    """Mean and standard deviation of the pixels of training images, where they were measured."""
-
-    def cut(self, splits: Splits) -> ImageData:
-        """Cut the splits that the data lacks.
-
-        Args:
-            splits: fractions or folds; groups and labels stay as they were listed.
-
-        Raises:
-            VitkitError: as `open_data`.
-        """
-        listing = self.listing
-        cut = with_missing_splits(listing, splits, lambda: self._repeats)
-        samples = {
-            split: FileSamples(listing.files, *cut.listed[split], self.rule, self.cache)
-            for split in SPLITS
-            if split in cut.listed
-        }
-        notes, same = [*listing.notes, *cut.notes], cut.same
-        if splits.subset is not None and "train" in samples:
-            train = samples["train"]
-            seed = splits.seed if splits.subset_seed is None else splits.subset_seed
-            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
-            samples["train"] = train.take(rows)
-            same = {**same, "train": same["train"][rows]} if "train" in same else same
-            notes.append(
-                f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
-                f"seed {seed} (subset {splits.subset})."
-            )
-            before, after = (
-                count_labels(part.labels, len(listing.class_names)) for part in (train, samples["train"])
-            )
-            lost = [
-                name
-                for name, images, left in zip(listing.class_names, before, after, strict=True)
-                if images and not left
-            ]
-            if lost:
-                notes.append(
-                    f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
-                )
-        return ImageData(
-            self.name,
-            self.spec,
-            listing.kind,
-            listing.class_names,
-            samples,
-            tuple(notes),
-            cut.fold_of,
-            same,
-            self,
-            splits.seed,
-        )
-
-    @cached_property
-    def _repeats(self) -> NDArray[np.int64] | None:
-        """The number of the first equal image of each training image; compared once, for all cuts."""
-        numbers, labels = self.listing.splits["train"]
-        train = FileSamples(self.listing.files, numbers, labels, self.rule, self.cache, compared=True)
-        return find_repeats([train], self.decoded)
 
 
 def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
@@ -348,49 +327,96 @@ def _why_no_text(name: str) -> str:
     return f"the class name {shown} is no valid UTF-8. Rename it."
 
 
+@dataclass(frozen=True)
+class Held:
+    """The pixels of the images of a split, in memory.
+
+    They are in one flat array, because images differ in size: a million small arrays of their own would take
+    more memory than their pixels.
+    """
+
+    pixels: NDArray[np.uint8]
+    """(sum of H * W * C,)"""
+    starts: NDArray[np.int64]
+    """(N,) the index of each image's first value in `pixels`."""
+    sizes: NDArray[np.int64]
+    """(N, 2) height and width; 0 where the file could not be read."""
+    bad: dict[int, str]
+    """Index -> the reason why the file could not be read, which is raised again whenever it is read."""
+    channels: int
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) of the pixels. Raises DecodeError."""
+        if index in self.bad:
+            raise DecodeError(self.bad[index])
+        height, width = self.sizes[index].tolist()
+        return height, width
+
+    def image(self, index: int) -> NDArray[np.uint8]:
+        """Return the pixels of an image (H, W, C), as a view. Raises DecodeError."""
+        height, width = self.size(index)
+        start, shape = int(self.starts[index]), (height, width, self.channels)
+        return self.pixels[start : start + math.prod(shape)].reshape(shape)
+
+
 @dataclass(eq=False)
-class FileSamples:
-    """The images of one split: numbers of files, and their labels."""
+class Samples:
+    """The images of one split with their labels; each is decoded when it is read, unless it is in memory."""
 
     files: Files
     numbers: NDArray[np.int64]
+    """(N,) of the images among `files`."""
     labels: Labels
+    """(N,) class numbers; (N, K) bool where an image has several labels, or none."""
     rule: DecodeRule
-    cache: PixelCache = field(default_factory=PixelCache)
+    shared: Shared = field(default_factory=Shared)
     compared: bool = False
     """Whether images are decoded to be compared with one another, and kept for the next reader."""
+    border: int = 0
+    """Pixels at each side of every image that are cut off when it is decoded."""
+    held: Held | None = None
+    """The pixels of all images, where they are in memory."""
 
     @property
     def targets(self) -> Targets:
+        """The arrays that a loader cuts the targets of its batches from."""
         return {} if self.labels.shape[1:] == (0,) else {LABELS: self.labels}
 
-    def take(self, rows: NDArray[np.int64]) -> "FileSamples":
-        """Give some of the images: `rows` are their indices."""
-        return replace(self, numbers=self.numbers[rows], labels=self.labels[rows])
+    def take(self, rows: NDArray[np.int64]) -> "Samples":
+        """Give some of the images, which are not in memory: `rows` are their indices."""
+        return replace(self, numbers=self.numbers[rows], labels=self.labels[rows], held=None)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def key(self, index: int) -> str:
+        """Return the name of an image for messages: the path below the data's root, or file and row."""
         return self.files.key(int(self.numbers[index]))
 
     def file(self, index: int) -> bytes | Path:
+        """Return the encoded image: its bytes, or the path of its file."""
         return self.files.file(int(self.numbers[index]))
 
     def decode(self, index: int) -> NDArray[np.uint8]:
-        number = int(self.numbers[index])
-        image = self.cache.pixels.pop(number, None)  # handed out once, so that an image is not held twice
+        """Decode an image to (H, W, C) uint8, C = 3 unless the rule says otherwise. Raises DecodeError."""
+        if self.held is not None:
+            return self.held.image(index)
+        number, shared, border = int(self.numbers[index]), self.shared, self.border
+        image = shared.pixels.pop(number, None)  # handed out once, so that an image is not held twice
         if image is None:
             image = decode(self.files.file(number), self.rule)
         if self.compared:
-            self.cache.room -= image.nbytes
-            if self.cache.room >= 0:
-                self.cache.pixels[number] = image
+            shared.room -= image.nbytes
+            if shared.room >= 0:
+                shared.pixels[number] = image
             else:  # a part of a split saves little, and may be in the way of another split
-                self.cache.pixels.clear()
-        return image
+                shared.pixels.clear()
+        if border and min(image.shape[:2]) <= 2 * border:
+            raise DecodeError(f"nothing is left of it without its border of {border} pixels")
+        return image[border:-border, border:-border] if border else image
 
     def header(self, index: int) -> Header:
+        """Read format, colour mode and size, without decoding. Raises DecodeError."""
         return header(self.file(index), self.rule)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
-from vitkit.durable import read_chunks, read_json, replace_json
+from vitkit.durable import read_json, replace_json
 from vitkit.engines.libraries import (
     DESCRIPTION,
     EnginePrecision,
@@ -35,7 +35,7 @@ from vitkit.engines.runners import (
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
+from vitkit.weights.files.checksum import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
 FORMAT = "vitkit-engine"
@@ -137,12 +137,6 @@ def write_description(
         agreement: of the engine with the model.
         calibration: the images that it was calibrated on, as a phrase.
     """
-    files = {}
-    for name in FILES[engine]:
-        hashing = HashingWriter()
-        for _ in hashing.passing(read_chunks(folder / name)):
-            pass
-        files[name] = hashing.record()
     record = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -154,7 +148,7 @@ def write_description(
         "agreement": to_json(agreement),
         "gelu": computed_gelu(model.config, precision),
         "preprocessing": to_json(preprocessing_of(model)),  # whole, for programs that do without vitkit
-        "files": files,
+        "files": {name: to_json(checksum_of(folder / name)) for name in FILES[engine]},
         "model": describe(model),
     }
     replace_json(folder / DESCRIPTION, record | {"sha256": _digest(record)})

@@ -31,7 +31,7 @@ from vitkit.evaluation.calibration import (
 )
 from vitkit.evaluation.intervals import binomial_interval, binomial_test
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
-from vitkit.evaluation.scores import precision_recall_f1, ratio
+from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Result
@@ -221,17 +221,10 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     count, bad, classes = len(predictions), len(predictions.bad), predictions.classes
     refuse_uncountable(count, bad, classes, class_names, "class")
     scores, labels, predicted = predictions.scores, predictions.labels, predictions.predicted
-    right = predicted == labels
+    right = predictions.right
     correct = int(right.sum())
-    counts = zip(
-        class_names,
-        *(np.bincount(numbers, minlength=classes).tolist() for numbers in (labels, predicted, labels[right])),
-        strict=True,
-    )
-    per_class = tuple(
-        ClassScore(name, of_class, said, hits, *precision_recall_f1(hits, said, of_class))
-        for name, of_class, said, hits in counts
-    )
+    counts = (np.bincount(each, minlength=classes).tolist() for each in (labels, predicted, labels[right]))
+    per_class = tuple(ClassScore(*fields) for fields in count_by_class(class_names, *counts))
     # One number for each pair of true and predicted class: no K x K matrix is needed.
     pairs, cells = np.unique(labels * classes + predicted, return_counts=True)
     recalls = [score.recall for score in per_class if score.recall is not None]
@@ -269,8 +262,7 @@ def mark_repeats(result: Classification, predictions: Predictions, rows: NDArray
         rows: numbers of the images of the split that are training images too.
     """
     is_repeated = np.isin(predictions.ids, rows)
-    count, right = int(is_repeated.sum()), predictions.predicted == predictions.labels
-    correct = int(right[is_repeated].sum())
+    count, correct = int(is_repeated.sum()), int(predictions.right[is_repeated].sum())
     others, hits = result.count - count, result.correct - correct
     repeated = Repeated(count, correct, ratio(hits, others), binomial_interval(hits, others))
     return replace(result, repeated=repeated)

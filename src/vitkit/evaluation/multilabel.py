@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
+from vitkit.evaluation.classify import ClassScore
 from vitkit.evaluation.intervals import binomial_interval
-from vitkit.evaluation.predictions import LabelPredictions, refuse_uncountable, repeats_clause
-from vitkit.evaluation.scores import precision_recall_f1, ratio
+from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
+from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.evaluation.stored import in_parts
 from vitkit.result import Result
 from vitkit.text import join_names, pluralize
@@ -200,25 +201,12 @@ def _interval_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
 
 
 @dataclass(frozen=True)
-class LabelScore:
+class LabelScore(ClassScore):
     """One label among all."""
 
-    name: str
-    count: Count
-    """Images that have the label."""
-    predicted: Count
-    """Images for which the label is predicted."""
-    correct: Count
-    """Images that have the label and for which it is predicted."""
     average_precision: Fraction | None
     average_precision_interval: Interval | None
     """95%; None if it was not computed, or fewer than three images have the label."""
-    precision: Fraction | None
-    """correct / predicted"""
-    recall: Fraction | None
-    """correct / count"""
-    f1: Fraction | None
-    """2 correct / (count + predicted), the harmonic mean of the two"""
     best_f1: Fraction | None
     """The largest F1 that another threshold reaches on these images; on others it will be lower."""
     best_threshold: Fraction | None
@@ -331,9 +319,7 @@ def percentage(fraction: float | None) -> str:
     return "undefined" if fraction is None else f"{fraction:.2%}"
 
 
-def multi_label(
-    predictions: LabelPredictions, class_names: Sequence[str], intervals: bool = True
-) -> MultiLabel:
+def multi_label(predictions: Predictions, class_names: Sequence[str], intervals: bool = True) -> MultiLabel:
     """Count every number, by the conventions at the head of this file.
 
     Args:
@@ -353,31 +339,22 @@ def multi_label(
     rankings = [Ranking.from_scores(logits[:, label], targets[:, label]) for label in range(classes)]
     pooled = Ranking.from_scores(logits.reshape(-1), targets.reshape(-1))  # all labels as one
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
+    counts = (flags.sum(0).tolist() for flags in (targets, predicted, hits))
     per_label = []
-    for name, count_of_label, said, right, ranking, interval in zip(
-        class_names,
-        *(flags.sum(0).tolist() for flags in (targets, predicted, hits)),
-        rankings,
-        singles,
-        strict=True,
+    for fields, ranking, interval in zip(
+        count_by_class(class_names, *counts), rankings, singles, strict=True
     ):
         f1, logit = ranking.best_f1() or (None, None)
-        per_label.append(
-            LabelScore(
-                name,
-                count_of_label,
-                said,
-                right,
-                ranking.average_precision(),
-                interval,
-                *precision_recall_f1(right, said, count_of_label),
-                f1,
-                None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit)))),  # by sigmoid
-            )
-        )
+        threshold = None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit))))  # sigmoid
+        per_label.append(LabelScore(*fields, ranking.average_precision(), interval, f1, threshold))
     precisions = [score.average_precision for score in per_label if score.average_precision is not None]
     f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
+    # The labels' binary cross entropies: log(1 + e^x) where one is absent, log(1 + e^-x) where it is present.
+    losses = [
+        np.logaddexp(0, np.where(present, -rows.astype(np.float64), rows)).sum(1).tolist()
+        for rows, present in in_parts(logits, targets)
+    ]
     total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
         count=count,
@@ -390,16 +367,14 @@ def multi_label(
         micro_f1=ratio(2 * int(hits.sum()), total + named),
         subset_accuracy=int((~wrong.any(1)).sum()) / count,
         hamming_loss=int(wrong.sum()) / wrong.size,
-        loss=math.fsum(_losses(predictions)) / count,
+        loss=math.fsum(loss for part in losses for loss in part) / count,
         labels_per_image=total / count,
         predicted_per_image=named / count,
         per_label=tuple(per_label),
     )
 
 
-def mark_repeated_labels(
-    result: MultiLabel, predictions: LabelPredictions, rows: NDArray[np.int64]
-) -> MultiLabel:
+def mark_repeated_labels(result: MultiLabel, predictions: Predictions, rows: NDArray[np.int64]) -> MultiLabel:
     """Add the mean average precision without the images that were trained on.
 
     Args:
@@ -411,22 +386,9 @@ def mark_repeated_labels(
     count = int((~new).sum())
     if count == len(predictions):
         return replace(result, repeated=RepeatedLabels(count, None, None, 0))
-    rest = (predictions.logits[new], predictions.labels[new], predictions.ids[new], predictions.bad)
-    others = multi_label(LabelPredictions(*rest), result.class_names) if count else result
-    repeated = RepeatedLabels(
-        count,
-        others.mean_average_precision,
-        others.mean_average_precision_interval,
-        others.labels_that_occur,
+    rest = Predictions(
+        predictions.logits[new], predictions.labels[new], predictions.ids[new], predictions.bad
     )
-    return replace(result, repeated=repeated)
-
-
-def _losses(predictions: LabelPredictions) -> list[float]:
-    """Sum the labels' binary cross entropies of every image."""
-    losses: list[float] = []
-    for rows, targets in in_parts(predictions.logits, predictions.labels):
-        wide = rows.astype(np.float64)
-        # log(1 + e^x) where the label is absent, log(1 + e^-x) where it is present.
-        losses += np.logaddexp(0, np.where(targets, -wide, wide)).sum(1).tolist()
-    return losses
+    others = multi_label(rest, result.class_names) if count else result
+    mean, interval = others.mean_average_precision, others.mean_average_precision_interval
+    return replace(result, repeated=RepeatedLabels(count, mean, interval, others.labels_that_occur))

@@ -115,8 +115,22 @@ def _half_width(terms: Sequence[tuple[float, int]], p: float) -> float:
     return math.sqrt(math.fsum(stdtrit(freedom, p / 2) ** 2 * variance for variance, freedom in terms))
 
 
+def expected_detectable(seeds: int, images: int, accuracy: float = 0.9) -> float:
+    """Estimate the smallest difference that `paired_difference` will find in 8 of 10 studies of this size.
+
+    Every run is taken to be right on the same fraction of the images, independently of the others: the less
+    independent their mistakes are, the smaller the differences that are found.
+    """
+    variance = 2 * accuracy * (1 - accuracy) / images  # of the difference of two runs
+    terms = [(variance / seeds**2, max(images - 1, 1))]
+    if seeds > 1:
+        terms.append((variance / seeds, seeds - 1))
+    return _half_width(terms, SURE) + NORMAL_80 * math.sqrt(math.fsum(part for part, _ in terms))
+
+
 def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:
     """Compare the summed scores of some ways to train and of as many others, over the seeds of all of them.
+
     Returns:
         The second sum less the first; None where no seed finished in all of them.
     """

@@ -1,15 +1,15 @@
 """Hold what a model predicted for every image of a data set, of one class or of several labels each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
+from vitkit.evaluation.scores import ImageScores, check_labels, image_scores, sureness
 from vitkit.evaluation.stored import in_parts, load_arrays, save_arrays
 from vitkit.models.config.card import LossFunction
 from vitkit.text import pluralize
@@ -20,7 +20,7 @@ class Predictions:
 
     Args:
         logits: `(N, K)`; None where they were not kept.
-        labels: `(N,)` true classes.
+        labels: `(N,)` true classes; of images with several labels `(N, K)` bool, whether an image has each.
         ids: `(N,)` the images' numbers in their data set.
         bad: numbers of the images that could not be read.
         loss: the loss that the model was trained with, which decides what logits mean.
@@ -31,7 +31,7 @@ class Predictions:
     def __init__(
         self,
         logits: NDArray[np.float32] | None,
-        labels: NDArray[np.int64],
+        labels: NDArray[Any],
         ids: NDArray[np.int64],
         bad: NDArray[np.int64],
         loss: LossFunction = "softmax",
@@ -80,9 +80,27 @@ class Predictions:
         return self.scores.predicted
 
     @property
+    def right(self) -> NDArray[np.bool_]:
+        """`(N,)` whether an image's predicted class is its own; of several labels `(N, K)` whether the answer
+        to each is right: a label is predicted from a logit of 0, by the sigmoid a probability of 0.5."""
+        answers = self.predicted if self.labels.ndim == 1 else self.logits >= 0
+        right: NDArray[np.bool_] = answers == self.labels
+        return right
+
+    @property
     def confidence(self) -> NDArray[np.float64]:
-        """`(N,)` probabilities of the predicted classes, by softmax or sigmoid."""
-        return self.scores.confidence
+        """`(N,)` probabilities of the predicted classes, by softmax or sigmoid; of several labels those of
+        each image's least sure answer."""
+        return self.scores.confidence if self.labels.ndim == 1 else sureness(self.logits).min(1)
+
+    def surest_mistakes(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Find the rows of the images that are not wholly right, `(n,)`, the surest mistake first; and how
+        sure the model is of the worst mistake in each image, `(N,)`, 0 where there is none."""
+        wrong = ~self.right
+        sure = self.confidence if wrong.ndim == 1 else sureness(self.logits)
+        worst = np.atleast_2d(np.where(wrong, sure, 0.0).T).max(0)
+        rows = np.flatnonzero(np.atleast_2d(wrong.T).any(0))
+        return rows[np.argsort(-worst[rows], kind="stable")], worst
 
     def save(self, path: Path) -> None:
         """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones.
@@ -90,20 +108,22 @@ class Predictions:
         Raises:
             VitkitError: the logits were not kept.
         """
-        save_arrays(path, {"logits": self.logits, "labels": self.labels, "ids": self.ids, "bad": self.bad})
+        labels = self.labels.astype(np.uint8) if self.labels.ndim == 2 else self.labels
+        save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
 
     @classmethod
-    def load(cls, path: Path, loss: LossFunction = "softmax") -> "Predictions":
+    def load(cls, path: Path, loss: LossFunction = "softmax", several_labels: bool = False) -> "Predictions":
         """Read what `save` wrote.
 
         Args:
             path: that was saved to.
             loss: the loss that the model was trained with.
+            several_labels: whether an image has several labels or none, and not one class.
 
         Raises:
             VitkitError: there are no such files, or they hold no predictions.
         """
-        return cls(*load_arrays(path, several_labels=False), loss)
+        return cls(*load_arrays(path, several_labels), loss)
 
 
 def repeats_clause(repeated: int, others: int, figure: str) -> str:
@@ -145,45 +165,3 @@ def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequen
             f"The model has {outputs} outputs, but {len(names)} {noun} names were given: use the names that "
             "were saved with the model."
         )
-
-
-@dataclass(frozen=True, eq=False)
-class LabelPredictions:
-    """The logits of a model for the N readable images of a data set of several labels, ordered by id."""
-
-    logits: NDArray[np.float32]
-    """`(N, K)`; many may be mapped from a file."""
-    labels: NDArray[np.bool_]
-    """`(N, K)` whether an image has a label."""
-    ids: NDArray[np.int64]
-    """`(N,)` the images' numbers in their data set."""
-    bad: NDArray[np.int64]
-    """Numbers of the images that could not be read."""
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """`(N, K)` whether the answer is right: a label is predicted from a logit of 0, by the sigmoid a
-        probability of 0.5."""
-        right: NDArray[np.bool_] = (self.logits >= 0) == self.labels
-        return right
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def save(self, path: Path) -> None:
-        """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones."""
-        labels = self.labels.astype(np.uint8)
-        save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
-
-    @classmethod
-    def load(cls, path: Path) -> "LabelPredictions":
-        """Read what `save` wrote.
-
-        Args:
-            path: that was saved to.
-
-        Raises:
-            VitkitError: there are no such files, or they hold no such predictions.
-        """
-        logits, labels, ids, bad = load_arrays(path, several_labels=True)
-        return cls(logits, labels.astype(bool), ids, bad)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.predictions import LabelPredictions, Predictions
+from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
 from vitkit.evaluation.stored import IN_MEMORY
 from vitkit.models.config.card import LossFunction
@@ -136,7 +136,8 @@ def predict(
     columns: NDArray[np.int64] | None = None,
     world: World = ALONE,
 ) -> Predictions:
-    """Score the class of every image, each batch as it comes: memory holds a few numbers for each image.
+    """Predict every image. Where an image has one class, it is scored as its batch comes, so that memory
+    holds a few numbers for each; where it has several labels, `(B, K)` bool, the logits are what is kept.
 
     Args:
         model, batches, device, precision, progress, world: as for `run_model`.
@@ -147,69 +148,61 @@ def predict(
 
     Raises:
         VitkitError: the model does not give a single row of logits for each image, or gives logits that are
-            not finite or fewer than the classes; the disk has no room for the logits.
+            not finite, or not one for each class or label; there is no image; the disk has no room for the
+        logits.
     """
-    seen, scores = _Seen(), list[ImageScores]()
+    targets, scores = list[NDArray[Any]](), list[ImageScores]()
+    ids, bad = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     logits = _Logits(folder) if keep_logits else None
+    not_finite = classes = 0
 
     def take(outputs: Rows, batch: Batch) -> None:
-        rows, labels = seen.add(outputs if columns is None else outputs[:, columns], batch)
-        if seen.not_finite:
-            return  # an error follows, for which such images are counted
-        check_labels(labels, rows.shape[1])
-        scores.append(image_scores(rows, labels, loss))
-        if logits is not None:
-            logits.add(rows)
-
-    run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
-    order = seen.order()
-    scored: tuple[Any, ...] = ImageScores.concatenate(scores)
-    return Predictions(
-        None if logits is None else logits.arranged(order),
-        labels=np.concatenate(seen.targets)[order],
-        ids=np.concatenate(seen.ids)[order],
-        bad=np.sort(np.concatenate(seen.bad)),
-        loss=loss,
-        classes=seen.num_outputs,
-        scores=ImageScores(*(each[order] for each in scored)),
-    )
-
-
-def predict_labels(
-    model: Model,
-    batches: Iterable[Batch],
-    *,
-    folder: Path | None = None,
-    device: torch.device | str = "cpu",
-    precision: Precision = "float32",
-    progress: Callable[[int], None] | None = None,
-    world: World = ALONE,
-) -> LabelPredictions:
-    """Run a model over images of several labels each, and keep the logits of every label of every image.
-
-    Args:
-        model, batches, device, precision, progress, world: as for `run_model`; the labels are `(B, K)` bool.
-        folder: where logits too many for memory are kept; None: the system's folder for temporary files.
-
-    Raises:
-        VitkitError: the model does not give a logit for each label, or gives logits that are not finite;
-        there is no image; the disk has no room for the logits.
-    """
-    seen, logits = _Seen(), _Logits(folder)
-
-    def take(outputs: Rows, batch: Batch) -> None:
-        if outputs.shape != batch.labels.shape:
+        nonlocal not_finite, classes
+        mask, numbers = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
+        # Indexing copies: a batch lies in memory that is shared with the worker that made it, and holds a
+        # file descriptor for as long as anything refers to it.
+        rows, labels = outputs[mask], batch.labels.cpu().numpy()[mask]
+        rows = rows if columns is None else rows[:, columns]
+        if labels.ndim == 2 and rows.shape != labels.shape:
             raise VitkitError(
                 f"Expected one logit for each image and label, {tuple(batch.labels.shape)}, found an "
                 f"output of shape {outputs.shape}: evaluate on data with the labels that the model was "
                 "trained on."
             )
-        logits.add(seen.add(outputs, batch)[0])
+        classes = rows.shape[1]
+        targets.append(labels)
+        ids.append(numbers[mask])
+        bad.append(numbers[~mask])
+        not_finite += int((~np.isfinite(rows).all(1)).sum())
+        if not_finite:
+            return  # an error follows, for which such images are counted
+        if labels.ndim == 1:
+            check_labels(labels, classes)
+            scores.append(image_scores(rows, labels, loss))
+        if logits is not None:
+            logits.add(rows)
 
     run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
-    order = seen.order()
-    targets, ids, bad = (np.concatenate(part) for part in (seen.targets, seen.ids, seen.bad))
-    return LabelPredictions(logits.arranged(order), targets[order].astype(bool), ids[order], np.sort(bad))
+    if not ids:
+        raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
+    every = np.concatenate(ids)
+    if not_finite:
+        raise NonFiniteError(
+            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(every)} "
+            "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
+            "checkpoint, or in float32."
+        )
+    order = every.argsort(kind="stable")
+    scored: tuple[Any, ...] = ImageScores.concatenate(scores) if scores else ()
+    return Predictions(
+        None if logits is None else logits.arranged(order),
+        labels=np.concatenate(targets)[order],
+        ids=every[order],
+        bad=np.sort(np.concatenate(bad)),
+        loss=loss,
+        classes=classes,
+        scores=ImageScores(*(each[order] for each in scored)) if scored else None,
+    )
 
 
 class _Logits:
@@ -257,49 +250,3 @@ class _Logits:
             rows = np.memmap(self._file, np.float32, "r", shape=(self._count, self._classes))
         # Loaders keep the order, so that logits too many for memory are not copied into it.
         return rows if (order == np.arange(len(order))).all() else rows[order]
-
-
-class _Seen:
-    """The targets and ids of the evaluated images, batch by batch.
-
-    Everything is copied: a batch lies in memory that is shared with the worker that made it, and holds a file
-    descriptor for as long as anything refers to it.
-    """
-
-    def __init__(self) -> None:
-        self.num_outputs = 0  # columns of the outputs
-        self.not_finite = 0  # images with outputs that are not finite
-        # By batch: class numbers `(n,)`, or `(n, K)` bool where images have several labels.
-        self.targets: list[NDArray[Any]] = []
-        self.ids: list[NDArray[np.int64]] = []
-        self.bad: list[NDArray[np.int64]] = []
-
-    def add(self, outputs: Rows, batch: Batch) -> tuple[Rows, NDArray[np.int64]]:
-        """Count a batch, and return the outputs and targets of its readable images."""
-        mask, ids = batch.mask.cpu().numpy(), batch.ids.cpu().numpy()
-        rows, targets = outputs[mask], batch.labels.cpu().numpy()[mask]  # indexing copies
-        self.num_outputs = rows.shape[1]
-        self.targets.append(targets)
-        self.ids.append(ids[mask])
-        self.bad.append(ids[~mask])
-        self.not_finite += int((~np.isfinite(rows).all(1)).sum())
-        return rows, targets
-
-    def order(self) -> NDArray[np.int64]:
-        """Return the order of the readable images by id.
-
-        Raises:
-            VitkitError: there were none, or outputs were not finite.
-        """
-        if not self.ids:
-            raise VitkitError(
-                "There is no image to evaluate on: the data set (or this split of it) is empty."
-            )
-        ids = np.concatenate(self.ids)
-        if self.not_finite:
-            raise NonFiniteError(
-                f"The model's logits are not finite (NaN or infinite) for {self.not_finite} of {len(ids)} "
-                "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
-                "checkpoint, or in float32."
-            )
-        return ids.argsort(kind="stable")

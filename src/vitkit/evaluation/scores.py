@@ -6,7 +6,7 @@ other and their probabilities sum to one. Sigmoid: each class is a yes or no of 
 Everything is computed in float64 and row by row, so that no number depends on how images were batched.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +55,12 @@ def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
             powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
             softmax: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
             return softmax
+
+
+def sureness(logits: Logits) -> NDArray[np.float64]:
+    """Compute how sure a model of several labels is of its answer to each, yes or no, `(N, K)` from 0.5."""
+    probability = probabilities(logits, "sigmoid")
+    return np.maximum(probability, 1 - probability)
 
 
 def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
@@ -107,17 +113,19 @@ def ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def precision_recall_f1(
-    correct: int, predicted: int, count: int
-) -> tuple[float | None, float | None, float | None]:
-    """Compute the precision, the recall and their harmonic mean, F1, of a class or label.
+def count_by_class(
+    names: Sequence[str], *counts: Sequence[int]
+) -> Iterator[tuple[str, int, int, int, float | None, float | None, float | None]]:
+    """Yield the fields of each class or label: its name, the images of it, the images for which it is
+    predicted, those for which it is predicted rightly; precision, recall and their harmonic mean, F1.
 
     Args:
-        correct: images of the class for which it is predicted.
-        predicted: all images for which it is predicted.
-        count: all images of the class.
+        names: of K classes.
+        counts: the three counts, each of K classes.
     """
-    return ratio(correct, predicted), ratio(correct, count), ratio(2 * correct, count + predicted)
+    for name, count, predicted, correct in zip(names, *counts, strict=True):
+        f1 = ratio(2 * correct, count + predicted)
+        yield name, count, predicted, correct, ratio(correct, predicted), ratio(correct, count), f1
 
 
 def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> NDArray[np.float64]:

@@ -56,7 +56,7 @@ def load_arrays(
         several_labels: whether an image has several labels or none, and not one class.
 
     Returns:
-        logits, labels, ids and bad; the labels are int64 `(N,)`, or uint8 `(N, K)` of 0 and 1.
+        logits, labels, ids and bad; the labels are int64 `(N,)`, or bool `(N, K)`.
 
     Raises:
         VitkitError: there are no such files, or they hold no predictions.
@@ -79,7 +79,7 @@ def load_arrays(
     limit = 2 if several_labels else logits.shape[1]
     if labels.size and labels.max() >= limit:
         raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
-    labels = labels.astype(np.uint8 if several_labels else np.int64)
+    labels = labels.astype(np.bool_ if several_labels else np.int64)
     return np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad
 
 

@@ -213,7 +213,7 @@ def convert(
     lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
-        written = save(model, folder / out.name, to).path
+        written, _ = save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)

@@ -27,8 +27,8 @@ from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import Part, Photo, render_page
-from vitkit.result import Table
+from vitkit.report.template import Part, render_page
+from vitkit.result import Photo, Table
 from vitkit.runs.config import Run, with_options
 from vitkit.runs.destination import make_folder, require_folder
 from vitkit.runs.plan import list_images

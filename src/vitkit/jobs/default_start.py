@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from glob import escape
 from pathlib import Path
 from types import MappingProxyType
@@ -34,37 +34,18 @@ PATIENCE = 3600.0
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Published weights that a run may begin from, and the cost of fine-tuning them here."""
-
-    start: PublishedStart
-    memory: int
-    """Bytes that a step needs at most."""
-    measured: Cost | None
-    """The run with its measured time; None where it does not fit into memory, and was not measured."""
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether the run fits into memory, and ends within an hour."""
-        return self.measured is not None and self.measured.seconds <= PATIENCE
-
-    @property
-    def cost(self) -> str:
-        """Describe time and memory: "about 12 min, 1.2 GB of memory"."""
-        if self.measured is None:
-            return f"{format_bytes(self.memory)} of memory, more than is free"
-        return f"about {format_duration(self.measured.seconds)}, {format_bytes(self.memory)} of memory"
-
-
-@dataclass(frozen=True)
 class DefaultStart:
     """The start that was chosen, and why."""
 
     start: PublishedStart
-    begun: Path | None = None
-    """The folder of a run on the same images that began from it before."""
-    candidates: tuple[Candidate, ...] = ()
-    """The starts that were measured, from the smallest; none where the run has begun."""
+    reason: str
+    """Why it was chosen."""
+    next_best: tuple[str, ...] = ()
+    """A line on the next larger start, which takes too long, else on the next smaller one; none of a single
+    start."""
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    """The costs that were measured by the names of the starts, from the smallest; none where the run has
+    begun."""
 
     @property
     def is_here(self) -> bool:
@@ -76,48 +57,15 @@ class DefaultStart:
         """Describe the size of the download."""
         return f"about {self.start.megabytes:,.0f} MB"
 
-    @property
-    def reason(self) -> str:
-        """Say why it was chosen."""
-        if self.begun is not None:
-            return f"{self.begun} was begun from it: the run goes on from there."
-        chosen = next(candidate for candidate in self.candidates if candidate.start is self.start)
-        cost = chosen.cost if chosen.measured is None else f"{chosen.measured}, measured here"
-        sizes = pluralize(len(default_starts()), "size")
-        if not chosen.is_quick:
-            return f"the smallest of {sizes}, for none fits into memory and an hour on this machine: {cost}."
-        return f"the largest of {sizes} that this machine fine-tunes on these images within an hour: {cost}."
-
-    @property
-    def runner_up(self) -> Candidate | None:
-        """Return the next larger start, which takes too long; else the next smaller one."""
-        others = [candidate for candidate in self.candidates if candidate.start is not self.start]
-        return others[-1] if others else None
-
-    def advice(self, spec: str) -> str:
-        """Advise to begin from it, in sentences.
-
-        Args:
-            spec: the name of the images.
-        """
-        data, fetched = shlex.quote(spec), "" if self.is_here else f", and asks before it fetches {self.size}"
-        return (
-            f"Begin from {self.start.name}, {self.reason} vitkit finetune {data} does so{fetched}; vitkit "
-            f"advise {data} {self.start.name} says what to expect of it."
-        )
-
     def rows(self) -> list[Row]:
         """Describe the chosen start, why it was chosen, the next best, and the download."""
         start = self.start
-        lines = [
+        described = (
             f"{start.name}: {start.model} at {start.image_size} pixels, trained on {start.data} "
-            f"({start.training}), licence {start.licence}",
-            self.reason,
-        ]
-        if self.runner_up is not None:
-            lines.append(f"next best: {self.runner_up.start.name}, {self.runner_up.cost}")
+            f"({start.training}), licence {start.licence}"
+        )
         where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
-        return [("chosen", [*lines, f"weights: {where}"])]
+        return [("chosen", [described, self.reason, *self.next_best, f"weights: {where}"])]
 
     def refusal(self, permit: str, command: str) -> VitkitError:
         """Make the error for weights that nobody has allowed to fetch.
@@ -158,10 +106,16 @@ def choose_start(
     with listener.progress("listing images"):
         data = list_images(run)
     named = {start.name: start for start in default_starts()}
-    begun = _begun(run.data, data.name, out, {*named})
-    if begun is not None:
-        name, folder = begun
-        return DefaultStart(named[name], folder)
+    # A run or series on these images that chose its start itself goes on from there.
+    for folder in [out] if out is not None else sorted(Path("runs").glob(f"{escape(data.name)}-*")):
+        begun, command = None, str((kind_of(folder).config or {}).get("command", ""))
+        with suppress(VitkitError):  # another command tells of a damaged record
+            begun = begun_run(folder)
+        itself = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
+        same = begun is not None and begun.data == absolute_spec(run.data)
+        if begun is not None and same and itself and begun.start.start in named:
+            reason = f"{folder} was begun from it: the run goes on from there."
+            return DefaultStart(named[begun.start.start], reason)
     if named and not any(map(is_local, named)):
         require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
     return measure_starts(run, data, given, device, listener)
@@ -175,39 +129,34 @@ def measure_starts(
     Raises:
         VitkitError: no published start may be chosen.
     """
-    candidates, num_classes = list[Candidate](), max(len(data.class_names), 1)
+    tried, costs, num_classes = list[tuple[PublishedStart, str]](), dict[str, Cost](), len(data.class_names)
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
-        config = model_config(start.model, num_classes, (start.image_size, start.image_size))
+        config = model_config(start.model, max(num_classes, 1), (start.image_size, start.image_size))
         base = recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
         base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
         suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
         fitted = with_options(suited, given)
-        sized = model_config(start.model, num_classes, fitted.preprocessing.image_size)
+        sized = model_config(start.model, max(num_classes, 1), fitted.preprocessing.image_size)
         memory, free = step_memory(fitted, sized, device), free_memory(device)
-        cost = None
+        cost = f"{format_bytes(memory)} of memory, more than is free"
         if free is None or memory <= free:
-            cost = measure_cost(fitted, data, sized, device, listener)
-        candidates.append(Candidate(start, memory, cost))
-        if not candidates[-1].is_quick:
+            costs[start.name] = measure_cost(fitted, data, sized, device, listener)
+            seconds = costs[start.name].seconds
+            cost = f"about {format_duration(seconds)}, {format_bytes(memory)} of memory"
+        tried.append((start, cost))
+        if start.name not in costs or seconds > PATIENCE:
             break  # larger starts take longer still
-    if not candidates:
+    if not tried:
         raise VitkitError(
             "No published start has a licence that lets it be chosen for anybody: name one yourself, vitkit "
             f"finetune START --data {shlex.quote(run.data)}. vitkit starts lists them."
         )
-    quick = [candidate for candidate in candidates if candidate.is_quick]
-    return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
-
-
-def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tuple[str, Path] | None:
-    """Return the start and the folder of a run or series on these images that chose its start itself."""
-    folders = [out] if out is not None else sorted(Path("runs").glob(f"{escape(data_name)}-*"))
-    for folder in folders:
-        run, command = None, str((kind_of(folder).config or {}).get("command", ""))
-        with suppress(VitkitError):  # another command tells of a damaged record
-            run = begun_run(folder)
-        chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
-            return run.start.start, folder
-    return None
+    quick = [start for start, _ in tried if start.name in costs and costs[start.name].seconds <= PATIENCE]
+    chosen, sizes = quick[-1] if quick else tried[-1][0], pluralize(len(default_starts()), "size")
+    why = f"the smallest of {sizes}, for none fits into memory and an hour on this machine"
+    if quick:
+        why = f"the largest of {sizes} that this machine fine-tunes on these images within an hour"
+    cost = f"{costs[chosen.name]}, measured here" if chosen.name in costs else tried[-1][1]
+    others = [f"next best: {start.name}, {cost}" for start, cost in tried if start is not chosen]
+    return DefaultStart(chosen, f"{why}: {cost}.", tuple(others[-1:]), costs)

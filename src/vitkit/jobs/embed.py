@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import FileSamples, ImageData, open_data
+from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
@@ -185,14 +185,14 @@ def _destination(path: StrPath, data: StrPath) -> Path:
     return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
 
 
-def _all_images(data: ImageData) -> tuple[FileSamples, list[str | None]]:
+def _all_images(data: ImageData) -> tuple[Samples, list[str | None]]:
     """Put the images of all splits one after the other; return them and the split of each."""
-    parts = [(split, samples) for split, samples in data.splits.items() if isinstance(samples, FileSamples)]
+    parts = [(split, samples) for split, samples in data.splits.items()]
     first = parts[0][1]
     numbers = np.concatenate([samples.numbers for _, samples in parts])
     labels = np.zeros((len(numbers), 0), dtype=bool)
     splits = [split if len(parts) > 1 else None for split, samples in parts for _ in range(len(samples))]
-    return FileSamples(first.files, numbers, labels, first.rule), splits
+    return Samples(first.files, numbers, labels, first.rule), splits
 
 
 def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:

@@ -11,12 +11,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.imagenet import WithoutBorder, imagenet_wnids, is_wnid, list_labelled, read_wnids
+from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
@@ -81,9 +81,7 @@ class Evaluation(Result):
         blocks: list[Block] = [Text(self.summary(), "answer")]
         details = self.answering.details(self.result)
         if details is not None:
-            left = len(details.rows) - ROWS_SHOWN
-            blocks.append(replace(details, rows=details.rows[:ROWS_SHOWN]))
-            blocks += [f"... and {left:,} more; --json and the report have all."] if left > 0 else []
+            blocks.append(replace(details, most=ROWS_SHOWN))
         return [*blocks, *unreadable(self.rejects, "count for nothing")]
 
 
@@ -359,7 +357,7 @@ def evaluate_protocol(
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
-    samples = WithoutBorder(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
+    samples = Samples(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:

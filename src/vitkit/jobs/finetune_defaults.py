@@ -136,7 +136,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
     run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
     listed = list_images(run, keep=keep)
     count = len(listed.splits["train"])
-    if has_seen and unlabelled and listed.listed is not None and "test" not in listed.listed.listing.splits:
+    if has_seen and unlabelled and "test" not in listed.listing.splits:
         listener.note(
             f"{start.name} was trained on these images without their labels, the test images included: on "
             "new images it may do worse."

@@ -11,7 +11,7 @@ from vitkit.jobs.pretrain_options import Objective, ThenOptions
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.jobs.study.pretraining import PRETRAINING, compare_pretraining
+from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
 from vitkit.jobs.train import carry_out, choose_steps, names_of
 from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
@@ -39,8 +39,10 @@ def pretrain(
     *,
     then: str = "",
     labels: int | None = None,
+    pretrainings: int | None = None,
     draws: int = 5,
     tune_steps: int | None = None,
+    plan: bool = False,
     **options: Unpack[TrainingOptions],
 ) -> TrainedFolder:
     """Pre-train a model on images without labels, and write its report.
@@ -57,7 +59,8 @@ def pretrain(
             weights.
         recipe: the name of a recipe; left out, the objective's for two cores, for images of this size.
         out: the run folder; left out, one below `runs/`.
-        then, labels, draws, tune_steps: fine-tune with and without it, and compare; see `ThenOptions`.
+        then, labels, pretrainings, draws, tune_steps, plan: fine-tune with and without it, and compare; see
+            `ThenOptions`.
         options: options of training, as for `vitkit.train`: `batch_size=256`, `minutes=60`.
 
     Returns:
@@ -68,7 +71,9 @@ def pretrain(
     """
     job, given = split_options(options, out=out)
     divide_threads(ALONE, job.threads)
-    comparison = ThenOptions(then=then, labels=labels, draws=draws, tune_steps=tune_steps)
+    comparison = ThenOptions(
+        then=then, labels=labels, pretrainings=pretrainings, draws=draws, tune_steps=tune_steps, plan=plan
+    )
     base = with_task(Run(data=str(data), start=StartConfig(str(start)), recipe=recipe), objective)
     opened = suit_pretraining(with_options(base, given), job.listener)
     run = with_options(opened.run, given)
@@ -89,7 +94,7 @@ def pretrain(
     command = job.command or "vitkit.pretrain(...)"
     machine = StudyOptions(job.device, job.threads, listener=job.listener, command=command)
     helped = compare_pretraining(run, comparison, job.folder, machine)
-    folder = TrainedFolder(helped.folder)
+    folder = TrainedFolder(helped.folder if isinstance(helped, Helped) else job.folder or "runs")
     folder.study = helped
     return folder
 

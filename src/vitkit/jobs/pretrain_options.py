@@ -19,16 +19,23 @@ class ThenOptions:
     labels: int | None = None
     """number of labelled images to train on, of all classes together; each run draws other images. Left out,
     all."""
+    pretrainings: int | None = None
+    """number of pre-trainings, with seeds that follow one another: from several one learns what another one
+    would bring. Left out, 3, or 1 where one takes longer than an hour."""
     draws: int = 5
-    """fine-tunings of each kind, each with another seed, and other labelled images where --labels says how
-    many."""
+    """fine-tunings of each kind after each pre-training, each with another seed, and other labelled images
+    where --labels says how many."""
     tune_steps: int | None = None
     """steps of a fine-tuning; left out, they are fitted to the number of labelled images."""
+    plan: bool = False
+    """list what is trained for --then and the time it takes here, and train nothing."""
 
     def __post_init__(self) -> None:
-        for name in ("labels", "draws", "tune_steps"):
+        for name in ("labels", "pretrainings", "draws", "tune_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise VitkitError(f"{name} is 1 or more, found {value}.")
-        if not self.then and (self.labels or self.tune_steps):
-            raise VitkitError("labels and tune_steps belong to --then: give labelled images with it.")
+        if not self.then and (self.labels or self.pretrainings or self.tune_steps or self.plan):
+            raise VitkitError(
+                "labels, pretrainings, tune_steps and plan belong to --then: give labelled images with it."
+            )

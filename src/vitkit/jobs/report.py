@@ -17,7 +17,6 @@ from vitkit.config import to_json
 from vitkit.data.sources import Samples
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs.series.report import write_series_report
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
@@ -28,7 +27,7 @@ from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
 from vitkit.runs.records import read_metrics, read_speed
-from vitkit.runs.series_record import read_series
+from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
 from vitkit.text import without_places
@@ -77,7 +76,7 @@ def write_report(
     if trained is None:
         place = kind_of(folder)
         if place.kind == "series":
-            return write_series_report(folder, read_series(folder), listener=listener)
+            return write_series_report(folder, listener)
         place.run()  # refuses a configuration that is none
         config, loaded = place.require_config(), load_any(place)
         model, notes = loaded.model, list(loaded.notes)
@@ -133,6 +132,23 @@ def write_report(
         page = render_report(content, lambda part: progress(0, detail=part))
     replace_file(path, [page.encode()])
     return path
+
+
+def write_series_report(folder: Path, listener: Listener) -> Path:
+    """Write the page of a series of runs.
+
+    If the series is unfinished, the listener hears which of its runs to use in place of a final model.
+    """
+    from vitkit.report.template import write_page
+
+    series = read_series(folder)
+    if not series.ended:
+        listener.note(explain_no_model(folder, series))
+    names = [member.folder for member in series.all_members]
+    pages = [name for name in names if (folder / name / "report.html").exists()]
+    command = shown_command(series.command or "vitkit.train_series(...)")
+    with listener.progress("writing the report"):
+        return write_page(series, folder / "report.html", folders=pages, command=command)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -32,8 +33,8 @@ from vitkit.models.vit import ViT
 from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
 from vitkit.result import Number, Plot, Table, Text
 from vitkit.tasks import task_of
-from vitkit.tasks.learning import Learning, ShowsExamples
-from vitkit.tasks.page import Block, Pictures, Section, ShownImage, TaskReport, fraction_cell
+from vitkit.tasks.learning import Learning
+from vitkit.tasks.page import LOSS_LABELS, Block, Pictures, Section, ShownImage, fraction_cell
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
@@ -119,11 +120,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     for split in sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))[:1]:
         evaluation = ShownEvaluation(split, *content.evaluations[split], content.samples.get(split))
     say("results")
-    features = "This model was trained to give features: it has no answers that could be right."
-    task_report = TaskReport((Text(features, "answer"),))
     if task.answering is not None:
         task_report = task.answering.report(content.evaluations, split)
-    elif isinstance(task.learning, ShowsExamples):
+    else:
         validations = [line for line in content.metrics if line["kind"] == "validation"]
         task_report = task.learning.report(content.examples, validations)
     say("training curves")
@@ -137,7 +136,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "curve": task.learning.curve,
         "curves": _curves(content.metrics, task.learning, _altered(content.config)),
         "altered": _altered(content.config),
-        "loss": task.learning.curve.loss or figures.LOSS_LABELS[model.card.loss],
+        "loss": task.learning.curve.loss or LOSS_LABELS[model.card.loss],
         "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
         "has_validation": any(line["kind"] == "validation" for line in content.metrics),
         "configuration": _flat(content.config),
@@ -189,7 +188,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     return facts
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], learning: Learning[Any], altered: str) -> list[Drawing]:
+def _curves(metrics: Sequence[Mapping[str, Any]], learning: Learning, altered: str) -> list[Drawing]:
     curve, monitor, progress = learning.curve, learning.monitor, Progress()
     train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
     names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
@@ -431,7 +430,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
             f"every step; the mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         blocks = (
-            Plot(tracking_plot(steps, curves, images), evaluator, alt),
+            Plot(partial(tracking_plot, steps, curves, images), evaluator, alt),
             Text(caption, "caption"),
             Table(("step", *curves), rows, sortable=True),
         )

@@ -10,15 +10,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from vitkit.analysis.drawing import figure_svg
-from vitkit.result import Block, Facts, Plot, Table
+from vitkit.durable import replace_file
+from vitkit.result import Block, Facts, Photos, Plot, Result, Table
 from vitkit.tasks.page import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PAGE_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -66,15 +68,20 @@ class Drawing:
     """The same in words, for readers who cannot see it."""
 
 
-def drawing(figure: Figure, name: str, alt: str) -> Drawing:
+def drawing(figure: "Figure", name: str, alt: str) -> Drawing:
     """Draw a figure for a page, under a name that no other figure of the page has."""
+    from vitkit.analysis.drawing import figure_svg  # matplotlib, which a refusal does not wait for
+
     return Drawing(Markup(figure_svg(figure, name)), alt)
 
 
 def drawn(block: Any) -> Any:
-    """Draw a block that is a plot, and make a table of facts; any other is returned as it is."""
-    block = block.table() if isinstance(block, Facts) else block
-    return drawing(block.figure, block.name, block.alt) if isinstance(block, Plot) else block
+    """Draw a plot, load pictures, and make a table of facts; any other block is returned as it is."""
+    if isinstance(block, Plot):
+        return drawing(block.draw(), block.name, block.alt)
+    if isinstance(block, Photos):
+        return block.load()
+    return block.table() if isinstance(block, Facts) else block
 
 
 def emphasised(sentence: str) -> Markup:
@@ -103,23 +110,8 @@ def fill(template: str, values: Mapping[str, Any]) -> str:
     return environment.get_template(template).render(values).encode("utf-8", "replace").decode("utf-8")
 
 
-@dataclass(frozen=True)
-class Photo:
-    """A finished picture, as an address that needs no network: "data:image/png;base64,..."."""
-
-    source: str
-    alt: str
-    key: str = ""
-    """The name of the image; empty for a picture that stands alone."""
-    true: str = ""
-    """The true classes of the image."""
-    guesses: tuple[tuple[str, str, float, bool], ...] = ()
-    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
-
-
-Part: TypeAlias = tuple[str, Sequence[Block | Photo | Sequence[Photo] | None]]
-"""The title of a part of a page, and what it shows: paragraphs, tables, figures, pictures alone or side by
-side. None, and no pictures, show nothing."""
+Part: TypeAlias = tuple[str, Sequence[Block | None]]
+"""The title of a part of a page, and what it shows; None shows nothing."""
 
 
 def render_page(
@@ -146,3 +138,21 @@ def render_page(
     sortable = any(isinstance(block, Table) and block.sortable for _, blocks in parts for block in blocks)
     script = page_script() if sortable else {"script": "", "script_digest": ""}
     return fill("page.html.j2", {**values, "footer": footer, **script})
+
+
+def write_page(
+    result: Result, path: Path, *, folders: Sequence[str] = (), command: str = "", footer: str = ""
+) -> Path:
+    """Write the page of a result, in place of an earlier one, and return its path.
+
+    Args:
+        result: has a heading, a headline and sections.
+        path: of the page.
+        folders, command, footer: as for `render_page`.
+    """
+    parts = [(section.title, section.blocks) for section in result.sections()]
+    page = render_page(
+        result.heading(), result.headline(), parts, folders=folders, command=command, footer=footer
+    )
+    replace_file(path, [page.encode()])
+    return path

@@ -13,7 +13,6 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.data.stream.memory_samples import (
-    MemorySamples,
     check_decode_memory,
     keep_in_memory,
     largest_decoding,
@@ -136,14 +135,14 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
             headers = partial(progress, detail="headers")
             channels = parts.run.preprocessing.decode.channels
             splits[split] = loaded = keep_in_memory(samples, limit, progress, headers, channels)
-        if not isinstance(loaded, MemorySamples):
+        if loaded.held is None:
             warning = check_decode_memory(
                 largest_decoding(loaded), worker_count(loaded, loading, world), available_memory()
             )
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
-        elif loaded.bad:
-            bad = {loaded.key(index): reason for index, reason in loaded.bad.items()}
+        elif loaded.held.bad:
+            bad = {loaded.key(index): reason for index, reason in loaded.held.bad.items()}
             parts.rejects.of_split[split].update(bad)
     return replace(parts, data=replace(parts.data, splits=splits))
 

@@ -299,10 +299,7 @@ def changed_files(data: "ImageData", before: States, now: States) -> list[Path]:
 
 def _on_disk(data: "ImageData") -> list[tuple[Files, NDArray[np.int64]]]:
     """Return for each split with image files the listing, and the numbers of its files on the disk."""
-    from vitkit.data.sources import FileSamples  # the record alone is read without it
-
-    splits = [samples for samples in data.splits.values() if isinstance(samples, FileSamples)]
-    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in splits]
+    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in data.splits.values()]
 
 
 def _stat(path: Path, content: bool) -> list[int]:

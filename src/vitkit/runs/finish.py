@@ -16,6 +16,7 @@ from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.engines.runners import EngineModel
+from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
@@ -23,8 +24,7 @@ from vitkit.runs.build import Parts
 from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
 from vitkit.runs.trained_model import write_evaluation, write_examples
-from vitkit.tasks import Answering, answering_of, find_task, learned_by
-from vitkit.tasks.learning import ShowsExamples
+from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.training.checkpoint import (
     FOLDER,
     find_damage,
@@ -135,15 +135,16 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
         device: of the model and the objective.
         listener: hears the path of the picture.
     """
-    learning, splits = find_task(parts.run.task).learning, parts.data.splits
-    if not isinstance(learning, ShowsExamples):
+    task, splits = find_task(parts.run.task), parts.data.splits
+    if task.answering is not None:
         return
     samples = splits.get("val", splits["train"])
     spread = np.unique(np.linspace(0, len(samples) - 1, EXAMPLES).astype(np.int64))
     (batch,) = evaluation_batches(samples, preprocessing_of(parts.model), EXAMPLES, indices=spread)
     if batch.mask.any():
-        picture = learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
-        listener.show([("examples", [str(write_examples(parts.folder, picture))])])
+        picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
+        if picture is not None:
+            listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 
 
 def _evaluated(parts: Parts) -> list[str]:
@@ -159,8 +160,7 @@ def find_training_images(
 ) -> dict[str, NDArray[np.int64]]:
     """Find the images of splits that are training images too: their numbers by split."""
     with listener.progress("looking for training images among the others"):
-        decoded = None if data.listed is None else data.listed.decoded
-        return repeats_of_training(data.splits, splits, data.same, decoded)
+        return repeats_of_training(data.splits, splits, data.same, data.shared.digests)
 
 
 def with_repeats(
@@ -225,9 +225,10 @@ def evaluate_split(
         world=world,
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
-        predictions: Any = answering.predictor(learned_by(model.card))(
+        predictions = run_model.predict(
             model,
             batches,
+            loss=model.card.loss,
             device=device,
             precision=precision,
             progress=added_up(progress),

@@ -13,7 +13,6 @@ import torch
 from vitkit.data.advice import advise_on_start, where_to_ask
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import worker_count
-from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters, forward_flops, parameters
@@ -109,13 +108,13 @@ def reading_rows(run: Run, data: ImageData) -> list[Row]:
     """Describe how images are read, once the splits that fit into memory have been read."""
     train, splits = data.splits["train"], data.splits.items()
     reading = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
-    if not isinstance(train, MemorySamples):
+    if train.held is None:
         reading = (
             f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
             f"{run.loading.memory_gib:g} GiB"
         )
     # Of the splits that are not in memory nobody knows yet.
-    bad = {split: len(samples.bad) for split, samples in splits if isinstance(samples, MemorySamples)}
+    bad = {split: len(samples.held.bad) for split, samples in splits if samples.held is not None}
     counts = [f"{count:,} of {split}" for split, count in bad.items() if count]
     are = "file cannot be read and is" if sum(bad.values()) == 1 else "files cannot be read and are"
     warning = f"! {sum(bad.values()):,} {are} excluded: {', '.join(counts)}"

@@ -66,21 +66,19 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> I
         VitkitError: as the task's `open_data`.
     """
     learning, cut, rule = find_task(run.task).learning, run.splits, run.preprocessing.decode
-    if opened is not None and opened.images.listed is not None:
+    if opened is not None:
         # What decides which images are listed, before they are cut.
         theirs, own = (
             (each.task, absolute_spec(each.data), each.preprocessing.decode, cuts.label_separator, cuts.group)
             for each, cuts in ((opened.run, opened.run.splits), (run, cut))
         )
         if theirs == own:
-            return replace(opened.images.listed.cut(cut), spec=run.data)
+            return replace(opened.images.cut(cut), spec=run.data)
     if not keep:
         return learning.open_data(run.data, cut, rule)
     uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
-    listed = learning.open_data(run.data, uncut, rule).listed
-    if listed is None:  # a task with images of its own
-        return learning.open_data(run.data, cut, rule)
-    listed.cache.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
+    listed = learning.open_data(run.data, uncut, rule)
+    listed.shared.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
     return listed.cut(cut)
 
 
@@ -346,7 +344,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
     start = run.start
     if start.image_mean is not None and start.image_std is not None:
         return run
-    measured = {} if data.listed is None else data.listed.statistics
+    measured = data.shared.statistics
     which = (run.splits, run.preprocessing)
     if which not in measured:
         measured[which] = _measure_pixels(run, data, listener)

@@ -262,9 +262,8 @@ def begin_steps(
     """
     if _joined:
         _limit_waiting()
-    listed, parts = parts.data.listed, read_images(parts, listener, world)
-    if listed is not None:
-        listed.cache.pixels.clear()  # those of splits that do not fit, or are not read
+    parts = read_images(parts, listener, world)
+    parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
     trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.result import Block, Result, Table
+from vitkit.result import Plot, Result, Section, Table
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
@@ -35,8 +35,10 @@ from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
 from vitkit.training.ended import read_ended
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RECORD = SERIES
-SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Score:
     """The loss, or another number that decides between equal values."""
     count: int
     """Images that could be read."""
+
+    @property
+    def where(self) -> str:
+        """Name the split in words."""
+        return {"val": "validation"}.get(self.split, self.split)
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,11 @@ class Member:
     def ended(self) -> bool:
         """Whether it has finished or diverged."""
         return self.finished or bool(self.diverged)
+
+    @property
+    def value(self) -> float | None:
+        """Return the value of its score; None where there is none."""
+        return None if self.score is None else self.score.value
 
 
 @dataclass(frozen=True)
@@ -121,19 +133,66 @@ class Series(Result, SeriesRecord):
     spread: Spread | None = None
     """The spread of the scores of `members`; None before all have ended, and where none has a score."""
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self))
+    folder: Path = Path()
+    """Its folder; the working folder before it has one."""
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the tables of the runs, with the choice of the rate and the conclusions."""
-        sweep: Sequence[Block] = (rate_table(self), *self.reasons) if self.rates else ()
-        return (*sweep, member_table(self), *conclusions(self))
+    def heading(self) -> str:
+        """Name the series by its folder."""
+        return self.folder.resolve().name
+
+    def headline(self) -> Sequence[str]:
+        """Say what came out."""
+        return conclusions(self)
+
+    def sections(self) -> Sequence[Section]:
+        """Return the tables of the runs, with the choice of the rate."""
+        runs = Section("Trained runs", (run_table(self, of_sweep=False),))
+        if not self.rates:
+            return (runs,)
+        choice = (run_table(self, of_sweep=True), *self.reasons, self._plot())
+        return Section("Sweep over learning rates", choice), runs
+
+    def following(self) -> Sequence[str]:
+        """Name the page, and the commands that use its runs."""
+        first = next((member.folder for member in self.members if member.finished), "")
+        of_series = self.options.cross_validate is None
+        predicted = shlex.quote(str(self.folder if of_series else self.folder / first))
+        remark = f"   (the model of {first})" if of_series else ""
+        return (
+            f"open {self.folder / 'report.html'} in a browser",
+            f"vitkit predict {predicted} IMAGE_OR_FOLDER{remark}",
+            f"vitkit inspect {shlex.quote(str(self.folder / first))}",
+        )
+
+    def _plot(self) -> Plot | None:
+        """Draw the scores against the rates; None where fewer than two have one, or no rate is chosen yet."""
+        tried = [
+            (member.learning_rate, member.score.value, member.score.interval)
+            for member in self.rates
+            if member.score is not None and member.score.value is not None
+        ]
+        if len(tried) < 2 or self.chosen is None:
+            return None
+        lines = {"tried": tried, "chosen": [point for point in tried if point[0] == self.chosen]}
+        up = f"{self.metric.replace('_', ' ')} on held-out images"
+
+        def draw() -> "Figure":
+            from vitkit.analysis.study_figures import line_figure
+
+            return line_figure({"": lines}, "learning rate", up)
+
+        alt = "The score on held-out images against the learning rate, as in the table."
+        return Plot(draw, "rates", alt)
 
     @property
     def all_members(self) -> tuple[Member, ...]:
         """All runs in the order in which they are trained."""
         return (*self.rates, *self.members)
+
+    @property
+    def scores(self) -> list[Score]:
+        """Return the scores of the runs after the sweep."""
+        return [member.score for member in self.members if member.score is not None]
 
     @property
     def ended(self) -> bool:
@@ -168,7 +227,7 @@ def read_series(folder: str | Path) -> Series:
         with suppress(VitkitError):  # no rate led to a score: nothing is chosen
             series = choose_rate(series)
     series = replace(series, members=tuple(_with_result(folder, series, member) for member in series.members))
-    return replace(series, spread=summarise(series) if series.ended else None)
+    return replace(series, folder=folder, spread=summarise(series) if series.ended else None)
 
 
 def _with_result(folder: Path, series: Series, member: Member) -> Member:
@@ -204,7 +263,11 @@ def require_weights(place: Place) -> None:
 
 def explain_no_model(folder: Path, series: Series) -> str:
     """Explain why the folder of a series holds no model, which of its runs to use, and how it continues."""
-    names = [member.folder for member in series.all_members if _has_weights(folder / member.folder)]
+    names = []
+    for member in series.all_members:
+        kind, committed = kind_of(folder / member.folder).kind, newest_first(folder / member.folder / FOLDER)
+        if kind == "run" or (kind == "unfinished run" and any(map(commit_size, committed))):
+            names.append(member.folder)
     again = f"the series goes on with: vitkit train --resume {shlex.quote(str(folder))}"
     if series.options.cross_validate is not None and series.ended:
         why, again = "is a cross-validation, in which each fold has a model of its own", ""
@@ -215,14 +278,6 @@ def explain_no_model(folder: Path, series: Series) -> str:
     use = f"{folder} {why}. Name one of its runs, such as {folder / names[-1]}"
     others = f" (others: {join_names(names[:-1])})" if names[1:] else ""
     return f"{use}{others}{'; ' if again else '.'}{again}"
-
-
-def _has_weights(folder: Path) -> bool:
-    """Whether a run has its model, or a checkpoint."""
-    kind = kind_of(folder).kind
-    return kind == "run" or (
-        kind == "unfinished run" and any(map(commit_size, newest_first(folder / FOLDER)))
-    )
 
 
 def plan_series(record: SeriesRecord) -> Series:
@@ -306,6 +361,7 @@ def choose_rate(series: Series) -> Series:
     """
     monitor = find_task(series.run.task).learning.monitor
     best: Member | None = None
+    before: tuple[float | None, float | None] = (None, None)
     for member in series.rates:
         score = member.score
         if score is None or score.value is None:
@@ -313,10 +369,8 @@ def choose_rate(series: Series) -> Series:
         numbers = {monitor.metric: score.value}
         if monitor.tie_breaker is not None:
             numbers[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
-        before = None if best is None else best.score
-        value, tie = (None, None) if before is None else (before.value, before.tie)
-        if monitor.is_better(numbers, value, tie):  # a tie is not better: rates rise, and the lower one stays
-            best = member
+        if monitor.is_better(numbers, *before):  # a tie is not better: rates rise, and the lower one stays
+            best, before = member, (score.value, score.tie)
     if best is None and not any(member.diverged for member in series.rates):
         raise VitkitError(
             "The held-out images have no labels to score by: give a higher --splits.val-fraction and another "
@@ -324,35 +378,26 @@ def choose_rate(series: Series) -> Series:
         )
     if best is None:
         raise NonFiniteError(
-            f"None of the learning rates {_listed(series.rates)} led to a model that can be scored: training "
-            "diverged. Give lower ones with --sweep-rates and another --out."
+            f"None of the learning rates {_listed(series.rates, ', ')} led to a model that can be scored: "
+            "training diverged. Give lower ones with --sweep-rates and another --out."
         )
-    return replace(
-        series,
-        chosen=best.learning_rate,
-        reasons=tuple(_reasons(series, best)),
-        members=tuple(replace(member, learning_rate=best.learning_rate) for member in series.members),
-    )
+    rate = best.learning_rate
+    members = tuple(replace(member, learning_rate=rate) for member in series.members)
+    return replace(series, chosen=rate, reasons=tuple(_reasons(series, best)), members=members)
 
 
 def summarise(series: Series) -> Spread | None:
     """Compute mean and spread of the members' scores, and the pooled score of folds; None without scores."""
-    scores = [
-        member.score
-        for member in series.members
-        if member.score is not None and member.score.value is not None
-    ]
-    values = [score.value for score in scores if score.value is not None]
-    if not values:
+    scored = [(score.value, score) for score in series.scores if score.value is not None]
+    if not scored:
         return None
+    values = [value for value, _ in scored]
+    answering, pooled = find_task(series.run.task).answering, None
+    if series.options.cross_validate is not None and answering is not None:
+        pooled = answering.pool([(value, score.count) for value, score in scored])
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    pooled = None
-    if series.options.cross_validate is not None:
-        parts = [(value, score.count) for value, score in zip(values, scores, strict=True)]
-        answering = find_task(series.run.task).answering
-        pooled = None if answering is None else answering.pool(parts)
-    mean = statistics.fmean(values)
-    return Spread(scores[0].split, len(values), mean, deviation, min(values), max(values), pooled)
+    mean, extremes = statistics.fmean(values), (min(values), max(values))
+    return Spread(scored[0][1].split, len(values), mean, deviation, *extremes, pooled)
 
 
 def _reasons(series: Series, best: Member) -> list[str]:
@@ -361,105 +406,94 @@ def _reasons(series: Series, best: Member) -> list[str]:
     assert score is not None and score.value is not None
     images = pluralize(score.count, "held-out image")
     sentences = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
-    others = {
-        member.learning_rate: member.score.value
-        for member in series.rates
-        if member is not best and member.score is not None and member.score.value is not None
-    }
-    tied = [other for other, value in others.items() if value == score.value]
+    others = [member for member in series.rates if member is not best]
+    tied = [member for member in others if member.value == score.value]
     low = math.inf if score.interval is None else score.interval[0]
-    near = [other for other, value in others.items() if value != score.value and value >= low]
+    near = [member for member in others if member not in tied and (member.value or -math.inf) >= low]
     if tied:
-        sentences.append(f"{_rates(tied)} scored the same: the lower loss decided, then the lower rate.")
+        sentences.append(f"{_listed(tied)} scored the same: the lower loss decided, then the lower rate.")
     if near:
         sentences.append(
-            f"{_rates(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
+            f"{_listed(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
             "too few to be sure which is better."
         )
-    tried = [member.learning_rate for member in series.rates]
-    for end, extreme, beyond in (("highest", max(tried), "higher"), ("lowest", min(tried), "lower")):
-        if len(tried) > 1 and rate == extreme:
+    for end, beyond, place in (("highest", "higher", -1), ("lowest", "lower", 0)):
+        if others and best is series.rates[place]:  # they rise
             sentences.append(
                 f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
             )
-    diverged = [member.learning_rate for member in series.rates if member.diverged]
-    if diverged:
-        sentences.append(f"With {_rates(diverged)} training diverged.")
-    unscored = [
-        member for member in series.rates if member.finished and member.learning_rate not in (rate, *others)
-    ]
-    if unscored:
-        sentences.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored)}.")
+    if diverged := [member for member in others if member.diverged]:
+        sentences.append(f"With {_listed(diverged)} training diverged.")
+    if unscored := [member for member in others if member.finished and member.value is None]:
+        sentences.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored, ', ')}.")
     return sentences
 
 
-def _rates(rates: Sequence[float]) -> str:
-    return " and ".join(f"{rate:g}" for rate in rates)
+def _listed(members: Sequence[Member], between: str = " and ") -> str:
+    return between.join(f"{member.learning_rate:g}" for member in members)
 
 
-def _listed(members: Sequence[Member]) -> str:
-    return ", ".join(f"{member.learning_rate:g}" for member in members)
-
-
-def shown_value(run: Run, value: float) -> str:
+def shown_value(run: Run, value: float | None) -> str:
     """Write a value of the metric; a fraction as a percentage."""
+    if value is None:
+        return "–"
     return f"{value:.2%}" if find_task(run.task).learning.curve.is_fraction else f"{value:.4g}"
 
 
-def rate_table(series: Series) -> Table:
-    """Make the table of a sweep: rate, score with its interval, the loss that decides ties, and a remark."""
-    metric = series.metric.replace("_", " ")
-    headings = ("learning rate", f"{metric} on held-out images", "95 % interval", "loss", "remark")
-    rows = tuple((f"{member.learning_rate:g}", *_cells(series, member)) for member in series.rates)
-    return Table(headings, rows, text=(0, -1))
+def run_table(series: Series, of_sweep: bool) -> Table:
+    """Make the table of the runs of the sweep, or of those after it, one for each seed or fold.
 
-
-def member_table(series: Series) -> Table:
-    """Make the table of the runs after the sweep, one for each seed or fold."""
-    metric = series.metric.replace("_", " ")
-    scores = [member.score for member in series.members if member.score is not None]
-    where = f" on {SPLIT_NAMES.get(scores[0].split, scores[0].split)} images" if scores else ""
-    by_fold = series.options.cross_validate is not None
-    headings = ("fold" if by_fold else "seed", f"{metric}{where}", "95 % interval", "loss", "remark")
-    rows = tuple(
-        (str(member.seed if member.fold is None else member.fold), *_cells(series, member))
-        for member in series.members
-    )
-    return Table(headings, rows, text=(0, -1))
+    The loss beside a score decides ties.
+    """
+    heading, where = "learning rate", " on held-out images"
+    if not of_sweep:
+        heading = "seed" if series.options.cross_validate is None else "fold"
+        where = f" on {series.scores[0].where} images" if series.scores else ""
+    rows = []
+    for member in series.rates if of_sweep else series.members:
+        score = member.score or Score("", None, None, None, 0)
+        remark = "chosen" if of_sweep and member.learning_rate == series.chosen else ""
+        if not member.finished:
+            remark = "diverged" if member.diverged else "not trained yet"
+        number = f"{member.seed if member.fold is None else member.fold}"
+        rows.append(
+            (
+                f"{member.learning_rate:g}" if of_sweep else number,
+                shown_value(series.run, score.value),
+                "–" if score.interval is None else _interval(score.interval),
+                "–" if score.tie is None else f"{score.tie:.4f}",
+                remark,
+            )
+        )
+    metric = f"{series.metric.replace('_', ' ')}{where}"
+    return Table((heading, metric, "95 % interval", "loss", "remark"), tuple(rows), text=(0, -1))
 
 
 def conclusions(series: Series) -> list[str]:
     """Write the result of a series in sentences."""
-    sentences = []
+    sentences, spread, scores = list[str](), series.spread, series.scores
     if series.options.sweeps and series.chosen is not None:
         sentences.append(f"The learning rate is {series.chosen:g}.")
     if not series.ended:
         return [*sentences, "Not all runs have ended yet: vitkit train --resume continues the series."]
-    spread, metric = series.spread, series.metric.replace("_", " ")
-    scores = [member.score for member in series.members if member.score is not None]
+    metric, where = series.metric.replace("_", " "), scores[0].where if scores else ""
+    total, diverged = len(series.members), sum(bool(member.diverged) for member in series.members)
+    lost = [f"Training diverged in {diverged} of {total} runs"] if diverged else []
     if spread is None and scores:
-        where = SPLIT_NAMES.get(scores[0].split, scores[0].split)
-        undefined = f"{metric.capitalize()} is not defined on the {where} images: they have no labels."
-        return [*sentences, undefined]
-    diverged = sum(bool(member.diverged) for member in series.members)
-    if spread is None:
-        if diverged:
-            sentences.append(f"Training diverged in {diverged} of {len(series.members)} runs.")
-        if diverged < len(series.members):
+        sentences.append(f"{metric.capitalize()} is not defined on the {where} images: they have no labels.")
+    elif spread is None:
+        sentences += [f"{sentence}." for sentence in lost]
+        if diverged < total:
             sentences.append("There are no test images, so the final model is not evaluated.")
-        return sentences
-    where = SPLIT_NAMES.get(spread.split, spread.split)
-    ended = [score for score in scores if score.value is not None]
-    if spread.deviation is None:  # there is a single score
-        (score,) = ended
+    elif spread.deviation is None:  # there is a single score
+        (score,) = (score for score in scores if score.value is not None)
         interval = "" if score.interval is None else f" (95 % interval {_interval(score.interval)})"
-        sentences.append(
-            f"{shown_value(series.run, spread.mean)} {metric} on {score.count:,} {where} images{interval}."
-        )
+        value = shown_value(series.run, spread.mean)
+        sentences.append(f"{value} {metric} on {score.count:,} {where} images{interval}.")
     else:
-        noun = "folds" if series.options.cross_validate is not None else "seeds"
         numbers = (spread.mean, spread.deviation, spread.lowest, spread.highest)
         mean, deviation, lowest, highest = (shown_value(series.run, number) for number in numbers)
+        noun = "folds" if series.options.cross_validate is not None else "seeds"
         sentences.append(
             f"{mean} {metric} on {where} images, the mean of {spread.runs} {noun}; standard deviation "
             f"{deviation}, from {lowest} to {highest}."
@@ -471,31 +505,14 @@ def conclusions(series: Series) -> list[str]:
                 f"interval {_interval(spread.pooled.interval)}, over other images like these and not over "
                 "other trainings)."
             )
-        if series.options.cross_validate is not None:
+        if noun == "folds":
             images = sum(score.count for score in scores)
             sentences.append(
                 f"Each of {images:,} images was tested once, by a run that had not trained on it."
             )
-    if diverged:
-        sentences.append(
-            f"Training diverged in {diverged} of {len(series.members)} runs, which the mean leaves out."
-        )
+    if spread is not None:
+        sentences += [f"{sentence}, which the mean leaves out." for sentence in lost]
     return sentences
-
-
-def _cells(series: Series, member: Member) -> tuple[str, str, str, str]:
-    """Write score, interval, loss and remark of a member."""
-    score = member.score
-    remark = "chosen" if member in series.rates and member.learning_rate == series.chosen else ""
-    if member.diverged:
-        remark = "diverged"
-    elif not member.finished:
-        remark = "not trained yet"
-    if score is None:
-        return "–", "–", "–", remark
-    value = "–" if score.value is None else shown_value(series.run, score.value)
-    tie = "–" if score.tie is None else f"{score.tie:.4f}"
-    return value, "–" if score.interval is None else _interval(score.interval), tie, remark
 
 
 def _interval(interval: Sequence[float]) -> str:

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import Card, TaskName
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.classification.answering import ClassificationAnswering
-from vitkit.tasks.classification.learning import ClassificationLearning
-from vitkit.tasks.learning import Learning
+from vitkit.tasks.classification import ClassificationAnswering
+from vitkit.tasks.learning import CLASSIFICATION, MULTI_LABEL, Learning
 from vitkit.tasks.masked_images import MAE, MASKED_PATCHES, SIMMIM
-from vitkit.tasks.multi_label.answering import MultiLabelAnswering
-from vitkit.tasks.multi_label.learning import MultiLabelLearning
+from vitkit.tasks.multi_label import MultiLabelAnswering
 
 Answering = ClassificationAnswering | MultiLabelAnswering
 """The half of a task that a finished model needs."""
@@ -23,15 +20,15 @@ Answering = ClassificationAnswering | MultiLabelAnswering
 class Task:
     """A task in two halves."""
 
-    learning: Learning[Any]
+    learning: Learning
     """The half that a trainer uses."""
     answering: Answering | None
     """The half that a finished model uses; None where it answers nothing, as after self-supervision."""
 
 
 TASKS: Mapping[TaskName, Task] = {
-    "classification": Task(ClassificationLearning(), ClassificationAnswering()),
-    "multi-label": Task(MultiLabelLearning(), MultiLabelAnswering()),
+    "classification": Task(CLASSIFICATION, ClassificationAnswering()),
+    "multi-label": Task(MULTI_LABEL, MultiLabelAnswering()),
     "masked-patches": Task(MASKED_PATCHES, None),
     "simmim": Task(SIMMIM, None),
     "mae": Task(MAE, None),

@@ -5,16 +5,22 @@ Outputs are arrays of numpy: nothing here imports torch, so that an exported mod
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
-from vitkit.models.zoo import ModelConfig
-from vitkit.result import Plot, Table
+from vitkit.evaluation.predictions import Predictions
+from vitkit.models.config.card import Card, LossFunction
+from vitkit.result import Plot, Table, Text
+from vitkit.tasks import page
+from vitkit.tasks.page import ShownImage, TaskReport
 from vitkit.text import visible
 
 
@@ -40,22 +46,30 @@ class Pooled:
 
 
 class LabelAnswering(ABC):
-    """Answers with labels. `ClassificationAnswering` describes the methods that tasks have of their own."""
+    """Answers with labels, of one class or of several labels for each image."""
 
     numbers: type[Any]
     """The numbers of a split, a `vitkit.result.Result` that `measure` counts."""
     measure: Callable[..., Any]
+    mark_repeats: Callable[..., Any]
+    """Adds to numbers those without some images, which are training images too."""
+    several_labels: ClassVar[bool] = False
+    """Whether an image has several labels or none, and not one class."""
+    image_score: str
+    """The name of the mean of `score_images`."""
+    figure: str
+    """The number that a run without evaluation lacks."""
+    terms: str
+    """What the names of `measures` mean."""
+    mistakes: tuple[str, str]
+    """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
+    looked_at: tuple[str, str]
+    """The caption of the images whose attention is shown, and the text without any."""
+    explain_unfit = staticmethod(explain_no_classes)
+    """Says why a model of a configuration has no answers, as a clause after its name; "" if it has: it needs
+    a head and one row of logits for each image."""
 
-    @abstractmethod
-    def load(self, path: Path, result: Any) -> Any:
-        """Read the predictions beside `path`, from which `result` was counted."""
-
-    def explain_unfit(self, config: ModelConfig) -> str:
-        """Say why a model of this configuration has no answers, as a clause after its name; "" if it has: it
-        needs a head and one row of logits for each image."""
-        return explain_no_classes(config)
-
-    def read_evaluation(self, path: Path) -> tuple[Any, Any]:
+    def read_evaluation(self, path: Path) -> tuple[Any, Predictions]:
         """Read numbers from `path`, a `.json` file, and the predictions that were saved beside it.
 
         Raises:
@@ -66,7 +80,8 @@ class LabelAnswering(ABC):
         if result is None:
             raise FileNotFoundError(path)
         # The numbers may say what the logits mean, so they are read before them.
-        predictions = self.load(path, result)
+        loss: LossFunction = getattr(result, "loss_function", "sigmoid")
+        predictions = Predictions.load(path, loss, self.several_labels)
         images, outputs = predictions.logits.shape
         names, repeated = len(result.class_names), 0 if result.repeated is None else result.repeated.count
         if names != outputs or repeated > images or not images:
@@ -77,6 +92,12 @@ class LabelAnswering(ABC):
             )
         # Counted anew, which takes no longer than a check: somebody may have given the file away.
         return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
+
+    def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
+        """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
+        these scores of the same images. It is right or wrong, or has a fraction of its labels right."""
+        scores: NDArray[np.float64] = np.atleast_2d(predictions.right.T).mean(0)
+        return scores
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
         """Count the right answers on several parts of the images together, such as folds; None where the
@@ -101,7 +122,116 @@ class LabelAnswering(ABC):
         is all that is printed."""
         return None
 
+    @abstractmethod
+    def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
+        """Give for each class whether the answer is right on each image that counts for it, its own images in
+        order: two models are compared class by class by these."""
+
+    @abstractmethod
+    def measures(self, result: Any) -> tuple[tuple[str, str], ...]:
+        """Name the numbers by which two models are put side by side, each with its formatted value, the most
+        important first and calibration last."""
+
+    @abstractmethod
+    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
+        """Name the most probable classes of images, best first, by the loss that the model was trained with.
+
+        Args:
+            outputs: `(B, K)`.
+            card: the model's.
+            top: the most classes of an image.
+        """
+
+    @abstractmethod
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Turn outputs `(B, K)` into answers, integers `(B, A)`: two models agree where they are equal."""
+
+    @abstractmethod
+    def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
+        """Make the row of an image for the table of `vitkit predict`: by heading the entries of a cell. Where
+        there is one heading alone, the first entry is the answer and is shown bold."""
+
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
         shown = [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]
         return {"predictions": shown}
+
+    def show(
+        self,
+        result: Any,
+        predictions: Predictions,
+        rows: NDArray[np.int64],
+        sure: NDArray[np.float64] | None = None,
+    ) -> list[ShownImage]:
+        """Name the true and the predicted classes of the images of these rows, and how sure the model is.
+
+        Args:
+            result, predictions: the numbers, and what they are counted from.
+            rows: `(n,)`.
+            sure: `(N,)` confidences; left out, those of the predictions.
+        """
+        sure = predictions.confidence if sure is None else sure
+        return [
+            ShownImage(int(predictions.ids[row]), *self.named(result, predictions, row), float(sure[row]))
+            for row in rows.tolist()
+        ]
+
+    @abstractmethod
+    def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
+        """Name the true and the predicted classes of the image of a row."""
+
+    def report(self, evaluations: Mapping[str, tuple[Any, Predictions]], split: str | None) -> TaskReport:
+        """Make the task's part of the report: how good the model is, where it fails, and whether it is as
+        sure as it should be.
+
+        Args:
+            evaluations: the numbers and predictions of each split.
+            split: the split that the page is about; None where nothing was evaluated.
+        """
+        if split is None:
+            missing = f"This run has not been evaluated: there is no {self.figure} to report."
+            return TaskReport((Text(missing, "answer"),))
+        result, predictions = evaluations[split]
+        images = page.describe_images(result.count, split)
+        rows, sure = predictions.surest_mistakes()
+        caption, none = self.mistakes
+        wrong = self.show(result, predictions, rows, sure)
+        pictures = page.Pictures(wrong, page.MISTAKES_SHOWN, f"The {{count}} of {images} {caption}", none)
+        mistakes = page.Section("mistakes", "Mistakes", "Most confident mistakes", (pictures,))
+        chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
+        loss = page.LOSS_LABELS[getattr(result, "loss_function", "sigmoid")]
+        return replace(
+            self.describe(result, split, images, mistakes),
+            splits_caption=f"Loss: the mean over the images of the {loss}. {self.terms}",
+            splits=self.split_table({split: result for split, (result, _) in evaluations.items()}),
+            attention=page.Pictures(chosen, page.ATTENTION_SHOWN, *self.looked_at),
+        )
+
+    def split_table(self, results: Mapping[str, Any]) -> Table:
+        """Make the table of the evaluated splits: what they are measured by, and the images."""
+        columns = [
+            {**dict(self.measures(result)), "images": f"{result.count:,}", "unreadable": f"{result.bad:,}"}
+            for result in results.values()
+        ]
+        names = dict.fromkeys(name for column in columns for name in column)
+        return Table(
+            ("", *results), tuple((name, *(column.get(name, "–") for column in columns)) for name in names)
+        )
+
+    @abstractmethod
+    def describe(self, result: Any, split: str, images: str, mistakes: page.Section) -> TaskReport:
+        """Make the answer, the facts and the sections.
+
+        Args:
+            result: the numbers.
+            split: that the page is about.
+            images: its images in words, such as "360 test images".
+            mistakes: the section on them, which has a place among the others.
+        """
+
+    @abstractmethod
+    def choose_for_attention(
+        self, predictions: Predictions, mistakes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Choose the rows of the images whose attention is shown, in order; `mistakes` are the rows of the
+        surest."""

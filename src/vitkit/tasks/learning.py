@@ -7,29 +7,31 @@ model answers (`vitkit.tasks.answering`) without it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vitkit.data.config import DecodeRule, Splits
-from vitkit.evaluation.classify import explain_no_classes
+from vitkit.errors import VitkitError
+from vitkit.evaluation.classify import classification, explain_no_classes
+from vitkit.evaluation.multilabel import multi_label
 from vitkit.models.config import card
+from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.zoo import ModelConfig
+from vitkit.result import Text
 from vitkit.tasks.page import Curve, TaskReport
-from vitkit.training.config import ClassificationConfig, ObjectiveConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import ALONE, World
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
     from torch import nn
 
     from vitkit.data.sources import ImageData, Samples
     from vitkit.data.stream.batch import Batch
-
-
-C_contra = TypeVar("C_contra", bound=ObjectiveConfig, contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,23 @@ class Validation:
     """The processes that train, for evaluators that measure `together`."""
 
 
-class Learning(Protocol[C_contra]):
-    """The half of a task that is trained; `C_contra` is the configuration of its objective, which
-    `vitkit.training.config.OBJECTIVES` names too."""
+@dataclass(frozen=True)
+class Learning(ABC):
+    """The half of a task that is trained. The methods of a task without labels and answers need not be
+    written anew: images are listed alone, and nothing is shown of them."""
 
-    @property
-    def monitor(self) -> "Monitor":
-        """The number of its evaluators that decides which weights are best, and whether more or less of it is
-        better."""
-
-    @property
-    def curve(self) -> Curve:
-        """The curve of the validations in the report."""
+    monitor: Monitor
+    """The number of its evaluators that decides which weights are best, and whether more or less of it is
+    better."""
+    curve: Curve
+    """The curve of the validations in the report."""
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
     ) -> "ImageData":
-        """List images and their targets.
+        """List images and their targets; here the images alone, of which an objective makes its targets.
 
         The `targets` of a split are arrays whose first axis is the images; the loader cuts batches from them.
-        Images whose targets are made of themselves need none: `open_data` of `vitkit.data.sources` then opens
-        images without labels.
 
         Args:
             spec: the value of --data.
@@ -79,17 +77,25 @@ class Learning(Protocol[C_contra]):
         Raises:
             VitkitError: the data is not there, or has no such targets.
         """
+        from vitkit.data.sources import open_data  # prediction opens no data set
 
-    def learned(self, config: C_contra) -> card.Task:
+        return open_data(spec, splits, rule, labelled=False)
+
+    @abstractmethod
+    def learned(self, config: Any) -> card.Task:
         """Make the record of the task in a model's card; its loss decides what the logits mean.
 
         It is called before anything is written: options that do not fit the task are refused here.
+
+        Args:
+            config: the options of its objective, which `vitkit.training.config.OBJECTIVES` names.
 
         Raises:
             VitkitError: these options do not fit the task.
         """
 
-    def objective(self, config: C_contra, model_config: ModelConfig, train: "Samples") -> "nn.Module":
+    @abstractmethod
+    def objective(self, config: Any, model_config: ModelConfig, train: "Samples") -> "nn.Module":
         """Build the objective: a module as `vitkit.training.objectives` describes it.
 
         Its new weights are drawn from PyTorch's default generator, which the seed of the run has set.
@@ -100,54 +106,56 @@ class Learning(Protocol[C_contra]):
             train: the training images with their targets.
         """
 
-    def evaluators(self, validation: Validation) -> Mapping[str, "Evaluator"]:
+    @abstractmethod
+    def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Make the evaluators of a training run, by name; each is called with model and objective.
 
         The evaluator named "validation" is the monitor's. It measures `loss` too, which the report draws
         beside the training loss.
         """
 
-    def explain_unfit(self, config: ModelConfig, objective: C_contra) -> str:
+    @abstractmethod
+    def explain_unfit(self, config: ModelConfig, objective: Any) -> str:
         """Say why a model of this configuration cannot do the task with these options of the objective, as a
         clause after its name; "" if it can."""
 
-
-@runtime_checkable
-class ShowsExamples(Protocol):
-    """A task without answers that shows its predictions instead."""
-
     def examples(
         self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
-    ) -> "NDArray[np.uint8]":
-        """Show some images and their predictions, in rows of one picture `(H, W, 3)`.
+    ) -> "NDArray[np.uint8] | None":
+        """Show some images and their predictions, in rows of one picture `(H, W, 3)`; None where the task
+        shows none.
 
         Args:
             model, objective: as they were trained, on one device.
             images: `(B, C, H, W)` uint8, on that device.
         """
+        return None
 
     def report(
         self, examples: "NDArray[np.uint8] | None", validations: Sequence[Mapping[str, Any]]
     ) -> TaskReport:
-        """Make the task's part of the report.
+        """Make the part of the report of a task without answers.
 
         Args:
             examples: the picture; None where there is none.
             validations: the lines of the metrics log of the kind "validation".
         """
+        features = "This model was trained to give features: it has no answers that could be right."
+        return TaskReport((Text(features, "answer"),))
 
 
 @dataclass(frozen=True)
-class LabelledLearning(ABC):
-    """Learns from images with labels, of one class or of several labels each. `Learning` describes the
-    methods."""
+class LabelLearning(Learning):
+    """Learns from images with labels, of one class or of several labels each."""
 
-    monitor: Monitor
-    curve: Curve
-    several_labels: bool = False
-    """Whether an image has several labels, `(N, K)` bool, and not one class, `(N,)` int64."""
+    name: TaskName
+    measure: Callable[..., Any]
+    """Counts the numbers of predictions, of which a validation records the loss and `metrics`."""
+    metrics: tuple[str, ...]
     figure: str = ""
     """The metric's name before its value in the line of a validation; the accuracy has none."""
+    several_labels: bool = False
+    """Whether an image has several labels, `(N, K)` bool, and not one class, `(N,)` int64."""
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
@@ -157,33 +165,83 @@ class LabelledLearning(ABC):
 
         return open_data(spec, splits, rule, class_names, multi_label=self.several_labels)
 
+    def learned(self, config: Any) -> card.Task:
+        """Record the loss: of one class either, of several labels the sigmoid's, whatever the options say, as
+        labels do not exclude each other."""
+        if not self.several_labels:
+            return card.Task(self.name, config.loss)
+        if config.logit_adjustment or config.class_weights != "none":
+            raise VitkitError(
+                "logit_adjustment and class_weights are for one class an image, and this task has several: "
+                "leave them out of multi-label."
+            )
+        return card.Task(self.name, "sigmoid")
+
+    def objective(self, config: Any, model_config: ModelConfig, train: "Samples") -> "nn.Module":
+        """Build the cross entropy, or the sum of the binary cross entropies of classes or labels."""
+        from vitkit.training.objectives import Classification, MultiLabel
+
+        if self.several_labels:
+            return MultiLabel(config)
+        return Classification(config, model_config.num_classes, train.labels.astype(np.int64))
+
     def evaluators(self, validation: Validation) -> Mapping[str, Evaluator]:
         """Measure the monitor's metric and the loss on the validation images."""
+        from vitkit.evaluation.run_model import predict
 
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
-            predictions = self.predictor(validation)(
+            predictions = predict(
                 model,
                 validation.batches(validation.world),
                 device=validation.device,
                 precision=validation.precision,
                 world=validation.world,
+                loss=validation.objective.loss,  # without smoothing and mixup
+                # A class is scored batch by batch: two numbers need no 4.4 GB of logits, as 50,000 images of
+                # 21,843 classes have.
+                keep_logits=self.several_labels,
             )
-            return self.numbers(predictions, validation.class_names)
+            result = self.measure(predictions, validation.class_names)
+            # Where no validation image has a label, all models are equal, and the loss decides.
+            return {name: getattr(result, name) or 0.0 for name in ("loss", *self.metrics)}
 
         return {self.monitor.evaluator: Evaluator(measure, line=self.line, together=True)}
-
-    @abstractmethod
-    def predictor(self, validation: Validation) -> Callable[..., Any]:
-        """Give the function of `vitkit.evaluation.run_model` that predicts the validation images."""
-
-    @abstractmethod
-    def numbers(self, predictions: Any, class_names: Sequence[str]) -> Mapping[str, float]:
-        """Compute the numbers that a validation records, the loss and the monitor's metric among them."""
 
     def line(self, measured: Mapping[str, float]) -> str:
         """State the monitor's metric."""
         return f"val {self.figure}{measured[self.monitor.metric]:.1%}"
 
-    def explain_unfit(self, config: ModelConfig, objective: ClassificationConfig) -> str:
+    def explain_unfit(self, config: ModelConfig, objective: Any) -> str:
         """Say why a model cannot learn labels: it needs a head and one row of logits for each image."""
         return explain_no_classes(config)
+
+
+# With few validation images a metric soon stops changing; among equals the smaller loss wins.
+_best = partial(Monitor, direction="max", tie_breaker="loss", tie_direction="min")
+
+CLASSIFICATION = LabelLearning(
+    _best("accuracy"),
+    Curve(
+        "accuracy",
+        "Validation accuracy",
+        "fraction of images right",
+        "the fraction of validation images classified rightly; the circle is the best.",
+    ),
+    "classification",
+    classification,
+    ("accuracy",),
+)
+MULTI_LABEL = LabelLearning(
+    _best("mean_average_precision"),
+    Curve(
+        "mean_average_precision",
+        "Validation mAP",
+        "mean average precision",
+        "the mean of the labels' average precisions on validation images; the circle is the best.",
+    ),
+    "multi-label",
+    partial(multi_label, intervals=False),
+    ("mean_average_precision", "macro_f1"),
+    figure="mAP ",
+    several_labels=True,
+)

@@ -5,19 +5,19 @@ In place of answers the report shows the hidden patches and their predictions.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.channels import to_rgb
-from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import TaskName
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Number, Plot, Table, Text
-from vitkit.tasks.learning import Validation
+from vitkit.tasks.learning import Learning, Validation
 from vitkit.tasks.page import Block, Curve, Section, TaskReport
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from vitkit.data.sources import ImageData, Samples
+    from vitkit.data.sources import Samples
     from vitkit.models.config.vit_config import ViTConfig
     from vitkit.models.vit import ViT
     from vitkit.training.masked_images import MaskedImages
@@ -36,40 +36,15 @@ MOST_CHANNELS = 4
 """Channels up to which colours are classes: 8 levels of each make 4,096 classes of four, 32,768 of five."""
 STANDS_STILL = 0.98
 """A loss above this fraction of a baseline's counts as no better: 2 % may be the noise of the masks."""
-MONITOR = Monitor("loss", "min")
 ROWS = ("image", "seen", "predicted")
 """The names of the rows of pictures."""
 
 
 @dataclass(frozen=True)
-class MaskedImagesLearning:
+class MaskedImagesLearning(Learning):
     """`vitkit.tasks.learning.Learning` describes the methods."""
 
     name: TaskName
-    loss: str
-    """The name of the loss in the captions of curves."""
-    monitor: Monitor = MONITOR
-
-    @property
-    def curve(self) -> Curve:
-        """Draw the loss on validation images."""
-        return Curve(
-            metric="loss",
-            title="Validation loss",
-            label="loss",
-            caption="the loss on the hidden patches of validation images, the same ones each time; the "
-            "circle is the best.",
-            is_fraction=False,
-            loss=self.loss,
-        )
-
-    def open_data(
-        self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
-    ) -> "ImageData":
-        """List images alone, without their labels."""
-        from vitkit.data.sources import open_data
-
-        return open_data(spec, splits, rule, labelled=False)
 
     def learned(self, config: MaskedImagesConfig) -> card.Task:
         """Record the task and no loss: there are no logits."""
@@ -206,7 +181,7 @@ class MaskedImagesLearning:
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
             )
             alt = "Images, what the model sees of them, and what it predicts."
-            pictures = Plot(picture_sheet(examples, ROWS), "hidden", alt), Text(caption, "caption")
+            pictures = Plot(partial(picture_sheet, examples, ROWS), "hidden", alt), Text(caption, "caption")
         sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
@@ -238,6 +213,14 @@ def judge_loss(measured: Mapping[str, float]) -> str:
     return "no better than the best constant prediction"
 
 
-MASKED_PATCHES = MaskedImagesLearning("masked-patches", "cross entropy of colours, or squared difference")
-SIMMIM = MaskedImagesLearning("simmim", "absolute difference of normalised pixels")
-MAE = MaskedImagesLearning("mae", "squared difference of normalised pixels")
+def _learning(name: TaskName, loss: str) -> MaskedImagesLearning:
+    """Make a task by its name, and the name of its loss in the captions of curves."""
+    caption = "the loss on the hidden patches of validation images, the same ones each time; "
+    best = "the circle is the best."
+    curve = Curve("loss", "Validation loss", "loss", caption + best, is_fraction=False, loss=loss)
+    return MaskedImagesLearning(Monitor("loss", "min"), curve, name)
+
+
+MASKED_PATCHES = _learning("masked-patches", "cross entropy of colours, or squared difference")
+SIMMIM = _learning("simmim", "absolute difference of normalised pixels")
+MAE = _learning("mae", "squared difference of normalised pixels")

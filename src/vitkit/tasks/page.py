@@ -1,12 +1,17 @@
 """The parts of a report that a task makes, as plain values: `vitkit.report` draws them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vitkit import result
-from vitkit.result import Cell, Number, Table, Text, table_of
+from vitkit.models.config.card import LossFunction
+from vitkit.result import Number, Table, Text
 
+LOSS_LABELS: Mapping[LossFunction, str] = {
+    "softmax": "cross entropy (nats)",
+    "sigmoid": "binary cross entropy, summed over classes (nats)",
+}
 MANY_IMAGES = 5_000
 """Test images from which hundredths of a point are shown: with as many, the 95 % interval of an accuracy of
 90 % is less than a point either way."""
@@ -57,13 +62,6 @@ class Section:
     title: str
     blocks: tuple[Block, ...]
 
-    def showing(self, *blocks: Block) -> "Section":
-        """Return the section with these contents, in place of the sentence that there is no evaluation."""
-        return replace(self, blocks=blocks)
-
-
-MISTAKES = Section("mistakes", "Mistakes", "Most confident mistakes", ("No evaluation, no mistakes.",))
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -82,9 +80,6 @@ class Curve:
     """The name of the loss in the caption beside; left out, the name of the loss in the model's card."""
 
 
-NO_PICTURES = Pictures((), 0, "", "No evaluation, no images to look at.")
-
-
 @dataclass(frozen=True)
 class TaskReport:
     """The part of the report that a task makes from the evaluations of a run."""
@@ -94,38 +89,12 @@ class TaskReport:
     facts: tuple[tuple[str, str], ...] = ()
     """A value and its name each, for the tiles at the head of the page."""
     splits: Table | None = None
-    """A row for each evaluated split."""
+    """A column for each evaluated split."""
     splits_caption: str = ""
     sections: tuple[Section, ...] = ()
     """In the order of the page, after the training curves."""
-    attention: Pictures = NO_PICTURES
+    attention: Pictures = Pictures((), 0, "", "No evaluation, no images to look at.")
     """The images whose attention is shown, if the model has attention over the image."""
-
-
-def without_evaluation(figure: str, sections: tuple[Section, ...]) -> TaskReport:
-    """Make the report of a run that was not evaluated: its sections say that there is nothing to show.
-
-    Args:
-        figure: the number that is missing, such as "accuracy".
-        sections: with the sentences in place of their contents.
-    """
-    missing = Text(f"This run has not been evaluated: there is no {figure} to report.", "answer")
-    return TaskReport((missing,), sections=sections)
-
-
-def split_table(
-    evaluations: Mapping[str, tuple[Any, Any]], measures: Mapping[str, Callable[[Any], Cell]]
-) -> Table:
-    """Make the table with a row for each evaluated split: its images, the measures of the task, the loss."""
-    columns: dict[str, Callable[[Any], Cell]] = {
-        "images": lambda result: count_cell(result.count),
-        "unreadable": lambda result: count_cell(result.bad),
-        **measures,
-        "loss (nats)": lambda result: Number(f"{result.loss:.3f}", result.loss),
-    }
-    table = table_of((result for result, _ in evaluations.values()), columns)
-    rows = tuple((split, *row) for split, row in zip(evaluations, table.rows, strict=True))
-    return Table(("split", *table.headings), rows)
 
 
 def answer_texts(

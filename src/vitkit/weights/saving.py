@@ -1,7 +1,6 @@
 """Saving a checkpoint in any format that can store the model; what the format loses is returned."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from vitkit.errors import VitkitError
@@ -10,15 +9,6 @@ from vitkit.weights.format_names import Format
 from vitkit.weights.formats.recognise import find_format
 
 _log = logging.getLogger("vitkit")
-
-
-@dataclass(frozen=True)
-class Saved:
-    """The files and notes of one call of `save`."""
-
-    path: Path
-    notes: tuple[str, ...]
-    """Phrases that name what the format does not record of the model, each after its path and a colon."""
 
 
 def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
@@ -36,14 +26,14 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
     Raises:
         VitkitError: the format cannot store such a model, or its card names another number of classes.
     """
-    saved = save(model, path, format)
-    for note in saved.notes:
-        _log.warning("%s: %s", saved.path, note)
-    return saved.path
+    written, notes = save(model, path, format)
+    for note in notes:
+        _log.warning("%s: %s", written, note)
+    return written
 
 
-def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Saved:
-    """Write a model's weights; return the path written and what the format does not record.
+def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tuple[Path, list[str]]:
+    """Write a model's weights; return the path written, and phrases of what the format does not record.
 
     Arguments and errors as in `save_model`.
     """
@@ -63,5 +53,4 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Save
     lost = chosen.lost_numerics(model.config)
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
-    written = chosen.write(model, path, notes)
-    return Saved(written, tuple(notes))
+    return chosen.write(model, path, notes), notes

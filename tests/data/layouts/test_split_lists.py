@@ -11,7 +11,7 @@ import pytest
 from tests.vtab_layout import small_task
 from vitkit.data.config import Splits
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, task_of_folder
-from vitkit.data.sources import FileSamples, ImageData, open_data
+from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
@@ -212,11 +212,7 @@ def test_parquet_files_of_lists_may_have_groups(tmp_path: Path, task: Path) -> N
     pq.write_table(pq.read_table(path).append_column("scene", scenes), path)
     for spec in (path.parent, path):
         data = open_data(str(spec), Splits(test_fraction=0.0, val_fraction=0.3, group="scene"))
-        rows = {
-            split: {int(row) // 4 for row in samples.numbers}
-            for split, samples in data.splits.items()
-            if isinstance(samples, FileSamples)
-        }
+        rows = {split: {int(row) // 4 for row in samples.numbers} for split, samples in data.splits.items()}
         assert len(rows["val"]) > 1 and not rows["train"] & rows["val"]
 
 

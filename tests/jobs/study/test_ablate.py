@@ -17,8 +17,8 @@ from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import OTHER_RATES
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.ablate import Design, make_arms, plan_ablation
-from vitkit.jobs.study.options import StudyOptions
+from vitkit.jobs.study.ablate import Ablation, Design, make_arms
+from vitkit.jobs.study.study import StudyPlan
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
@@ -30,6 +30,12 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
     return make_arms(run, vary, **options)
+
+
+def ablate(*given: Any, **options: Any) -> Ablation:
+    ablation = vitkit.ablate(*given, **options)
+    assert isinstance(ablation, Ablation)
+    return ablation
 
 
 def labels(design: Design) -> list[str]:
@@ -158,7 +164,7 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
 def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: Path) -> None:
     """The seeds, the order of images and all that is drawn are shared."""
     hearing = Hearing()
-    ablation = vitkit.ablate(
+    ablation = ablate(
         SMALL,
         {"log_every": [3], "position": ["none"]},
         seeds=2,
@@ -189,14 +195,14 @@ def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
         "learning_rate": [1e-7],
         "log_every": [3],
     }  # one that learns nothing, and one that is the same
-    ablation = vitkit.ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    ablation = ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
     slow, same = ablation.comparison.arms
     assert slow.difference is not None and slow.difference.mean < -0.2 and slow.difference.p < 0.25
     assert slow.adjusted_p == 2 * slow.difference.p and same.adjusted_p == 1.0
 
 
 def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
-    ablation = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
+    ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
     for arm in (ablation.comparison.base, *ablation.comparison.arms):
         series = read_series(tmp_path / arm.folder)
         assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
@@ -211,7 +217,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
 
 def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
     vary = {"position": ["none"], "pool": ["mean"]}
-    ablation = vitkit.ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
+    ablation = ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
     assert len(ablation.comparison.arms) == 3
     page = (tmp_path / "report.html").read_text()
     assert "Mean accuracy by value" in page and "pool mean" in page
@@ -219,7 +225,7 @@ def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
 
 def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
     vary: dict[str, Sequence[Any]] = {"learning_rate": [1e36], "pool": ["mean"]}
-    ablation = vitkit.ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    ablation = ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
     wild, mean = ablation.comparison.arms
     assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
     assert mean.difference is not None and mean.adjusted_p == mean.difference.p  # one comparison alone
@@ -229,7 +235,7 @@ def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path
 
 def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
     wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    ablation = vitkit.ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
+    ablation = ablate(wild, {"learning_rate": [0.01]}, seeds=1, fixed_rate=True, out=tmp_path)
     assert ablation.comparison.arms[0].difference is None
     assert "every seed of the base" in (tmp_path / "report.html").read_text()
 
@@ -237,28 +243,28 @@ def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
 def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     wide = replace(SMALL, architecture=Architecture(layer_scale=0.1))
     with pytest.raises(VitkitError, match="model BiT-R50x1: BiT-R50x1 has no layer_scale"):
-        vitkit.ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
+        ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
     untested = replace(SMALL, splits=Splits(test_fraction=0.0))
     with pytest.raises(VitkitError, match=r"give splits_test_fraction"):
-        vitkit.ablate(untested, {"pool": ["mean"]}, seeds=1, out=tmp_path / "study")
+        ablate(untested, {"pool": ["mean"]}, seeds=1, out=tmp_path / "study")
     assert not (tmp_path / "study").exists()
 
 
 def test_other_options_in_the_same_folder_are_refused(tmp_path: Path) -> None:
     given: dict[str, Any] = {"seeds": 1, "fixed_rate": True, "out": tmp_path / "study"}
-    vitkit.ablate(SMALL, {"pool": ["mean"]}, **given)
+    ablate(SMALL, {"pool": ["mean"]}, **given)
     with pytest.raises(VitkitError, match=r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]"):
-        vitkit.ablate(SMALL, {"pool": ["max"]}, **given)
+        ablate(SMALL, {"pool": ["max"]}, **given)
     with pytest.raises(VitkitError, match="seeds 1 -> 2"):
-        vitkit.ablate(SMALL, {"pool": ["mean"]}, **given | {"seeds": 2})
+        ablate(SMALL, {"pool": ["mean"]}, **given | {"seeds": 2})
     with pytest.raises(VitkitError, match=r"rates \[\] -> \[0\.1, 0\.2\]"):
-        vitkit.ablate(SMALL, {"pool": ["mean"]}, **given | {"fixed_rate": False, "rates": (0.1, 0.2)})
+        ablate(SMALL, {"pool": ["mean"]}, **given | {"fixed_rate": False, "rates": (0.1, 0.2)})
 
 
 def test_a_folder_is_found_again_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folders = [
-        vitkit.ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True).folder.name
+        ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True).folder.name
         for pool in ("mean", "max", "mean")
     ]
     first = "digits-ViT-16x1x2-4-ablation"
@@ -266,24 +272,24 @@ def test_a_folder_is_found_again_where_none_is_given(tmp_path: Path, monkeypatch
 
 
 def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
-    vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
+    ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
     other = replace(SMALL, splits=Splits(test_fraction=0.3))
-    vitkit.ablate(other, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "other")
+    ablate(other, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "other")
     evaluation = "pool-mean/final/evaluation"
     for file in (tmp_path / "other" / evaluation).glob("test.*"):
         (tmp_path / "study" / evaluation / file.name).write_bytes(file.read_bytes())
     with pytest.raises(VitkitError, match="images that the other arms were tested on"):
-        vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
+        ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
 
 
 def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = plan_ablation(
-        designed({"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3)).arms, StudyOptions()
-    )
-    assert [(arm.label, arm.runs, arm.rates) for arm in expected] == [
+    plan = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3), plan=True)
+    assert isinstance(plan, StudyPlan)
+    assert [(arm.label, arm.runs, arm.rates) for arm in plan.arms] == [
         ("the base", 5, (0.1, 0.2, 0.3)),
         ("pool mean", 5, (0.1, 0.2, 0.3)),
     ]
-    assert all(arm.seconds > 0 for arm in expected)
+    assert all(arm.seconds > 0 for arm in plan.arms)
+    assert "2 seeds on 360 test images find a difference of" in plan.summary()
     assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
     assert all(len(row) == len(table.headings) for row in table.rows)
     plot = difference_plot(COMPARISON)
     assert plot is not None
-    labels = [label.get_text() for label in plot.figure.axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in plot.draw().axes[0].get_yticklabels()]
     assert labels == ["position none", "pool mean"]
     assert difference_plot(replace(COMPARISON, arms=())) is None
 

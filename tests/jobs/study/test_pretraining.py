@@ -1,6 +1,7 @@
 """Did the unlabelled images help: equal fine-tuning with and without, draw by draw, killed and continued."""
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 
 from vitkit.cli.main import run
+from vitkit.jobs.study import pretraining
+from vitkit.runs.budget import Pace
+from vitkit.runs.config import Run
 from vitkit.training.trainer import Trainer
 
 TRAINING = "--model ViT-16x1x2/4 --image-size 8 --steps 6 --batch-size 8 --workers 0 --threads 1"
@@ -16,6 +20,18 @@ COMPARING = "--then digits --labels 20 --draws 2 --tune-steps 4"
 
 def compare(out: Path, *more: str) -> int:
     return run(["pretrain", "digits", *TRAINING.split(), *COMPARING.split(), *more, "--out", str(out)])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def paced() -> Iterator[None]:
+    """How long the longer arm is, a clock decides once; here every step takes as long."""
+
+    def measure(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
+        return dict.fromkeys(runs, Pace(0.01, 0.1))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pretraining, "measure_paces", measure)
+        yield
 
 
 def members(folder: Path) -> dict[str, dict[str, Any]]:
@@ -30,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study") / "helped"
-    assert compare(folder) == 0
+    assert compare(folder, "--pretrainings", "1") == 0
     return folder
 
 
@@ -77,9 +93,6 @@ def test_the_page_answers_the_question(finished: Path) -> None:
 def test_a_killed_study_goes_on_to_the_same_bits(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = json.loads((finished / "study.json").read_text())["options"]["steps"]
-    # How long the longer arm is, a clock decides once; it is the same here.
-    monkeypatch.setattr("vitkit.jobs.study.pretraining._matched_steps", lambda *_: steps)
     launch, count = Trainer.launch, 0
 
     def killed(self: Trainer, *arguments: Any) -> Any:
@@ -94,9 +107,9 @@ def test_a_killed_study_goes_on_to_the_same_bits(
         patched.setattr(Trainer, "launch", killed)
         while kills < 3:
             with pytest.raises(KeyError):
-                compare(folder)
+                compare(folder, "--pretrainings", "1")
             kills += 1
-    assert compare(folder) == 0
+    assert compare(folder) == 0  # the number of pre-trainings is the one that it began with
     weights = sorted(path.relative_to(finished) for path in finished.glob("*/*/model.safetensors"))
     assert len(weights) == 7
     for path in weights:
@@ -109,9 +122,59 @@ def test_a_killed_study_goes_on_to_the_same_bits(
     assert answers[0] == answers[1] and len(answers[0]) == 3
 
 
+def test_several_pre_trainings_are_the_seeds_of_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is followed by fine-tunings from it, in draws of its own, which are compared pair by pair."""
+    several = ("--pretrainings", "2", "--seed", "5")
+    folder = tmp_path / "several"
+    assert compare(folder, *several, "--plan") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "5 arms, 14 runs, about" in said and "2 seeds on 720 test images find a difference of" in said
+    assert not folder.exists()
+    assert compare(folder, *several) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 pre-trainings, each fine-tuned in 2 draws on 360 test images" in said
+    assert "about other pre-trainings like these" in said and "very weights" not in said
+    runs = members(folder)
+    assert {name for name in runs if name.startswith("with")} == {
+        *(f"without/seed-{draw}" for draw in (5, 6, 7, 8)),
+        *("with-5/seed-5", "with-5/seed-6", "with-6/seed-7", "with-6/seed-8"),
+    }
+    pairs = ((5, (5, 6)), (6, (7, 8)))
+    for first, draws in pairs:
+        for draw in draws:
+            with_it, without = runs[f"with-{first}/seed-{draw}"], runs[f"without/seed-{draw}"]
+            assert with_it["start"]["start"] == str(folder / f"pretraining/seed-{first}")
+            assert with_it["splits"] == without["splits"] and with_it["splits"]["subset_seed"] == draw
+            assert with_it["training"] == without["training"]
+    helped = json.loads((folder / "study.json").read_text())["options"]
+    assert (helped["pretrainings"], helped["draws"]) == (2, 2)
+
+    def score(arm: str, draw: int) -> float:
+        found = json.loads((folder / arm / f"seed-{draw}/evaluation/test.json").read_text())
+        return float(found["accuracy"])
+
+    means = [np.mean([score(f"with-{first}", draw) for draw in draws]) for first, draws in pairs]
+    assert ", ".join(f"{mean:.1%}" for mean in means) in said
+    moved = folder.rename(tmp_path / "moved")
+    assert compare(moved, *several) == 0
+
+
+def test_as_many_pre_trainings_are_made_as_an_hour_allows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds, arms in ((0.01, "6 arms, 21 runs"), (601.0, "4 arms, 7 runs")):
+        paces = {name: Pace(seconds, 1) for name in ("pretraining", "without")}
+        monkeypatch.setattr(pretraining, "measure_paces", lambda *_, paces=paces: paces)
+        assert compare(tmp_path / "planned", "--plan") == 0
+        assert arms in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
+        (["--pretrainings", "2"], "--pretrainings 1 -> 2"),
         (["--draws", "3"], "--draws 2 -> 3"),
         (["--learning-rate", "0.01"], "learning-rate"),
     ],
@@ -126,6 +189,8 @@ def test_other_options_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["pretrain", "digits", "--plan"], "belong to --then"),
+        (["pretrain", "digits", "--then", "digits", "--pretrainings", "0"], "pretrainings is 1 or more"),
         (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
         (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is 1 or more"),
         (["pretrain", "digits", "--then", "digits", "--runs", "2"], "chooses the runs by itself"),

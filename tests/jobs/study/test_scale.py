@@ -18,31 +18,26 @@ import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.power_law import Point, fit_power_law
+from vitkit.evaluation.power_law import Point
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.scale import (
     Design,
     Measured,
     Scale,
-    ScalePlan,
     base_run,
-    conclusions,
-    plan_scale,
-    point_table,
+    judge,
     propose_recipe,
-    remarks,
     scale,
 )
-from vitkit.jobs.study.study import Arm
-from vitkit.listener import SILENT
+from vitkit.jobs.study.study import Arm, StudyPlan
+from vitkit.listener import SILENT, Listener
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
 SMALL = Run(
@@ -59,7 +54,9 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def measure_law(out: Path | None = None, **changes: Any) -> Scale:
     given: dict[str, Any] = {"points": 5, "threads": 1, "out": out, "recipe": SMALL}
-    return scale("digits", **given | changes)
+    law = scale("digits", **given | changes)
+    assert isinstance(law, Scale)
+    return law
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +84,18 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return measured
 
 
-def plan(**changes: Any) -> ScalePlan:
-    given: dict[str, Any] = {"recipe": SMALL, "start": "", "points": 5} | changes
-    recipe, start, listener = given.pop("recipe"), given.pop("start"), given.pop("listener", SILENT)
-    run = base_run("digits", recipe, start, listener)
-    return plan_scale(run, Design(**given), StudyOptions(listener=listener))
+def points(recipe: Run = SMALL, listener: Listener = SILENT, **changes: Any) -> tuple[list[float], list[Arm]]:
+    """Make the points of a study that is as long as its recipe."""
+    run, design = base_run("digits", recipe, "", listener), Design(**{"points": 5, **changes})
+    opened = job._open_images(run, design, StudyOptions(listener=listener))
+    return job._make_points(design, opened, run.training.steps or 0)
+
+
+def plan(**changes: Any) -> StudyPlan:
+    given: dict[str, Any] = {"points": 5, "recipe": SMALL, "plan": True}
+    planned = scale("digits", **given | changes)
+    assert isinstance(planned, StudyPlan)
+    return planned
 
 
 def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> None:
@@ -105,11 +109,11 @@ def test_images_are_trained_on_by_the_recipe_for_their_size(tmp_path: Path) -> N
     assert base_run("digits", "", "", SILENT).model == named_recipe("digits").model
 
 
-def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Run]) -> None:
-    made = plan(points=6)
-    splits = [list_images(arm.run).splits for arm in made.arms]
+def test_points_along_data_are_parts_of_the_training_images_alone() -> None:
+    places, arms = points(points=6)
+    splits = [list_images(arm.run).splits for arm in arms]
     counts = [len(images["train"]) for images in splits]
-    assert made.places == tuple(map(float, counts))
+    assert places == list(map(float, counts))
     assert counts[-1] == 1257  # all that validation and test leave of 1,797
     assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
     assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
@@ -121,46 +125,41 @@ def test_points_along_data_are_parts_of_the_training_images_alone(paced: list[Ru
         for split in ("val", "test"):
             keys = [[images[split].key(i) for i in range(len(images[split]))] for images in (smaller, larger)]
             assert keys[0] == keys[1]
-    assert {arm.run.training.steps for arm in made.arms} == {8}
-    assert {arm.run.training.select for arm in made.arms} == {"best"}
+    assert {arm.run.training.steps for arm in arms} == {8}
+    assert {arm.run.training.select for arm in arms} == {"best"}
 
 
-def test_equal_passes_are_steps_in_proportion_and_equally_many_validations(paced: list[Run]) -> None:
+def test_equal_passes_are_steps_in_proportion_and_equally_many_validations() -> None:
     run = replace(SMALL, training=replace(SMALL.training, steps=2000))
-    made = plan(hold="epochs", recipe=run)
-    steps = [arm.run.training.steps or 0 for arm in made.arms]
-    assert steps == [round(2000 * x / made.places[-1]) for x in made.places]
+    places, arms = points(run, hold="epochs")
+    steps = [arm.run.training.steps or 0 for arm in arms]
+    assert steps == [round(2000 * x / places[-1]) for x in places]
     validations = [
         math.ceil(count / (arm.run.training.evaluate_every or 0))
-        for count, arm in zip(steps, made.arms, strict=True)
+        for count, arm in zip(steps, arms, strict=True)
     ]
     assert max(validations) - min(validations) <= 6  # an interval is a whole number of steps
-    assert made.arms[0].run.optimizer.warmup_steps < made.arms[-1].run.optimizer.warmup_steps
+    assert arms[0].run.optimizer.warmup_steps < arms[-1].run.optimizer.warmup_steps
 
 
-def test_points_along_steps_are_trainings_of_their_own(paced: list[Run]) -> None:
+def test_points_along_steps_are_trainings_of_their_own() -> None:
     run = replace(SMALL, training=replace(SMALL.training, steps=950, evaluate_every=10))
     run = replace(run, optimizer=replace(run.optimizer, warmup_steps=95))
-    made = plan(along="steps", recipe=run)
-    assert list(made.places) == [10, 24, 56, 134, 317, 950]
-    assert [arm.run.training.steps for arm in made.arms] == list(made.places)
-    assert [arm.run.optimizer.warmup_steps for arm in made.arms] == [1, 2, 6, 13, 32, 95]
-    assert {arm.run.splits.subset for arm in made.arms} == {None}
+    places, arms = points(run, along="steps")
+    assert places == [10, 24, 56, 134, 317, 950]
+    assert [arm.run.training.steps for arm in arms] == places
+    assert [arm.run.optimizer.warmup_steps for arm in arms] == [1, 2, 6, 13, 32, 95]
+    assert {arm.run.splits.subset for arm in arms} == {None}
 
 
-def test_points_along_size_keep_the_shape_of_the_model(paced: list[Run]) -> None:
-    run = replace(SMALL, model="ViT-128x8x4x256/4")
-    made = plan(along="size", recipe=run)
-    configs = [
-        arm.run.architecture.build_config(arm.run.model, 10, arm.run.preprocessing) for arm in made.arms
-    ]
-    assert made.places == tuple(float(training_flops(config, 8 * 16)) for config in configs)
+def test_points_along_size_keep_the_shape_of_the_model() -> None:
+    places, arms = points(replace(SMALL, model="ViT-128x8x4x256/4"), along="size")
+    configs = [arm.run.architecture.build_config(arm.run.model, 10, arm.run.preprocessing) for arm in arms]
+    assert places == [float(training_flops(config, 8 * 16)) for config in configs]
     assert configs[-2].width == 128  # the recipe's own is the last one that the law is fitted to
-    assert made.arms[-2].run == job._with_length(
-        replace(made.arms[-2].run, model="ViT-128x8x4x256/4"), 8, 8, 1257
-    )
-    targets = [made.places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
-    for place, target, config in zip(made.places, targets, configs, strict=True):
+    assert arms[-2].run == job._with_length(replace(arms[-2].run, model="ViT-128x8x4x256/4"), 8, 8, 1257)
+    targets = [places[-2] * factor for factor in (10**-1.5, 10**-1.125, 10**-0.75, 10**-0.375, 1, 3)]
+    for place, target, config in zip(places, targets, configs, strict=True):
         assert place == pytest.approx(target, rel=0.3)
         assert isinstance(config, ViTConfig)
         assert config.mlp_dim == 2 * config.width
@@ -223,9 +222,9 @@ def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finishe
 
 
 def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> None:
-    made = plan(recipe="", start=finished.folder / "data-06")
-    assert {arm.run.model for arm in made.arms} == {"ViT-16x1x2/4"}
-    assert {arm.run.optimizer.learning_rate for arm in made.arms} == {5e-4}  # that of vitkit finetune
+    run = base_run("digits", "", finished.folder / "data-06", SILENT)
+    assert run.model == "ViT-16x1x2/4"
+    assert run.optimizer.learning_rate == 5e-4  # that of vitkit finetune
 
 
 def test_a_budget_is_read_as_people_write_it() -> None:
@@ -235,12 +234,11 @@ def test_a_budget_is_read_as_people_write_it() -> None:
 
 @pytest.mark.parametrize("along", ["data", "steps"])
 def test_a_budget_is_used_and_not_exceeded(along: str, paced: list[Run]) -> None:
-    made = plan(along=along, budget="30m", seeds=2)
-    assert made.seconds is not None
-    assert made.seconds <= 1800
-    longer = plan(along=along, recipe=replace(SMALL, training=replace(SMALL.training, steps=made.steps + 60)))
-    assert longer.seconds is not None  # of one seed
-    assert 2 * longer.seconds > 1800
+    fitting = plan(along=along, budget="30m", seeds=2)
+    spent = math.fsum(arm.seconds for arm in fitting.arms)
+    assert spent <= 1800
+    longer = replace(SMALL, training=replace(SMALL.training, steps=fitting.arms[-1].steps + 60))
+    assert math.fsum(arm.seconds for arm in plan(along=along, recipe=longer, seeds=2).arms) > 1800
     assert len(paced) == 2  # once for each plan, whatever the number of points
 
 
@@ -251,30 +249,25 @@ def test_too_small_a_budget_says_what_is_needed(paced: list[Run]) -> None:
         plan(budget="10s")
 
 
-def test_the_prediction_is_written_before_the_held_out_point_is_trained(
+def test_the_prediction_is_said_before_the_held_out_point_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order: list[str] = []
-    train, keep = training.train_run, job._keep_prediction
+    train, hearing, said = training.train_run, Hearing(), list[bool]()
 
     def trained(run: Run, folder: Path, **given: Any) -> Path:
-        order.append(folder.parent.name)
-        assert (tmp_path / "law/prediction.json").exists() == (folder.parent.name == "data-06")
+        said.append(any("The law predicts" in note for note in hearing.notes))
         return train(run, folder, **given)
 
-    def write_prediction(*given: Any) -> None:
-        keep(*given)
-        order.append("prediction")
-
     monkeypatch.setattr(series_job, "train_run", trained)
-    monkeypatch.setattr(job, "_keep_prediction", write_prediction)
-    scale = measure_law(tmp_path / "law", listener=Hearing())
-    assert order == [*(f"data-0{number}" for number in range(1, 6)), "prediction", "data-06"]
-    written = json.loads((tmp_path / "law/prediction.json").read_text())
-    assert written["prediction"]["x"] == scale.held_out.x == 1257
-    assert written["law"]["exponent"] == scale.fit.law.exponent
-    assert "report.html" in {path.name for path in (tmp_path / "law").iterdir()}
-    assert json.loads((tmp_path / "law/scale.json").read_text())["conclusions"] == conclusions(scale)
+    law = measure_law(tmp_path / "law", listener=hearing)
+    assert said == [False] * 5 + [True]
+    (note,) = (note for note in hearing.notes if "The law predicts" in note)
+    assert f"predicts {law.shown(law.prediction.error)} ({law.interval(law.prediction)})" in note
+    assert {path.name for path in (tmp_path / "law").iterdir() if path.is_file()} == {
+        ".lock",
+        "report.html",
+        "study.json",
+    }
 
 
 def test_a_study_that_was_stopped_goes_on_to_the_same_result(
@@ -294,8 +287,6 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_result(
     monkeypatch.setattr(series_job, "train_run", train)
     parts = measure_law(tmp_path / "law")
     assert replace(parts, folder=finished.folder) == finished
-    for name in ("prediction.json", "scale.json"):
-        assert (parts.folder / name).read_bytes() == (finished.folder / name).read_bytes()
     for weights in finished.folder.glob("data-*/final/model.safetensors"):
         assert (parts.folder / weights.relative_to(finished.folder)).read_bytes() == weights.read_bytes()
 
@@ -334,8 +325,8 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
     scale = measure_law(copied)
     assert scale.held_out.point is None
     assert scale.beyond is None
-    assert any(sentence.endswith("; training diverged.") for sentence in conclusions(scale))
-    assert "1,257 training images: training diverged in 1 run, left out." in remarks(scale)
+    assert any(sentence.endswith("; training diverged.") for sentence in scale.headline())
+    assert "1,257 training images: training diverged in 1 run, left out." in scale.remarks()
     shutil.rmtree(copied / "data-02")
     with pytest.raises(VitkitError, match=r"5 places or more, found 4.* diverged at 31 training images"):
         measure_law(copied)
@@ -352,19 +343,15 @@ def test_five_of_six_points_are_enough() -> None:
 def result(errors: list[float], held_out: float, noise: float | None = 0.005) -> Scale:
     """Make the result of five points and a held-out one, as the job does."""
     places = [100.0, 240.0, 560.0, 1330.0, 3160.0, 9480.0]
-    measured = [
+    *measured, last = (
         Measured(f"{x:,.0f} training images", f"data-{n}", x, Point(x, (error,), noise), 0)
         for n, (x, error) in enumerate(zip(places, [*errors, held_out], strict=True), 1)
-    ]
-    fit = fit_power_law([measurement.point for measurement in measured[:-1] if measurement.point is not None])
-    made = ScalePlan(tuple(places), plan_arms(), 8, None)
-    said = fit.predict(places[-1])
-    scale = job._conclude(Path("runs/x"), Design(points=5), made, measured[:-1], fit, said, measured[-1])
-    return scale if noise is not None else replace(scale, is_fraction=False, metric="loss")
-
-
-def plan_arms() -> tuple[Arm, ...]:
-    return (Arm("data-6", "all", replace(SMALL, data="digits"), SeriesOptions()),)
+    )
+    fit, metric = job._fit(measured, Path("runs/x")), "loss" if noise is None else "accuracy"
+    options: dict[str, Any] = {"data": "digits", "model": "ViT", "along": "data", "hold": "steps", "steps": 8}
+    options |= {"metric": metric, "is_fraction": noise is not None, "fit": fit, "held_out": last}
+    law = Scale(Path("x"), prediction=fit.predict(places[-1]), measured=tuple(measured), **options)
+    return judge(law, last)
 
 
 LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
@@ -372,7 +359,7 @@ LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
 
 def test_what_is_said_of_a_law_that_holds() -> None:
     scale = result(LAW, 0.087)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "91.3 % accuracy came out, inside the interval" in said
     assert said.endswith(
         "EXTRAPOLATION: three times as many images would reach about 93.9 % accuracy by the law (95 % "
@@ -380,12 +367,12 @@ def test_what_is_said_of_a_law_that_holds() -> None:
     )
     assert scale.beyond is not None
     assert scale.beyond.x == 28_440
-    assert point_table(scale).rows[-1][-1] == "held out"
+    assert scale.points().rows[-1][-1] == "held out"
 
 
 def test_points_that_show_no_gain_are_said_to_in_the_one_sentence_that_extrapolates() -> None:
     flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
-    assert [sentence for sentence in conclusions(flat) if "images would reach" in sentence] == [
+    assert [sentence for sentence in flat.headline() if "images would reach" in sentence] == [
         "EXTRAPOLATION: three times as many images would reach 65.8 % accuracy as now (95 % interval "
         "65.0 to 67.2 %: the last points show no gain)."
     ]
@@ -396,13 +383,13 @@ def test_nothing_is_said_about_ten_times_more(noise: float) -> None:
     """Points on a straight line in log x are within their noise of a law, which promises too little there."""
     straight = [0.8 - 0.08 * math.log(x / 100) for x in (100, 240, 560, 1330, 3160, 9480)]
     scale = result(straight[:5], straight[5], noise)
-    assert "ten times" not in " ".join(conclusions(scale))
+    assert "ten times" not in " ".join(scale.headline())
     assert scale.beyond is None or scale.beyond.holds(0.8 - 0.08 * math.log(284.4))
 
 
 def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
     scale = result(LAW, 0.3)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "OUTSIDE of the interval" in said
     assert "The law does not hold here: the held-out point lies outside" in said
     assert "EXTRAPOLATION" not in said
@@ -411,13 +398,13 @@ def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
 
 @pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])
 def test_errors_that_do_not_fall_are_no_law(errors: list[float]) -> None:
-    said = " ".join(conclusions(result(errors, errors[-1])))
+    said = " ".join(result(errors, errors[-1]).headline())
     assert "The law does not hold here: the error" in said
     assert "EXTRAPOLATION" not in said
 
 
 def test_a_loss_is_written_as_it_is() -> None:
     scale = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
-    said = " ".join(conclusions(scale))
+    said = " ".join(scale.headline())
     assert "1.3 loss came out, inside" in said
     assert "%" not in said.replace("95 % interval", "")

@@ -21,7 +21,6 @@ from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocess
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples
 from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.memory_samples import MemorySamples
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.data.transforms import preprocess, write_to
@@ -35,7 +34,7 @@ def worker_count(samples: Samples, loading: Loading, world: World = ALONE) -> in
 
     The processors of a machine are divided among the processes that train together on it.
     """
-    if isinstance(samples, MemorySamples):
+    if samples.held is not None:
         return 0
     if loading.workers is not None:
         return loading.workers
@@ -189,8 +188,8 @@ class _TrainBatches:
                 self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
             )
             samples, scaled = self.samples, self.augmentation.jpeg_scaling
-            if scaled and isinstance(samples, MemorySamples):
-                scaled = drawn.draw(*samples.size(index)) != 1
+            if scaled and samples.held is not None:
+                scaled = drawn.draw(*samples.held.size(index)) != 1
             if scaled:  # where the view allows it
                 image = decode(samples.file(index), self.preprocessing.decode, drawn.draw)
             else:

@@ -1,60 +1,12 @@
 """Hold the decoded images of a small split in memory, and bound the memory for decoding a large one."""
 
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitkit.data.listing import Targets
-from vitkit.data.sources import Samples, some_headers
+from vitkit.data.sources import Held, Samples, some_headers
 from vitkit.errors import DecodeError, VitkitError
-
-
-class MemorySamples:
-    """A split whose images are decoded once and held as pixels, all in one array.
-
-    The reason why a file could not be read is raised again whenever it is read.
-    """
-
-    def __init__(
-        self,
-        samples: Samples,
-        pixels: NDArray[np.uint8],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        bad: dict[int, str],
-        channels: int = 3,
-    ) -> None:
-        self.samples, self.labels = samples, samples.labels
-        self.key, self.file, self.header = samples.key, samples.file, samples.header
-        # One flat array for all images, because they differ in size: a million small arrays of their own
-        # would take more memory than their pixels.
-        self.pixels = pixels  # (sum of H * W * C,)
-        self.starts = starts  # (N,) index of each image's first value in `pixels`
-        self.sizes = sizes  # (N, 2) height and width; 0 where the file could not be read
-        self.bad = bad  # index -> reason
-        self.channels = channels
-
-    @property
-    def targets(self) -> Targets:
-        return self.samples.targets
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def decode(self, index: int) -> NDArray[np.uint8]:
-        height, width = self.size(index)
-        start = int(self.starts[index])
-        return self.pixels[start : start + height * width * self.channels].reshape(
-            height, width, self.channels
-        )
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Return (height, width) of the pixels. Raises DecodeError."""
-        if index in self.bad:
-            raise DecodeError(self.bad[index])
-        height, width = self.sizes[index].tolist()
-        return height, width
 
 
 def keep_in_memory(
@@ -116,7 +68,9 @@ def keep_in_memory(
                 bad[index] = str(error)
         if progress is not None:
             progress(index + 1, total)
-    return MemorySamples(samples, pixels, starts, sizes, bad, channels)
+    held = copy(samples)
+    held.held = Held(pixels, starts, sizes, bad, channels)
+    return held
 
 
 def largest_decoding(samples: Samples, look_at: int = 200) -> int:

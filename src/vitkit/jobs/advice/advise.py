@@ -305,12 +305,13 @@ def advise(
     begin, default = "", None
     if not runs:
         default = measure_starts(Run(data=opened.spec), opened, {}, place, listener)
-        ways = tuple(
-            Option(**vars(candidate.measured), published=candidate.start.name)
-            for candidate in default.candidates
-            if candidate.measured is not None
+        ways = tuple(Option(**vars(cost), published=name) for name, cost in default.costs.items())
+        images = shlex.quote(opened.spec)
+        fetched = "" if default.is_here else f", and asks before it fetches {default.size}"
+        begin = (
+            f"Begin from {default.start.name}, {default.reason} vitkit finetune {images} does so{fetched}; "
+            f"vitkit advise {images} {default.start.name} says what to expect of it."
         )
-        begin = default.advice(opened.spec)
     chosen = choose(ways)
     return Advice(
         data=data,

@@ -3,26 +3,26 @@ beside the paper's numbers.
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from vitkit.analysis.study_figures import line_figure
 from vitkit.config import read, to_json
-from vitkit.durable import read_regular_file, refuse_link, replace_file, replace_json
+from vitkit.durable import refuse_link, replace_json
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
-from vitkit.jobs.bench.bench import bench
-from vitkit.jobs.bench.bench import keep as keep_bench
-from vitkit.jobs.bench.records import Bench
-from vitkit.jobs.cost import Table6, count_table6
+from vitkit.jobs.bench import Bench, bench
+from vitkit.jobs.cost import count_table6
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
-from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
+from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
 from vitkit.jobs.vtab.vtab import portable_json, remarks, score_table, vtab
-from vitkit.report.template import Part, Photo, render_page
-from vitkit.result import Block, Number, Plot, Table, table_of
+from vitkit.report.template import write_page
+from vitkit.result import Block, Number, Photo, Plot, Section, Table, table_of
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import points, shown_score
 from vitkit.text import join_names, pluralize
@@ -107,23 +107,14 @@ def _outcome(finding: Finding) -> Outcome | None:
 def summarise(findings: Sequence[Finding]) -> str:
     """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
     outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
-    if not outcomes:
-        return ""
+    plurals = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
     counted = [
-        pluralize(outcomes.count(singular), singular, plural)
-        for singular, plural in PLURAL.items()
-        if singular in outcomes
+        pluralize(outcomes.count(outcome), outcome, plurals[outcome])
+        for outcome in get_args(Outcome)
+        if outcome in outcomes
     ]
     conclusions = pluralize(len(outcomes), "conclusion")
-    return f"Of {conclusions} of the paper, {join_names(counted)} at this size."
-
-
-PLURAL: Mapping[Outcome, str] = {
-    "holds": "hold",
-    "does not hold": "do not hold",
-    "cannot be told": "cannot be told",
-}
-"""The outcomes as several conclusions have them."""
+    return f"Of {conclusions} of the paper, {join_names(counted)} at this size." if outcomes else ""
 
 
 @dataclass(frozen=True)
@@ -168,6 +159,20 @@ class Reproduction(StudyResult):
     """The data, model and so on: a topic and its value each."""
     collected: Any = None
     """The numbers of other verbs as plain data."""
+    parts: tuple[Section, ...] = ()
+    """The sections of the page: our numbers, and the paper's."""
+
+    def heading(self) -> str:
+        """Name the figure or table, and the folder."""
+        return f"{self.title} ({self.folder.name})"
+
+    def headline(self) -> Sequence[str]:
+        """Give the conclusions here."""
+        return self.answer
+
+    def sections(self) -> Sequence[Section]:
+        """Return our numbers, and the paper's."""
+        return self.parts
 
     def summary(self) -> str:
         """Give the conclusions here."""
@@ -179,7 +184,7 @@ class Reproduction(StudyResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        return {name: value for name, value in super().to_json().items() if name != "folder"}
+        return {name: to_json(part) for name, part in vars(self).items() if name not in ("folder", "parts")}
 
 
 def say(finding: Finding, tested: TestImages) -> str:
@@ -209,8 +214,10 @@ def say(finding: Finding, tested: TestImages) -> str:
     return f"{claim.statement}: this {finding.outcome} at this size, {size}."
 
 
-def study_parts(result: Reproduction, design: Design, comparison: Comparison, timed: bool) -> list[Part]:
-    """Make the parts of the page on a study's own numbers.
+def study_parts(
+    result: Reproduction, design: Design, comparison: Comparison, timed: bool
+) -> Iterator[Section]:
+    """Make the sections on a study's own numbers.
 
     Args:
         result: the result of the study.
@@ -218,27 +225,23 @@ def study_parts(result: Reproduction, design: Design, comparison: Comparison, ti
         comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
-    sentences = (
-        design.shared,
+    told = (
         f"{pluralize(result.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
-        "and test images.",
+        "and test images."
     )
-    places = {arm.name: arm.x for arm in result.arms}
-    plot = (
-        _line_plot(result.arms, comparison.score, places, design.axis)
-        if design.axis
-        else difference_plot(comparison)
-    )
-    parts: list[Part] = [("Here", (_arm_table(result.arms, comparison), *sentences, plot))]
+    plot = difference_plot(comparison)
+    if design.axis:
+        places = {arm.name: arm.x for arm in result.arms}
+        plot = _line_plot(result.arms, comparison.score, places, design.axis)
+    yield Section("Here", (_arm_table(result.arms, comparison), design.shared, told, plot))
     speeds = {arm.name: arm.images_per_second for arm in result.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(result.arms, comparison.score, speeds, "images a second in training")
-        parts.append(("Against the speed", (when, drawn)))
+        yield Section("Against the speed", (when, drawn))
     if not design.axis and comparison.arms:
         against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
-        parts.append(("Differences", (arm_table(comparison), against)))
-    return parts
+        yield Section("Differences", (arm_table(comparison), against))
 
 
 def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
@@ -272,8 +275,6 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
         places: the place on the axis of each arm that is drawn, by name.
         axis: its label.
     """
-    from vitkit.analysis.study_figures import line_figure
-
     best: dict[tuple[str, float], ArmRow] = {}
     for arm in sorted(arms, key=lambda arm: arm.validation or 0.0, reverse=True):
         if arm.name in places:
@@ -284,41 +285,41 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
     if not lines:
         return None
-    figure = line_figure({"": lines}, axis, score)
-    return Plot(figure, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
+    draw = partial(line_figure, {"": lines}, axis, score)
+    return Plot(draw, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
 
 
 def keep(
-    result: Reproduction, item: "Item", parts: Sequence[Part], folders: Sequence[str], command: str
+    result: Reproduction, item: "Item", parts: Iterable[Section], folders: Sequence[str], command: str
 ) -> Reproduction:
     """Write a result, and its page beside the paper's numbers.
 
     Args:
         result: the result.
         item: the figure or table.
-        parts: the parts of the page on our numbers.
+        parts: the sections of the page on our numbers.
         folders: within the study's folder, of runs that have a page of their own.
         command: that made the study.
 
     Returns:
-        The same result.
+        The result with all sections of its page.
     """
     curve = "" if item.paper else " The paper shows a curve or pictures, whose numbers it does not print."
-    theirs: list[Part] = [
-        ("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
-        *((numbers.source, (numbers.table(),)) for numbers in item.paper),
-    ]
     papers, here = dict(item.setting), result.setting
     rows = tuple((topic, papers.get(topic, "–"), here.get(topic, "–")) for topic in {**papers, **here})
     why = (
         f"The numbers differ because data, model and training do. The paper's size would need: "
         f"{item.at_paper_size}."
     )
-    page = [*parts, *theirs, ("Why they differ", (Table(("", "paper", "here"), rows), why))]
-    title = f"{item.title} ({result.folder.name})"
-    html = render_page(title, result.answer, page, folders=folders, command=shown_command(command))
+    sections = (
+        *parts,
+        Section("The paper", (f"Its conclusion: {item.conclusion}{curve}",)),
+        *(Section(numbers.source, (numbers.table(),)) for numbers in item.paper),
+        Section("Why they differ", (Table(("", "paper", "here"), rows), why)),
+    )
+    result = replace(result, parts=sections)
     replace_json(result.folder / "result.json", result.to_json())
-    replace_file(result.folder / "report.html", [html.encode()])
+    write_page(result, result.folder / "report.html", folders=folders, command=shown_command(command))
     return result
 
 
@@ -326,50 +327,39 @@ def keep(
 class Collected:
     """The contents of the page of an item that trains no arms."""
 
-    answer: tuple[str, ...]
-    parts: tuple[Part, ...]
-    numbers: Any
+    answer: tuple[str, ...] = ()
+    parts: tuple[Section, ...] = ()
+    numbers: Any = None
     """The same as plain data."""
     folders: tuple[str, ...] = ()
     """Folders within the study's, of runs that have a page of their own."""
 
 
-def pictures_of(*stems: str) -> Callable[[ReproduceOptions, Path], Collected]:
-    """Make a function that collects some of the pictures of `vitkit inspect` for each start."""
-
-    def collect(options: ReproduceOptions, folder: Path) -> Collected:
-        parts: list[Part] = []
-        answer, numbers = [], []
-        for number, start in enumerate(options.starts, start=1):
-            place, name = folder / f"inspect-{number}", Path(start).name
-            refuse_link(place)  # the study may be somebody else's
-            drawn = inspect(start, options.images, out=place, listener=options.listener)
-            files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
-            present = [stem for stem in stems if stem in files]
-            titles = {stem: stem.replace("-", " ").capitalize() for stem in stems}
-            pictures = [_picture(files[stem], f"{titles[stem]}, {name}") for stem in present]
-            absent = [stem for stem in stems if stem not in files]
-            sentences = [f"{titles[stem]}: there is no picture of {name}." for stem in absent]
-            if drawn.without_attention and any("attention" in stem for stem in absent):
-                sentences.append(f"Without attention: {drawn.without_attention}.")
-            parts.append((name, (*sentences, *pictures)))
-            numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in present]})
-            answer += sentences
-        if any(entry["pictures"] for entry in numbers):
-            answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
-        return Collected(tuple(answer), tuple(parts), numbers)
-
-    return collect
-
-
-_LARGEST_PICTURE = 32 << 20
-"""Bytes of a picture that a page takes in; those of vitkit have some hundred thousand."""
-
-
-def _picture(path: Path, alt: str) -> Photo:
-    """Read a picture of a folder that may be somebody else's."""
-    data = base64.b64encode(read_regular_file(path, _LARGEST_PICTURE)).decode()
-    return Photo(f"data:image/png;base64,{data}", alt)
+def collect_pictures(stems: Sequence[str], options: ReproduceOptions, folder: Path) -> Collected:
+    """Collect some of the pictures of `vitkit inspect`, by their names, for each start."""
+    parts: list[Section] = []
+    answer, numbers = [], []
+    for number, start in enumerate(options.starts, start=1):
+        place, name = folder / f"inspect-{number}", Path(start).name
+        refuse_link(place)  # the study may be somebody else's
+        drawn = inspect(start, options.images, out=place, listener=options.listener)
+        files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
+        titles = {stem: stem.replace("-", " ").capitalize() for stem in stems}
+        sentences = [f"{titles[stem]}: there is no picture of {name}." for stem in stems if stem not in files]
+        if drawn.without_attention and any("attention" in stem for stem in {*stems} - {*files}):
+            sentences.append(f"Without attention: {drawn.without_attention}.")
+        present = [stem for stem in stems if stem in files]
+        encoded = {stem: base64.b64encode(files[stem].read_bytes()).decode() for stem in present}
+        pictures = [
+            Photo(f"data:image/png;base64,{data}", f"{titles[stem]}, {name}")
+            for stem, data in encoded.items()
+        ]
+        parts.append(Section(name, (*sentences, *pictures)))
+        numbers.append({"start": name, "pictures": [f"inspect-{number}/{stem}.png" for stem in present]})
+        answer += sentences
+    if any(entry["pictures"] for entry in numbers):
+        answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
+    return Collected(tuple(answer), tuple(parts), numbers)
 
 
 def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
@@ -387,45 +377,45 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
     mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
     answer += remarks(result)
-    part = ("Here, beside the paper's Table 9", (score_table(result),))
+    part = Section("Here, beside the paper's Table 9", (score_table(result),))
     folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
     return Collected(tuple(answer), (part,), portable_json(result), folders)
 
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 """Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
+SIZES_12 = (64, 128, 224, 384, 512)
+"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 
 
 def collect_speed(options: ReproduceOptions, folder: Path) -> Collected:
     """Time models at the paper's image sizes, unless `bench.json` has the times already."""
     path = folder / "bench.json"
-    measurement = read(Bench, path)
-    if measurement is None:
+    measured = read(Bench, path)
+    if measured is None:
         models = options.starts or TIMED
-        measurement = bench(
+        measured = bench(
             *models,
-            image_size="64..512",
+            image_size=SIZES_12,
             minutes=options.minutes / len(models),
             threads=options.threads,
             device=options.device,
             listener=options.listener,
         )
-        keep_bench(measurement, folder)
-    picture = folder / "bench.png"
-    pictures = (_picture(picture, "Speed and largest batch by image size"),) if picture.exists() else ()
+        replace_json(path, measured.to_json())
     sentence = (
-        f"Measured on {measurement.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
+        f"Measured on {measured.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
         "it does not print."
     )
-    numbers = [to_json(record) for record in measurement.records if record.kind != "latency"]
-    return Collected((sentence,), (("Here", (*pictures, *measurement.tables())),), numbers)
+    numbers = [to_json(record) for record in measured.records]
+    return Collected((sentence,), (Section("Here", measured.blocks()[1:]),), numbers)
 
 
 def collect_compute(options: ReproduceOptions, folder: Path) -> Collected:
     """Count the compute of every row of Table 6."""
-    counted = Table6(tuple(count_table6()))
+    counted = count_table6()
     sentence = f"{counted.summary()} The accuracies need JFT-300M, and are not measured here."
-    part = ("Compute, counted here and printed there", counted.blocks()[:1])
+    part = Section("Compute, counted here and printed there", counted.blocks()[:1])
     return Collected((sentence,), (part,), counted.to_json())
 
 
@@ -439,10 +429,8 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
     Args:
         options: of the study.
         data: the images with labels.
-        models: run folders by the labels of their arms; without any, nothing is measured.
+        models: run folders by the labels of their arms.
     """
-    if not models:
-        return Collected((), (), None)
     starts = tuple(str(path) for path in models.values())
     measured = fewshot(
         starts,
@@ -466,18 +454,4 @@ def collect_few_shot(options: ReproduceOptions, data: str, models: Mapping[str, 
         f"{measured.chance:.1%}."
     )
     shown = (*replace(measured, models=named).blocks(), how)
-    return Collected((), (("Few-shot accuracy before fine-tuning", shown),), numbers)
-
-
-COLLECTORS: Mapping[ItemName, Callable[[ReproduceOptions, Path], Collected]] = {
-    "fig2": collect_vtab,
-    "fig6": pictures_of("attention-rollout"),
-    "fig7": pictures_of("filters", "positions", "attention-distance"),
-    "fig10": pictures_of("positions"),
-    "fig11": pictures_of("attention-distance"),
-    "fig12": collect_speed,
-    "fig14": pictures_of("attention-rollout"),
-    "table6": collect_compute,
-    "table9": collect_vtab,
-}
-"""The figures and tables that train no arms."""
+    return Collected((), (Section("Few-shot accuracy before fine-tuning", shown),), numbers)

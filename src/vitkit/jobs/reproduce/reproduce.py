@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from vitkit.config import COUNT, Positive, Range, describe_value, from_json, nearest, to_json
+from vitkit.config import COUNT, Positive, Range, nearest, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
@@ -23,8 +23,8 @@ from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
 from vitkit.jobs.reproduce.page import (
-    COLLECTORS,
     ArmRow,
+    Collected,
     Finding,
     Reproduction,
     collect_few_shot,
@@ -37,10 +37,10 @@ from vitkit.jobs.reproduce.page import (
 )
 from vitkit.jobs.study.options import MachineOptions, Recipe
 from vitkit.jobs.study.study import (
-    RECORD,
     Arm,
     Comparison,
     Planned,
+    StudyPlan,
     begins_within,
     check_arms,
     compare_arms,
@@ -48,14 +48,15 @@ from vitkit.jobs.study.study import (
     measure_paces,
     new_study,
     plan_arm,
+    read_chosen,
     read_scores,
-    read_study,
     run_pages,
+    run_seconds,
 )
 from vitkit.models.zoo import model_config
+from vitkit.result import Block
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
-from vitkit.runs.folder import is_new_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images
 from vitkit.runs.series_options import SeriesOptions
@@ -68,12 +69,11 @@ VALIDATIONS = 10
 runs validate at the end alone."""
 CHECKPOINTS = 10
 """Checkpoints of a run: a kill loses a tenth of it."""
-FINISHING = 6.0
-"""Seconds of a run beside its steps, its validations and its test, such as for its page: measured on two
-cores for models of a megabyte (digits)."""
 PLANNED = 0.85
 """Fraction of the minutes that the runs are planned to take: the rest is for timing the arms, and for a
 machine that becomes slower."""
+LONG = 10_000
+"""Steps of the base that are so many that rounding the steps of arms does not matter."""
 FEW_STEPS = 100
 """Steps below which the accuracy of a small ViT is hardly above that of guessing."""
 ONE_START = ("fig2", "table2", "table5", "table9")
@@ -92,6 +92,23 @@ class Length:
     """Images a second in training, by arm."""
 
 
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ReproductionPlan(StudyPlan):
+    """The runs of a study that has not begun, and its needs."""
+
+    item: ItemName
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the figure or table, its needs, and the runs; of one that trains none, the time."""
+        item = ITEMS[self.item]
+        runs = super().blocks() if self.arms else (f"Here: {item.here}.",)
+        return item.title, f"Needs {item.needs}.", *runs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {"item": self.item, "needs": ITEMS[self.item].needs, **super().to_json()}
+
+
 def reproduce(
     item: ItemName,
     *,
@@ -104,9 +121,10 @@ def reproduce(
     seeds: int | None = None,
     only: Sequence[str] = (),
     out: StrPath | None = None,
+    plan: bool = False,
     command: str = "vitkit.reproduce(...)",
     **machine: Unpack[MachineOptions],
-) -> Reproduction:
+) -> Reproduction | ReproductionPlan:
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
     Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
@@ -129,11 +147,13 @@ def reproduce(
             arms are left out.
         out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
             continues there.
+        plan: list what is trained and the time it takes here, and train nothing.
         command: continues the study; its record has it.
         machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
-        The result, and the folder; `report.html` in it shows our numbers beside the paper's.
+        The result, and the folder; `report.html` in it shows our numbers beside the paper's. With `plan` the
+        runs and their time.
 
     Raises:
         VitkitError: a start or images are needed and were not given, an arm cannot be trained, or `out` holds
@@ -157,9 +177,14 @@ def reproduce(
     require_threads(options.threads)
     described, folder = ITEMS[item], study_folder(options)
     _refuse_missing(options, described)
-    study = _collect if described.design is None else _train
-    reproduction = study(options, described, folder, command)
-    options.listener.show([("report", [str(reproduction.folder / "report.html")])])
+    if described.design is not None:
+        reproduction = _train(options, described, folder, plan)
+    elif plan:
+        return ReproductionPlan((), item=item)
+    else:
+        reproduction = _collect(options, described, folder)
+    if isinstance(reproduction, Reproduction):
+        options.listener.show([("report", [str(reproduction.folder / "report.html")])])
     return reproduction
 
 
@@ -178,7 +203,7 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
     """
     if not options.starts and item.needs_start:
         raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
-    if options.data == "digits" and COLLECTORS.get(options.item) is collect_vtab:
+    if options.data == "digits" and item.collect is collect_vtab:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
@@ -190,27 +215,28 @@ def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
         )
 
 
-def _collect(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
+def _collect(options: ReproduceOptions, item: Item, folder: Path) -> Reproduction:
     """Collect the results of other verbs for a start."""
+    assert item.collect is not None
     recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
     recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
-    study = new_study(_kind(options), command, recorded, ())
-    with study.claim(folder):
-        other = COLLECTORS[options.item](options, folder)
+    with new_study(_kind(options), options.command, recorded, ()).claim(folder):
+        other = item.collect(options, folder)
         result = Reproduction(folder, item.title, item.conclusion, other.answer, collected=other.numbers)
-        return keep(result, item, other.parts, other.folders, command)
+        return keep(result, item, other.parts, other.folders, options.command)
 
 
-def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) -> Reproduction:
-    """Train the arms of a study and compare them."""
+def _train(
+    options: ReproduceOptions, item: Item, folder: Path, plan: bool
+) -> Reproduction | ReproductionPlan:
+    """Train the arms of a study and compare them; with `plan` list them."""
     listener = options.listener
     base, design, opened = make_design(options, item, folder)
-    length = _recorded_length(options, design, folder)
+    length = None if plan else read_chosen(Length, folder, _kind(options))
     if length is None:
-        arms = make_arms(base, design, 1)  # their length is not chosen yet
-        # The start of an arm that begins from another arm is not there yet.
-        check_arms([arm for arm in arms if not begins_within(arm.run, folder)], options, opened)
-        length, _ = _measure(options, item, base, design, opened)
+        length, planned = _measure(options, item, base, design, opened)
+        if plan:
+            return ReproductionPlan(planned, item=options.item)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     seeds = options.seeds or item.seeds
@@ -222,14 +248,14 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
         "only": list(options.only),
         **to_json(length),
     }
-    study = new_study(_kind(options), command, recorded, make_arms(base, design, length.length))
+    study = new_study(_kind(options), options.command, recorded, make_arms(base, design, length.length))
     with study.claim(folder):
         completed = complete_arms(study.arms, folder, options)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
         finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
         # A run that diverged has no weights.
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
-        few_shot = collect_few_shot(options, base.run.data, pretrained)
+        few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else Collected()
         with listener.progress("comparing the arms"):
             tested, findings, rows = _compare(folder, base, design, study.arms, completed, length.speed)
             result = Reproduction(
@@ -245,33 +271,8 @@ def _train(options: ReproduceOptions, item: Item, folder: Path, command: str) ->
                 _setting(base, design, length),
                 collected=few_shot.numbers,
             )
-            parts = [*study_parts(result, design, tested, item.timed), *few_shot.parts]
-            return keep(result, item, parts, run_pages(folder, study.arms), command)
-
-
-def _recorded_length(options: ReproduceOptions, design: Design, folder: Path) -> Length | None:
-    """Read the length of a study that has begun, so that nothing is measured again; None for a new study.
-
-    For a folder that holds something else any length will do: `Study.claim` refuses the folder.
-
-    Raises:
-        VitkitError: the record is damaged, or has the speed of an arm that the study lacks.
-    """
-    path = folder / RECORD
-    if not path.exists():
-        return None if is_new_folder(folder) else Length(1, {})
-    begun = read_study(folder)
-    if begun.kind != _kind(options):
-        return Length(1, {})
-    recorded = {name: begun.options[name] for name in ("length", "speed") if name in begun.options}
-    length = from_json(Length, recorded, str(path))
-    unknown = set(length.speed) - {variant.name for variant in design.variants}
-    if unknown:
-        raise VitkitError(
-            f"{path}: speed: expected arms of this study, found {describe_value(sorted(unknown))}. Put the "
-            "original file back, or begin again with another --out."
-        )
-    return length
+            parts = (*study_parts(result, design, tested, item.timed), *few_shot.parts)
+            return keep(result, item, parts, run_pages(folder, study.arms), options.command)
 
 
 def _kind(options: ReproduceOptions) -> str:
@@ -364,7 +365,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
         training = replace(
             run.training,
             minutes=None,
-            evaluate_every=math.ceil(steps / _validations(run)),
+            evaluate_every=math.ceil(steps / (VALIDATIONS if run.training.select == "best" else 1)),
             checkpoint_every=math.ceil(steps / CHECKPOINTS),
             keep=1,
         )
@@ -373,37 +374,39 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
     return tuple(arms)
 
 
-def _validations(run: Run) -> int:
-    """Count the validations of a run of a study."""
-    return VALIDATIONS if run.training.select == "best" else 1
-
-
 # --- the length ---
 
 
 def _measure(
     options: ReproduceOptions, item: Item, base: Base, design: Design, opened: Opened
 ) -> tuple[Length, tuple[Planned, ...]]:
-    """Choose the steps of the base so that all runs together take the given minutes, and plan the arms."""
+    """Choose the steps of the base so that all runs together take the given minutes, and plan the arms.
+
+    Raises:
+        VitkitError: an arm cannot be trained, before any is measured.
+    """
+    arms = make_arms(base, design, 1)
+    # The start of an arm that begins from another arm is not there yet.
+    check_arms([arm for arm in arms if not begins_within(arm.run, base.folder)], options, opened)
     paces = measure_paces({variant.name: variant.run for variant in design.variants}, options, opened)
-    batch = design.variants[0].run.training.batch_size
-    speed = {name: batch / pace.step for name, pace in paces.items()}
-    # Every run ends with an evaluation on these images, which takes `tested` times a validation.
-    val, test = (len(opened.images.splits.get(split, ())) for split in ("val", "test"))
-    tested = (val + test) / (val or test)
-    # The seconds of a run of each arm beside its steps.
-    beside = {
-        variant.name: (_validations(variant.run) + tested) * paces[variant.name].validation + FINISHING
-        for variant in design.variants
-    }
-    steps = options.steps
-    if steps is None:
-        runs = {arm.folder: arm.series.num_runs for arm in make_arms(base, design, 1)}
-        fixed = sum(runs[name] * seconds for name, seconds in beside.items())
-        of_each_step = sum(
-            runs[variant.name] * variant.length * paces[variant.name].step for variant in design.variants
+
+    def planned(length: int) -> tuple[Planned, ...]:
+        return tuple(
+            plan_arm(
+                arm,
+                arm.run.training.total_steps(base.num_images),
+                run_seconds(arm.run, paces[arm.folder], opened.images),
+            )
+            for arm in make_arms(base, design, length)
         )
-        steps = max(1, math.floor((PLANNED * 60 * options.minutes - fixed) / of_each_step))
+
+    steps = options.steps
+    speed = {name: arms[0].run.training.batch_size / pace.step for name, pace in paces.items()}
+    if steps is None:
+        # The time grows evenly with the steps, from that of validations and tests.
+        once, twice = (sum(arm.seconds for arm in planned(length)) for length in (LONG, 2 * LONG))
+        seconds = PLANNED * 60 * options.minutes - (2 * once - twice)
+        steps = max(1, math.floor(seconds * LONG / (twice - once)))
         if steps < FEW_STEPS:
             options.listener.warn(
                 f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach "
@@ -411,25 +414,7 @@ def _measure(
             )
     elif not item.timed:
         speed = {}
-    planned = []
-    for arm in make_arms(base, design, steps):
-        own = arm.run.training.total_steps(base.num_images)
-        planned.append(plan_arm(arm, own, own * paces[arm.folder].step + beside[arm.folder]))
-    return Length(steps, speed), tuple(planned)
-
-
-def plan_reproduction(options: ReproduceOptions) -> tuple[Planned, ...]:
-    """Plan the arms of a study, with the speed of this machine as measured now; nothing is written.
-
-    Raises:
-        VitkitError: as `reproduce`, before it trains.
-    """
-    require_threads(options.threads)
-    item, folder = ITEMS[options.item], study_folder(options)
-    _refuse_missing(options, item)
-    if item.design is None:
-        return ()
-    return _measure(options, item, *make_design(options, item, folder))[1]
+    return Length(steps, speed), planned(steps)
 
 
 # --- the result ---

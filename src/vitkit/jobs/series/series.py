@@ -1,8 +1,8 @@
 """Train a series of runs: a sweep over learning rates, several seeds, or all folds.
 
-The members of a series are made from a single run by `_member_run`: `_run_of_sweep` tries a rate;
-`_run_after_sweep` is tested, with a seed or a fold of its own where there are several. They are ordinary
-runs, trained one after another by `vitkit.train`, each in a run folder within the folder of the series.
+The members of a series are made from a single run by `_member_run`: some try a rate; those after them are
+tested, with a seed or a fold of its own where there are several. They are ordinary runs, trained one after
+another by `vitkit.train`, each in a run folder within the folder of the series.
 `runs/series_record.py` lists its other files.
 """
 
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
@@ -20,10 +21,10 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
-from vitkit.jobs.series.report import write_series_report
+from vitkit.jobs.report import write_series_report
+from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
-from vitkit.listener import SILENT, Listener, hushed
-from vitkit.notebook import AUTOMATIC
+from vitkit.listener import SILENT, Listener
 from vitkit.runs.checkpoints import model_is_whole
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
@@ -65,12 +66,9 @@ def train_series(
     options: SeriesOptions | None = None,
     *,
     resume: bool = False,
-    device: str = "auto",
-    threads: int | None = None,
     command: str = "",
     opened: Opened | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
+    **machine: Unpack[MachineOptions],
 ) -> Path:
     """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
 
@@ -86,7 +84,7 @@ def train_series(
         options: sweep, number of runs or folds; left out, a sweep.
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
-        device, threads, command, opened, quiet, listener: as for `vitkit.train`.
+        command, opened, machine: as for `vitkit.train`: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -96,14 +94,13 @@ def train_series(
         VitkitError: as `vitkit.train`; or the folder holds something else.
         InterruptedTraining: a signal stopped it, as in `vitkit.train`.
     """
-    listener = hushed(listener, quiet)
-    options = options or SeriesOptions(sweep=True)
+    trained_by = StudyOptions(command=command, **machine)
+    listener, device = trained_by.listener, trained_by.device
     given = None if out is None else Path(out)
-    if options.sweep_data:
-        options = replace(options, sweep_data=absolute_spec(options.sweep_data))
     if given is not None:
         require_folder(given)
     require_data(run)
+    options = _complete_options(run, options)
     begun = None if given is None else recorded_run(given)
     if begun is None:
         with listener.progress("listing images"):
@@ -116,44 +113,43 @@ def train_series(
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
         model = describe_start(run, opened).model if begun is None else begun.model
         run = replace(run, model=model)
-    options = _with_rates(run, options)
+
+    def changes(folder: Path) -> list[str]:
+        begun = read_series_record(folder)
+        changed = difference(to_json(begun.options), to_json(options))
+        changed += changed_options(to_json(begun.run), str(folder / RECORD), run, moved=resume)
+        return name_options(changed)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(run, list_images(run, opened).name, options.ending)
 
-    owner = _owner(run, options, resume)
-    planned = None
+    owner, planned = Owner("series of runs", RECORD, changes, resume), None
     _, has_begun = foresee(owner, given, numbered)
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
-            planned = _plan(run, options, command, opened, listener)
-            _check_first(run, planned, device, threads, opened)
+            planned = _plan(run, options, opened, trained_by)
     with claim(owner, given, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
-            write(folder / RECORD, planned or _plan(run, options, command, opened, listener))
+            planned = planned or _plan(run, options, opened, trained_by)
+            write(folder / RECORD, planned)
         series = read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
-            series = _train_members(folder, run, series, resume, device, threads, listener)
+            series = _train_members(folder, run, series, resume, trained_by)
         except InterruptedTraining as stop:
-            again = command_to_continue(folder, threads, device)
+            again = command_to_continue(folder, trained_by.threads, device)
             raise InterruptedTraining(f"{stop.where}, in {folder}", again, stop.signal_number) from None
         _finish(folder, series, listener)
     return folder
 
 
 def check_series(
-    run: Run,
-    options: SeriesOptions,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    opened: Opened | None = None,
+    run: Run, options: SeriesOptions, machine: StudyOptions, opened: Opened | None = None
 ) -> Opened:
-    """Refuse a new series as `train_series` would before it makes a folder.
+    """Refuse a new series as `train_series` would before it makes a folder; nobody hears of it.
 
     Returns:
         Its images and its start, for a series that has the same.
@@ -162,26 +158,17 @@ def check_series(
         VitkitError: the data, the configuration or the machine does not allow the series.
     """
     require_data(run)
-    run = with_absolute_paths(run)
-    options, opened = _with_rates(run, options), look_at(run, opened)
-    _check_first(run, _plan(run, options, "", opened, SILENT), device, threads, opened)
+    run, opened = with_absolute_paths(run), look_at(run, opened)
+    _plan(run, _complete_options(run, options), opened, replace(machine, listener=SILENT))
     return opened
 
 
-def _with_rates(run: Run, options: SeriesOptions) -> SeriesOptions:
-    """Name the rates of a sweep that are left out."""
-    if not options.sweep or options.sweep_rates:
-        return options
-    return replace(options, sweep_rates=default_rates(run))
-
-
-def _check_first(
-    run: Run, planned: SeriesRecord, device: str, threads: int | None, opened: Opened | None
-) -> None:
-    """Refuse a series whose first run would be refused."""
-    series = plan_series(planned)
-    first = _member_run(run, series, series.all_members[0])
-    check_run(first, device=device, threads=threads, opened=opened)
+def _complete_options(run: Run, options: SeriesOptions | None) -> SeriesOptions:
+    """Name the rates of a sweep that are left out, and make the path of its images absolute."""
+    options = options or SeriesOptions(sweep=True)
+    if options.sweep and not options.sweep_rates:
+        options = replace(options, sweep_rates=default_rates(run))
+    return replace(options, sweep_data=absolute_spec(options.sweep_data))
 
 
 def recorded_run(folder: Path) -> Run | None:
@@ -189,35 +176,34 @@ def recorded_run(folder: Path) -> Run | None:
     return read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
 
-def _owner(run: Run, options: SeriesOptions, resume: bool) -> Owner:
-    """Make the owner of a series' folder; with `resume`, the folder holds the series already, and the paths
-    of its images and its start may differ."""
-
-    def changes(folder: Path) -> list[str]:
-        begun = read_series_record(folder)
-        changed = difference(to_json(begun.options), to_json(options))
-        changed += changed_options(to_json(begun.run), str(folder / RECORD), run, moved=resume)
-        return name_options(changed)
-
-    return Owner("series of runs", RECORD, changes, resume)
-
-
-def _plan(
-    run: Run, options: SeriesOptions, command: str, opened: Opened | None, listener: Listener
-) -> SeriesRecord:
+def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: StudyOptions) -> SeriesRecord:
     """Plan the runs of a series that begins.
 
     Raises:
-        VitkitError: the images or the options do not allow them.
+        VitkitError: the images or the options do not allow them, or its first run would be refused.
     """
-    _refuse_folds(run, options, opened, listener)
-    rates = options.sweep_rates
-    if len(rates) == 1:
-        listener.note(f"One learning rate alone is to be tried, {rates[0]:g}: no sweep is needed.")
-    tried = len(rates) > 1
-    data = list_images(_run_after_sweep(run, options), opened)
-    if tried:
-        _refuse_sweep(run, options, data, opened, listener)
+    listener = machine.listener
+    if options.cross_validate is not None:
+        if find_task(run.task).answering is None:
+            raise VitkitError(f"{run.task} gives no answers to count over folds: leave --cross-validate out.")
+        if run.splits.folds is not None:
+            raise VitkitError(
+                "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
+            )
+        if "test" in list_images(replace(run, splits=_uncut(run.splits)), opened).splits:
+            raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
+        if _splits_of_start(run, opened) is not None:
+            listener.warn(
+                f"{run.start.start} was trained on these images, the test images of the folds among them: "
+                "the figures are too good."
+            )
+    series = plan_series(SeriesRecord(__version__, "", run, options, validates=False))
+    data = list_images(_member_run(run, series, series.members[-1]), opened)
+    if len(options.sweep_rates) == 1:
+        rate = options.sweep_rates[0]
+        listener.note(f"One learning rate alone is to be tried, {rate:g}: no sweep is needed.")
+    if series.rates:
+        _refuse_sweep(run, series, data, opened, listener)
     if options.redraw and run.splits.subset is None:
         raise VitkitError(
             "redraw draws another part of the training images for each run: say how large with --subset."
@@ -227,38 +213,23 @@ def _plan(
             "Several runs are compared on test or validation images, and there are none: give "
             "--splits.test-fraction."
         )
-    if tried and not {"val", "test"} & set(data.splits):
+    if series.rates and not {"val", "test"} & set(data.splits):
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
-    return SeriesRecord(__version__, command, run, options, "val" in data.splits)
-
-
-def _refuse_folds(run: Run, options: SeriesOptions, opened: Opened | None, listener: Listener) -> None:
-    """Refuse folds that cannot be cut, and warn if the start was trained on the images to be cut."""
-    if options.cross_validate is None:
-        return
-    if find_task(run.task).answering is None:
-        raise VitkitError(f"{run.task} gives no answers to count over folds: leave --cross-validate out.")
-    if run.splits.folds is not None:
-        raise VitkitError(
-            "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
-        )
-    if "test" in list_images(replace(run, splits=_uncut(run.splits)), opened).splits:
-        raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
-    if _splits_of_start(run, opened) is not None:
-        listener.warn(
-            f"{run.start.start} was trained on these images, the test images of the folds among them: the "
-            "figures are too good."
-        )
+    record = SeriesRecord(__version__, machine.command, run, options, "val" in data.splits)
+    series = plan_series(record)
+    first = _member_run(run, series, series.all_members[0])
+    check_run(first, device=machine.device, threads=machine.threads, opened=opened)
+    return record
 
 
 def _refuse_sweep(
-    run: Run, options: SeriesOptions, data: ImageData, opened: Opened | None, listener: Listener
+    run: Run, series: Series, data: ImageData, opened: Opened | None, listener: Listener
 ) -> None:
     """Refuse a sweep that its images or options do not allow, and warn if its start saw held-out images.
 
     Args:
         run: that the members are made from.
-        options: of the series.
+        series: with the rates to try.
         data: the images of the run after the sweep.
         opened: the images and the start that were looked at already.
         listener: is warned.
@@ -268,12 +239,11 @@ def _refuse_sweep(
             "patience waits for a better validation, and after a sweep there are no validation images, "
             "because the last run trains on all of them: leave --patience out."
         )
-    # Any rate will do here, and any choice of weights: neither changes the images.
-    tried = _run_of_sweep(run, options, validates=False, rate=run.optimizer.learning_rate)
+    tried = _member_run(run, series, series.rates[0])
     held_out = list_images(tried, opened)
     if held_out.class_names != data.class_names:
         raise VitkitError(
-            f"{options.sweep_data or run.data} has other classes than {run.data}: expected the same names. "
+            f"{tried.data} has other classes than {run.data}: expected the same names. "
             "Give another --sweep-data."
         )
     if "val" not in held_out.splits:
@@ -313,69 +283,41 @@ def _uncut(splits: Splits) -> Splits:
     return Splits(0, 0, label_separator=splits.label_separator)
 
 
-def _member_run(base: Run, series: Series, member: Member) -> Run:
+def _member_run(run: Run, series: Series, member: Member) -> Run:
     """Make the run of a member: at a rate of the sweep, or after it with a seed or a fold of its own.
 
     Args:
-        base: the run that the members are made from.
+        run: that the members are made from.
         series: the record.
         member: of the series.
     """
-    if member in series.rates:
-        return _run_of_sweep(base, series.options, series.validates, member.learning_rate)
-    run = _run_after_sweep(base, series.options)
+    options, splits = series.options, run.splits
+    optimizer = replace(run.optimizer, learning_rate=member.learning_rate)
+    if member in series.rates:  # it is scored on held-out images and never sees the test images
+        splits = replace(splits, val_fraction=splits.val_fraction or HELD_OUT)
+        if options.sweep_data:  # no run is tested on these images
+            splits = replace(splits, test_fraction=0.0)
+        # A rate is scored by the weights of the last step: the run after the sweep has no validation images
+        # to choose better weights by, unless the data has a validation split of its own.
+        select = run.training.select if series.validates else "last"
+        return replace(
+            run,
+            data=options.sweep_data or run.data,
+            splits=splits,
+            optimizer=optimizer,
+            training=replace(run.training, select=select, evaluate_test=False),
+        )
+    if options.sweeps:  # after a sweep, even of a single rate, held-out images are trained on too
+        splits = replace(splits, val_fraction=0.0)
     if member.fold is not None:
-        cut = replace(run.splits, folds=series.options.cross_validate, fold=member.fold)
-        run = replace(run, splits=cut)
-    if series.options.redraw:
-        run = replace(run, splits=replace(run.splits, subset_seed=member.seed))
-    return replace(
-        run,
-        optimizer=replace(run.optimizer, learning_rate=member.learning_rate),
-        training=replace(run.training, seed=member.seed),
-    )
+        splits = replace(splits, folds=options.cross_validate, fold=member.fold)
+    if options.redraw:
+        splits = replace(splits, subset_seed=member.seed)
+    training = replace(run.training, seed=member.seed)
+    return replace(run, splits=splits, optimizer=optimizer, training=training)
 
 
-def _run_of_sweep(run: Run, options: SeriesOptions, validates: bool, rate: float) -> Run:
-    """Make a run that tries a rate: it is scored on held-out images and never sees the test images.
-
-    Args:
-        run: that the members are made from.
-        options: of the series; the sweep may have images of its own.
-        validates: whether the run after the sweep has validation images.
-        rate: the learning rate.
-    """
-    # A rate is scored by the weights of the last step: the run after the sweep has no validation images to
-    # choose better weights by, unless the data has a validation split of its own.
-    select = run.training.select if validates else "last"
-    splits = replace(run.splits, val_fraction=run.splits.val_fraction or HELD_OUT)
-    if options.sweep_data:  # no run is tested on these images
-        splits = replace(splits, test_fraction=0.0)
-    return replace(
-        run,
-        data=options.sweep_data or run.data,
-        splits=splits,
-        optimizer=replace(run.optimizer, learning_rate=rate),
-        training=replace(run.training, select=select, evaluate_test=False),
-    )
-
-
-def _run_after_sweep(run: Run, options: SeriesOptions) -> Run:
-    """Make the run that is tested: after a sweep, even of a single rate, it trains on held-out images too."""
-    if not options.sweeps:
-        return run
-    return replace(run, splits=replace(run.splits, val_fraction=0.0))
-
-
-def _train_members(
-    folder: Path,
-    run: Run,
-    series: Series,
-    resume: bool,
-    device: str,
-    threads: int | None,
-    listener: Listener,
-) -> Series:
+def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine: StudyOptions) -> Series:
     """Train the members that have not ended, one after another, and record the result of each.
 
     Raises:
@@ -383,7 +325,7 @@ def _train_members(
         VitkitError: the images have changed, or as `vitkit.train`.
         InterruptedTraining: a signal stopped it.
     """
-    total = len(series.all_members)
+    total, listener = len(series.all_members), machine.listener
     for number in range(total):
         # The sweep has ended: the members after it get the best rate.
         if number == len(series.rates) > 0 and not any(member.ended for member in series.members):
@@ -407,8 +349,8 @@ def _train_members(
                 member_run,
                 folder / member.folder,
                 resume=resume,
-                device=device,
-                threads=threads,
+                device=machine.device,
+                threads=machine.threads,
                 command=f"{series.command or 'vitkit.train_series(...)'} (its member {member.folder})",
                 opened=opened,
                 listener=listener,
@@ -483,8 +425,7 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
         if not (model.exists() and own.samefile(model) and model_is_whole(folder)):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
-    path = write_series_report(folder, series, listener=listener)
-    listener.show([("report", [str(path)])])
+    listener.show([("report", [str(write_series_report(folder, listener))])])
 
 
 def _link(file: Path, place: Path) -> None:

@@ -5,7 +5,6 @@ which every other is compared, image by image and seed by seed.
 """
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,32 +16,28 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
-    RECORD,
     Arm,
     Comparison,
-    Planned,
+    StudyPlan,
     StudyResult,
     arm_series,
     arm_table,
-    check_arms,
     compare_arms,
     complete_arms,
     conclusions,
+    describe_detectable,
     difference_plot,
-    measure_paces,
     new_study,
-    plan_arm,
+    plan_arms,
+    publish,
     read_rates,
-    run_pages,
 )
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Block, Table
+from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import numbered_folders
-from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, list_images
 from vitkit.tasks import find_task
 from vitkit.tasks.page import shown_score
@@ -63,6 +58,14 @@ NOT_VARIED = {
     "evaluate-test": "arms are compared on test images",
 }
 """The options that cannot be varied, each with the reason. No option of the splits can be varied either."""
+EXPLAINED = (
+    "A difference is the mean over seeds of the arm's score less the base's on the same images, in points "
+    "(hundredths). Its variance is the variance between seeds over their number, plus that over images. The "
+    "p by Holm hold for all arms together.",
+    "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that arm "
+    "alone.",
+)
+"""The sentences of the page on the columns of the table."""
 LONGEST_NAME = 80
 """The most characters of an arm's folder. File systems take 255 bytes a name, and some 260 for a complete
 path."""
@@ -94,14 +97,34 @@ class Ablation(StudyResult):
     design: Design
     comparison: Comparison
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self.comparison))
+    def headline(self) -> Sequence[str]:
+        """Compare each arm with the base."""
+        return conclusions(self.comparison)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms, the base and the conclusions."""
-        said = conclusions(self.comparison)
-        return (arm_table(self.comparison), self.design.base, self.design.rates, *said)
+    def sections(self) -> Sequence[Section]:
+        """Return the arms, the means of a grid of two options, and how to read them."""
+        comparison, cells = self.comparison, self._cells()
+        arms = (arm_table(comparison), self.design.base, self.design.rates, difference_plot(comparison))
+        return (
+            Section("Arms", arms),
+            *([Section(f"Mean {comparison.score} by value", (cells,), page_only=True)] if cells else []),
+            Section("How to read it", EXPLAINED, page_only=True),
+        )
+
+    def _cells(self) -> Table | None:
+        """Make the table of the means of a grid of two options; None for any other ablation."""
+        design, comparison = self.design, self.comparison
+        levels = list(design.levels.items())
+        if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
+            return None
+        results = (comparison.base, *comparison.arms)
+        means = {
+            value: shown_score(comparison, arm.mean)
+            for value, arm in zip(design.values, results, strict=True)
+        }
+        (first, rows), (second, columns) = levels
+        headings = (first, *(f"{second} {value}" for value in columns))
+        return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))
 
     def model_folder(self) -> str:
         """Return the folder of the best arm, unless every run diverged."""
@@ -115,7 +138,7 @@ class Ablation(StudyResult):
             "base": self.design.base,
             "rates": self.design.rates,
             "vary": {name: list(values) for name, values in self.design.levels.items()},
-            "conclusions": conclusions(self.comparison),
+            "conclusions": self.headline(),
             "comparison": to_json(self.comparison),
         }
 
@@ -129,9 +152,10 @@ def ablate(
     fixed_rate: bool = False,
     rates: Sequence[float] | None = None,
     out: StrPath | None = None,
+    plan: bool = False,
     command: str = "vitkit.ablate(...)",
     **machine: Unpack[MachineOptions],
-) -> Ablation:
+) -> Ablation | StudyPlan:
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
@@ -153,11 +177,13 @@ def ablate(
         rates: learning rates that each arm tries instead, with commas between.
         out: folder for the runs and the result; left out, runs/DATA-MODEL-ablation. The same command again
             continues there.
+        plan: list what is trained and the time it takes here, and train nothing.
         command: continues the study; its record has it.
         machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
-        The comparison of each arm with the base, and the folder; `report.html` in it has the same.
+        The comparison of each arm with the base, and the folder; `report.html` in it has the same. With
+        `plan` the runs and their time.
 
     Raises:
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
@@ -165,38 +191,42 @@ def ablate(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
-    require_threads(options.threads)
     place = None if out is None else Path(out)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = new_study(KIND, command, described, design.arms)
-    if place is None or not (place / RECORD).exists():
-        _refuse(study.arms, options, opened)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
 
+    if plan or not study.has_begun(place, numbered):
+        expected = _plan(study.arms, options, opened)
+        if plan:
+            return expected
+        options.listener.show([("study", expected.headline())])
     with study.claim(place, numbered) as folder:
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
-        _write(ablation, command)
+        publish(ablation, study.arms, options)
     return ablation
 
 
-def _refuse(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> None:
-    """Refuse arms that cannot be trained or compared, before a folder is made."""
-    require_threads(options.threads)
-    check_arms(arms, options, opened)
+def _plan(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> StudyPlan:
+    """Refuse arms that cannot be trained or compared, before a folder is made; time the others."""
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
         splits = replace(splits, val_fraction=0.0)
-    if not {"test", "val"} & set(list_images(replace(arms[0].run, splits=splits), opened).splits):
+    images = list_images(replace(arms[0].run, splits=splits), opened).splits
+    split = "test" if "test" in images else "val"
+    if split not in images:
         raise VitkitError(
             "Arms are compared on test images, and there are none: give --splits.test-fraction."
         )
+    said = describe_detectable(arms[0].series.runs, len(images[split]), split)
+    return plan_arms(arms, options, opened, said)
 
 
 def make_arms(
@@ -421,58 +451,3 @@ def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -
     return (
         f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
     )
-
-
-def plan_ablation(arms: Sequence[Arm], options: StudyOptions) -> list[Planned]:
-    """Plan the arms of an ablation, with their time as measured now; nothing is written.
-
-    Raises:
-        VitkitError: as `ablate`, before it trains.
-    """
-    opened = Opened(arms[0].run, list_images(arms[0].run))
-    _refuse(arms, options, opened)
-    paces = measure_paces({arm.label: arm.run for arm in arms}, options, opened)
-    planned = []
-    for arm in arms:
-        training, pace = arm.run.training, paces[arm.label]
-        count = len(list_images(arm.run, opened).splits["train"])
-        steps = training.total_steps(count)
-        pauses = math.ceil(steps / training.evaluation_interval(count))
-        planned.append(plan_arm(arm, steps, steps * pace.step + pauses * pace.validation))
-    return planned
-
-
-def _write(ablation: Ablation, command: str) -> None:
-    """Write the page of an ablation."""
-    from vitkit.report.template import Part
-
-    comparison, design = ablation.comparison, ablation.design
-    explained = (
-        design.rates,
-        "A difference is the mean over seeds of the arm's score less the base's on the same images, in "
-        "points (hundredths). Its variance is the variance between seeds over their number, plus "
-        "that over images. The p by Holm hold for all arms together.",
-        "Detectable is the true difference that 8 of 10 studies of this size find, at p below 0.05 for that "
-        "arm alone.",
-    )
-    parts: list[Part] = [("Arms", (arm_table(comparison), *explained, difference_plot(comparison)))]
-    table = _cell_table(ablation)
-    if table is not None:
-        parts.append((f"Mean {comparison.score} by value", (table,)))
-    answer, pages = [design.base, *conclusions(comparison)], run_pages(ablation.folder, design.arms)
-    write_page(ablation.folder, answer, parts, pages, command)
-
-
-def _cell_table(ablation: Ablation) -> Table | None:
-    """Make the table of the means of a grid of two options; None for any other ablation."""
-    design, comparison = ablation.design, ablation.comparison
-    levels = list(design.levels.items())
-    if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
-        return None
-    results = (comparison.base, *comparison.arms)
-    means = {
-        value: shown_score(comparison, arm.mean) for value, arm in zip(design.values, results, strict=True)
-    }
-    (first, rows), (second, columns) = levels
-    headings = (first, *(f"{second} {value}" for value in columns))
-    return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))

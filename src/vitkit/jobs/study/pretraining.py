@@ -1,47 +1,56 @@
 """Measure whether unlabelled images help: fine-tune with and without a pre-training on them, and compare.
 
-STUDY/pretraining   the run without labels
+STUDY/pretraining   the run without labels, or several with other seeds
 STUDY/without       fine-tuning from the start of the pre-training, or from scratch without a start
-STUDY/longer        the same for as long as pre-training and fine-tuning take together
-STUDY/with          the same fine-tuning from the pre-trained model
+STUDY/longer        the same for as long as a pre-training and a fine-tuning take together
+STUDY/with          the same fine-tuning from the pre-trained model; of several, with-SEED from each of them
 
-Each fine-tuning has a run for each draw. Run number k has the same seed, labelled images and test images in
-all three.
+After each pre-training there is a fine-tuning of each kind for each draw. The runs of a draw have the same
+seed, labelled images and test images. A seed of the study is a pre-training with its draws: its score of an
+image is the mean over these, so that the differences between pre-trainings are in the interval. Of a single
+pre-training the draws are compared, and the interval is about its weights.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
+
+from vitkit.config import COUNT, Range, to_json
 from vitkit.data.config import Splits
-from vitkit.errors import VitkitError
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.paired import Scores
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
-    RECORD,
     Arm,
+    ArmResult,
     Comparison,
+    StudyPlan,
     StudyResult,
     arm_table,
-    check_arms,
-    compare_arms,
+    compare_results,
     complete_arms,
     conclusions,
+    describe_detectable,
     difference_plot,
+    measure_paces,
     new_study,
-    read_study,
-    run_pages,
+    plan_arms,
+    publish,
+    read_chosen,
+    read_scores,
 )
 from vitkit.listener import Listener
-from vitkit.result import Block
+from vitkit.result import Section
 from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_options import MOST_RUNS, SeriesOptions
 from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
 
@@ -56,16 +65,27 @@ weights hardly learn at the low rates that suit pre-trained weights."""
 SCRATCH_STEPS = 1_000
 """The fewest steps of these fine-tunings: on 100 MNIST digits new weights reached 44 % in 200 steps and 67 %
 in 1,000, the mean of 20 draws (`benchmarks/labels.py`, two cores, 23 November 2026)."""
+AFFORDABLE, SEVERAL = 3_600.0, 3
+"""So many pre-trainings are made where none takes longer than so many seconds, else one: two hardly tell how
+far pre-trainings differ."""
 EXPLAINED = (
     "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
     "same images. The weights of the last step are tested.",
-    "A difference is the mean over draws on the same images. Its variance is the variance between draws "
-    "over their number, plus that over images. The pre-training was run once: how far others would be "
-    "from it is in no interval.",
+    "A difference is the mean over draws on the same images. Its variance is the variance between {units} "
+    "over their number, plus that over images.{once}",
     "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
     "that was measured before the study began.",
 )
 """The sentences of the page on the arms and their differences."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """The options of a study that were measured when it began."""
+
+    pretrainings: Annotated[int, Range("a number of pre-trainings", 1, MOST_RUNS)]
+    steps: Annotated[int, Range("a number of steps", 1, COUNT)]
+    """Steps of the longer fine-tuning."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,102 +97,153 @@ class Helped(StudyResult):
     against_longer: Comparison
     """Fine-tuning with the pre-training, against the longer one without it."""
 
-    def answers(self) -> list[str]:
-        """Say how these weights do: one pre-training tells nothing of another, which makes other weights."""
+    draws: int
+    """Fine-tunings of each kind after a pre-training."""
+    pretrainings: int
+
+    def headline(self) -> list[str]:
+        """Say how such a pre-training does: a single one tells nothing of another."""
         first, second = conclusions(self.comparison), conclusions(self.against_longer)
         if not self.comparison.images:
             return first
-        draws = pluralize(len(self.comparison.seeds), "draw")
+        draws, where = pluralize(self.draws, "draw"), self.comparison.describe()
         about = (
-            f"One pre-training, fine-tuned in {draws} on {self.comparison.describe()}: the intervals are "
-            "about these very weights. Whether such a pre-training helps cannot be told from one: another "
-            "seed of it makes other weights."
+            f"One pre-training, fine-tuned in {draws} on {where}: the intervals are about these very weights."
+            " Whether such a pre-training helps cannot be told from one: another seed of it makes other "
+            "weights."
         )
+        if self.pretrainings > 1:
+            about = (
+                f"{self.pretrainings} pre-trainings, each fine-tuned in {draws} on {where}: the intervals "
+                "are about other pre-trainings like these, other draws and other images."
+            )
         return [*first[:-1], second[0], about]
 
-    def summary(self) -> str:
-        """Say how these weights do."""
-        return " ".join(self.answers())
-
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the arms, and how these weights do."""
-        return "", arm_table(self.comparison), *self.answers()
-
     def model_folder(self) -> str:
-        """Return the folder of the fine-tuning from the pre-trained model."""
-        return WITH
+        """Return the folder of the fine-tuning from the pre-trained model, the first of several."""
+        return self.comparison.arms[0].folder
+
+    def sections(self) -> Sequence[Section]:
+        """Return the tables of the arms, and how to read them."""
+        once, units = "", "pre-trainings"
+        if self.pretrainings == 1:
+            units = "draws"
+            once = " The pre-training was run once: how far others would be from it is in no interval."
+        told = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
+        return (
+            Section("Arms", (arm_table(self.comparison), difference_plot(self.comparison))),
+            Section("Against as much time without it", (arm_table(self.against_longer),), page_only=True),
+            Section("How to read it", told, page_only=True),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return {**super().to_json(), "answers": self.answers()}
+        return {**super().to_json(), "answers": self.headline()}
 
 
-def compare_pretraining(run: Run, options: ThenOptions, out: Path | None, machine: StudyOptions) -> Helped:
+def compare_pretraining(
+    run: Run, options: ThenOptions, out: Path | None, machine: StudyOptions
+) -> Helped | StudyPlan:
     """Pre-train, fine-tune with and without it, and compare on the same test images.
 
     The same call continues an interrupted study.
 
     Args:
         run: the pre-training.
-        options: the labelled images, and the number of draws.
+        options: the labelled images, and the numbers of pre-trainings and draws.
         out: the folder of the study; None: one below `runs/`.
         machine: trains the arms; its command continues the study.
 
     Raises:
         VitkitError: there are no test images, or `out` holds something else.
+        NonFiniteError: every pre-training diverged.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    command, listener = machine.command, machine.listener
+    listener = machine.listener
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
-    folders = numbered_folders(run, opened.images.name, ENDING)
+    place = out or next(numbered_folders(run, opened.images.name, ENDING))
     tuning = fine_tune_without(run, options, opened, listener)
-    # Below `runs/`, a folder that is new, or holds the study that the same command began.
-    where = out or next(
-        folder
-        for folder in folders
-        if not folder.is_dir() or ((folder / RECORD).exists() and read_study(folder).command == command)
-    )
-    steps = _recorded_steps(where) or _matched_steps(run, tuning, options.draws, opened, machine)
-    longer = replace(tuning, training=replace(tuning.training, steps=steps))
-    series = SeriesOptions(runs=options.draws, redraw=options.labels is not None and options.draws > 1)
-    arms = (
-        Arm(PRETRAINING, "pre-training", run, SeriesOptions()),
-        Arm(WITHOUT, "without pre-training", tuning, series),
-        Arm(LONGER, "longer without pre-training", longer, series),
-    )
-    described = {"then": options.then, "labels": options.labels, "draws": options.draws, "steps": steps}
-    study = new_study(KIND, command, described, arms)
-    if not (where / RECORD).exists():
-        check_arms(study.arms, machine)
-    with study.claim(where) as folder:
-        _, without_series, longer_series = complete_arms(study.arms, folder, machine)
-        _, without, late = study.arms
-        tuned = from_start(without.run, folder.resolve() / PRETRAINING)
-        arm = Arm(WITH, "with this pre-training", tuned, series)
-        (with_series,) = complete_arms([arm], folder, machine)
+    length = None if options.plan else read_chosen(Length, place, KIND)
+    if length is None:
+        length, expected = _plan(run, tuning, options, opened, place, machine)
+        if options.plan:
+            return expected
+        listener.show([("study", expected.headline())])
+    length = replace(length, pretrainings=options.pretrainings or length.pretrainings)
+    described = {"then": options.then, "labels": options.labels, "draws": options.draws, **to_json(length)}
+    study = new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))
+    with study.claim(place) as folder:
+        pretrained, *others = complete_arms(study.arms[:3], folder, machine)
+        pairs = zip(study.arms[3:], pretrained.members, strict=True)
+        begun = [arm for arm, member in pairs if member.finished]
+        if not begun:
+            raise NonFiniteError(f"{folder}: every pre-training diverged: give a lower --learning-rate.")
+        tuned = complete_arms(begun, folder, machine)
         with listener.progress("comparing the arms"):
-            first = compare_arms(folder, (without, arm, late), (without_series, with_series, longer_series))
-            second = compare_arms(folder, (late, arm), (longer_series, with_series))
-        helped = Helped(folder, first, second)
-        shown = (arm_table(first), *EXPLAINED, difference_plot(first))
-        parts = [("Arms", shown), ("Against as much time without it", (arm_table(second),))]
-        write_page(folder, helped.answers(), parts, run_pages(folder, (*study.arms, arm)), command)
-    listener.show([("report", [str(folder / "report.html")])])
+            tested = read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
+        without, longer, *each = tested.scores
+        ways: list[Scores] = [without, {draw: row for scores in each for draw, row in scores.items()}, longer]
+        several = length.pretrainings > 1
+        seeds = [member.seed for member in (pretrained if several else others[0]).members]
+        if several:
+            ways = _by_pretraining(ways, run.training.seed, options.draws)
+        ends = [(study.arms[1], others[0]), (begun[0], tuned[0]), (study.arms[2], others[1])]
+        arms = [
+            ArmResult(arm.folder, arm.label, series.chosen, {}, tuple(sorted({*seeds} - {*scores})))
+            for (arm, series), scores in zip(ends, ways, strict=True)
+        ]
+        arms[1] = replace(arms[1], label="with pre-training" if several else begun[0].label)
+        first = compare_results(replace(tested, scores=tuple(ways)), seeds, arms)
+        second = compare_results(replace(tested, scores=(ways[2], ways[1])), seeds, [arms[2], arms[1]])
+        helped = Helped(folder, first, second, options.draws, length.pretrainings)
+        publish(helped, study.arms, machine)
     return helped
 
 
-def _recorded_steps(folder: Path) -> int | None:
-    """Read the steps of the longer fine-tuning from the record of a study; None where none has begun."""
-    if not (folder / RECORD).exists():
-        return None
-    steps = read_study(folder).options.get("steps")
-    if not isinstance(steps, int) or steps < 1:
-        raise VitkitError(
-            f"{folder / RECORD}: steps: expected a number of steps, found {steps!r}. Put the original file "
-            "back, or begin again with another --out."
-        )
-    return steps
+def _by_pretraining(ways: Sequence[Scores], first: int, draws: int) -> list[Scores]:
+    """Take the mean over the draws of each pre-training, which all ways to fine-tune have finished.
+
+    Args:
+        ways: the scores of each by draw.
+        first: the seed of the first pre-training, and of its first draw.
+        draws: of each pre-training.
+    """
+    finished: dict[int, list[int]] = {}
+    for draw in sorted(set.intersection(*map(set, ways))):
+        finished.setdefault(first + (draw - first) // draws, []).append(draw)
+    return [
+        {seed: np.mean([scores[draw] for draw in own], axis=0) for seed, own in finished.items()}
+        for scores in ways
+    ]
+
+
+def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[Arm]:
+    """Make the arms of a study in a folder: the pre-trainings, the fine-tunings without them, and those from
+    each of them."""
+    number, draws, first = length.pretrainings, options.draws, run.training.seed
+    few = options.labels is not None
+    longer = replace(tuning, training=replace(tuning.training, steps=length.steps))
+    series = SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
+    arms = [
+        Arm(PRETRAINING, "pre-training", run, SeriesOptions(runs=number)),
+        Arm(WITHOUT, "without pre-training", tuning, series),
+        Arm(LONGER, "longer without pre-training", longer, series),
+    ]
+    for k in range(number):
+        start, name, label = folder.resolve() / PRETRAINING, WITH, "with this pre-training"
+        if number > 1:
+            start, name, label = (
+                start / f"seed-{first + k}",
+                f"{WITH}-{first + k}",
+                f"with pre-training {first + k}",
+            )
+        seed = first + k * draws
+        splits = replace(tuning.splits, subset_seed=seed if few else None)
+        tuned = replace(tuning, splits=splits, training=replace(tuning.training, seed=seed))
+        each = SeriesOptions(runs=draws, redraw=few and draws > 1)
+        arms.append(Arm(name, label, from_start(tuned, start), each))
+    return arms
 
 
 def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: Listener) -> Run:
@@ -217,22 +288,28 @@ def from_start(run: Run, start: Path) -> Run:
     return replace(run, model="", architecture=Architecture(), start=options)
 
 
-def _matched_steps(run: Run, tuning: Run, draws: int, opened: Opened, machine: StudyOptions) -> int:
-    """Count the steps of fine-tuning that take as long as the pre-training and the fine-tuning together, and
-    say how many runs the study has and how long they take."""
-    seconds, listener = [], machine.listener
-    for part in (run, tuning):
-        plan = plan_run(part, None, device=machine.device, opened=opened, listener=listener)
-        step = plan.measure(listener).step
-        steps = plan.run.training.total_steps(len(plan.images.splits["train"]))
-        seconds.append(steps * step)
-    longer = steps + math.ceil(seconds[0] / step)  # step and steps are the fine-tuning's
-    total = format_duration(seconds[0] + draws * step * (2 * steps + longer))
-    lines = [
-        f"one pre-training and {3 * draws} fine-tunings: {draws} of {pluralize(steps, 'step')} from it, as "
-        f"many without it, and {draws} of {pluralize(longer, 'step')} without it",
-        "--steps is the pre-training's length, --tune-steps the fine-tunings'",
-        f"about {total} in all, by a few measured steps, besides evaluations and pages",
-    ]
-    listener.show([("study", lines)])
-    return longer
+def _plan(
+    run: Run, tuning: Run, options: ThenOptions, opened: Opened, folder: Path, machine: StudyOptions
+) -> tuple[Length, StudyPlan]:
+    """Choose the number of pre-trainings, and the steps that take as long as one and a fine-tuning together;
+    plan all runs."""
+    paces = measure_paces({PRETRAINING: run, WITHOUT: tuning}, machine, opened)
+    seconds = paces[PRETRAINING].step * run.training.total_steps(len(opened.images.splits["train"]))
+    images = list_images(tuning, opened).splits
+    steps = tuning.training.total_steps(len(images["train"])) + math.ceil(seconds / paces[WITHOUT].step)
+    number = options.pretrainings or (SEVERAL if seconds <= AFFORDABLE else 1)
+    length = Length(number, steps)
+    arms = make_arms(run, tuning, options, length, folder)
+    each = {arm.folder: paces[PRETRAINING if arm.folder == PRETRAINING else WITHOUT] for arm in arms}
+    several = number > 1
+    remarks = (
+        f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
+        "fine-tunings of each kind: --pretrainings and --draws choose how many.",
+        "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
+        describe_detectable(
+            number if several else options.draws,
+            len(images["test"]) * (options.draws if several else 1),
+            "test",
+        ),
+    )
+    return length, plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)

@@ -1,9 +1,10 @@
 """Fit a law of scale: test error falls with data, steps or size; predict what three times more would bring.
 
-STUDY/study.json        the points, and the steps that fit into the budget, written before the first begins
-STUDY/data-01/...       the series of runs of each point, the smallest first
-STUDY/prediction.json   the law, and its prediction for the held-out point, written before that is trained
-STUDY/scale.json, report.html   the result
+STUDY/study.json    the points, and the steps that fit into the budget, written before the first begins
+STUDY/data-01/...   the series of runs of each point, the smallest first
+STUDY/report.html   the result, which follows from the runs
+
+The law predicts the error of the held-out point, and the prediction is said, before that point is trained.
 
 The test images are the same at every point, and so are the validation images, by which each run takes its
 best weights, as the paper does with early stopping (Figure 4). Along data every point makes the same number
@@ -19,42 +20,41 @@ the number of parameters does not depend on the number of tokens, and a larger m
 import bisect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import numpy as np
 
-from vitkit.config import to_json
+from vitkit.config import COUNT, Range, to_json
 from vitkit.data.advice import sample_sizes, suggest_recipe
-from vitkit.data.sources import ImageData
-from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.report import write_page
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
-    RECORD,
     Arm,
+    StudyPlan,
     StudyResult,
     arm_series,
     check_arms,
     complete_arms,
     measure_paces,
     new_study,
-    read_study,
+    plan_arms,
+    publish,
+    read_chosen,
+    run_seconds,
 )
-from vitkit.jobs.train_run import check_run
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
-from vitkit.result import Block, Plot, Table
-from vitkit.runs.budget import Pace, with_steps
+from vitkit.result import Plot, Section, Table
+from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
@@ -62,7 +62,10 @@ from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_
 from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
-from vitkit.text import format_count, format_duration, join_names, pluralize, without_places
+from vitkit.text import format_count, format_duration, join_names, pluralize
+
+if TYPE_CHECKING:  # only a page draws
+    from matplotlib.figure import Figure
 
 AXES: dict[Axis, tuple[str, str]] = {
     "data": ("training images", "as many images"),
@@ -104,179 +107,136 @@ class Scale(StudyResult):
     fit: LawFit
     prediction: Prediction
     """The prediction at the held-out point, made before it was trained."""
-    final: LawFit | None
+    final: LawFit | None = None
     """The law fitted to all points, the held-out one too; None where that diverged."""
-    objection: str
+    objection: str = ""
     """The reason why the law does not hold; "" where it does."""
-    beyond: Prediction | None
+    beyond: Prediction | None = None
     """The error at three times the held-out point; None where the law does not hold."""
 
-    def summary(self) -> str:
-        """Give the conclusions."""
-        return " ".join(conclusions(self))
+    def sections(self) -> Sequence[Section]:
+        """Return the points, the law, and what was equal at all points."""
+        plot = Plot(self._draw, "law", " ".join(self.headline()))
+        return (Section("Points", (self.points(), plot, *self.remarks())),)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the points, the conclusions and the remarks."""
-        return (point_table(self), *conclusions(self), *remarks(self))
+    def headline(self) -> list[str]:
+        """Conclude from the held-out point, and from the extrapolation or the objection to it."""
+        label, more = AXES[self.along]
+        metric = self.metric.replace("_", " ")
+        low, high = (format_count(place.x) for place in (self.measured[0], self.measured[-1]))
+        what = "error" if self.is_fraction else metric
+        sentences = [f"From {low} to {high} {label} the {what} is {self.fit.law.describe()}."]
+        point, prediction = self.held_out.point, self.prediction
+        where = (
+            f"At {self.held_out.label}, three times beyond, the law predicted {self.shown(prediction.error)} "
+            f"({self.interval(prediction)} if it holds); "
+        )
+        if point is None:
+            sentences.append(f"{where}training diverged.")
+        else:
+            side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
+            sentences.append(f"{where}{self.shown(point.error)} {metric} came out, {side} the interval.")
+        if self.objection:
+            sentences.append(
+                f"The law does not hold here: {self.objection}. Nothing is said about three times {more}."
+            )
+        if self.beyond is not None and self.final is not None and point is not None:
+            ends = "from no further gain to one as fast as through the last points"
+            expected = f"about {self.shown(self.beyond.error)} {metric} by the law"
+            if not self.final.falls_at_last:
+                ends, expected = "the last points show no gain", f"{self.shown(point.error)} {metric} as now"
+            sentences.append(
+                f"EXTRAPOLATION: three times {more} would reach {expected} "
+                f"({self.interval(self.beyond)}: {ends})."
+            )
+        return sentences
+
+    def points(self) -> Table:
+        """Make the table of the points: x, the measured scores, and the law's."""
+        rows = []
+        for place in (*self.measured, self.held_out):
+            mean, seeds, remark, law = "–", "–", "diverged", self.shown(self.fit.law.at(place.x))
+            if place.point is not None:
+                mean, remark = self.shown(place.point.error), ""
+                seeds = ", ".join(map(self.shown, place.point.errors))
+            if place is self.held_out:
+                law, remark = f"{law} ({self.interval(self.prediction)})", remark or "held out"
+            rows.append((place.label, mean, seeds, law, remark))
+        headings = (AXES[self.along][0], f"{self.metric.replace('_', ' ')} on test images")
+        return Table((*headings, "each seed", "the law", "remark"), tuple(rows), text=(0, -1))
+
+    def remarks(self) -> list[str]:
+        """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
+        equal = {
+            "data": "Every point made the same number of updates and was validated equally often, on the "
+            "same images: with equal passes, fewer images would also mean fewer updates.",
+            "steps": "Every point is a training of its own, whose learning rate ends with it.",
+            "size": "Width and depth grow together, and the steps stay the same.",
+        }[self.along]
+        if self.hold == "epochs":
+            equal = "Every point made the same number of passes: fewer images also mean fewer updates."
+        sentences = [
+            equal,
+            "At every point the best weights by validation are tested, on the same test images; the "
+            "intervals are for these images, and not for others.",
+        ]
+        if self.fit.residuals <= 2:
+            sentences.append(
+                "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow "
+                "the interval."
+            )
+        return [
+            *sentences,
+            *(
+                f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
+                for place in (*self.measured, self.held_out)
+                if place.diverged
+            ),
+        ]
+
+    def _draw(self) -> "Figure":
+        """Draw the points, the law with its interval, the held-out point and three times beyond."""
+        from vitkit.analysis.study_figures import scale_plot
+
+        first, last = self.measured[0].x, self.held_out.x
+        band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
+        beyond: list[Prediction] = []
+        if self.beyond is not None and self.final is not None:
+            beyond = [self.final.extrapolate(x) for x in np.geomspace(last, self.beyond.x, 12).tolist()]
+        return scale_plot(
+            self.fit.points,
+            band,
+            self.held_out.point,
+            beyond,
+            AXES[self.along][0],
+            f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric,
+            self.is_fraction,
+        )
 
     def model_folder(self) -> str:
         """Return the folder of the largest point."""
         return self.held_out.folder
 
+    def shown(self, error: float) -> str:
+        """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
+        return f"{1 - error:.1%}".replace("%", " %") if self.is_fraction else f"{error:.4g}"
+
+    def interval(self, prediction: Prediction) -> str:
+        """Write the interval of a prediction, from its lower to its upper end."""
+        low, high = sorted((prediction.low, prediction.high), reverse=self.is_fraction)
+        return f"95 % interval {self.shown(low).removesuffix(' %')} to {self.shown(high)}"
+
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
-        return {**to_json(self), "conclusions": conclusions(self)}
-
-
-def conclusions(result: Scale) -> list[str]:
-    """Conclude from the held-out point, and from the extrapolation or the objection to it."""
-    label, more = AXES[result.along]
-    metric = result.metric.replace("_", " ")
-    low, high = (format_count(place.x) for place in (result.measured[0], result.measured[-1]))
-    sentences = [
-        f"From {low} to {high} {label} the {'error' if result.is_fraction else metric} is "
-        f"{result.fit.law.describe()}."
-    ]
-    point, prediction = result.held_out.point, result.prediction
-    expected = (
-        f"the law predicted {shown(result, prediction.error)} ({interval(result, prediction)} if it holds)"
-    )
-    where = f"At {result.held_out.label}, three times beyond"
-    if point is None:
-        sentences.append(f"{where}, {expected}; training diverged.")
-    else:
-        side = "inside" if prediction.holds(point.error) else "OUTSIDE of"
-        sentences.append(
-            f"{where}, {expected}; {shown(result, point.error)} {metric} came out, {side} the interval."
-        )
-    if result.objection:
-        sentences.append(
-            f"The law does not hold here: {result.objection}. Nothing is said about three times {more}."
-        )
-    if result.beyond is not None and result.final is not None and point is not None:
-        ends = "from no further gain to one as fast as through the last points"
-        expected = f"about {shown(result, result.beyond.error)} {metric} by the law"
-        if not result.final.falls_at_last:
-            ends, expected = "the last points show no gain", f"{shown(result, point.error)} {metric} as now"
-        sentences.append(
-            f"EXTRAPOLATION: three times {more} would reach {expected} "
-            f"({interval(result, result.beyond)}: {ends})."
-        )
-    return sentences
-
-
-def remarks(result: Scale) -> list[str]:
-    """Explain what was equal at all points, what the intervals cover, and which runs diverged."""
-    equal = {
-        "data": "Every point made the same number of updates and was validated equally often, on the same "
-        "images: with equal passes, fewer images would also mean fewer updates.",
-        "steps": "Every point is a training of its own, whose learning rate ends with it.",
-        "size": "Width and depth grow together, and the steps stay the same.",
-    }[result.along]
-    if result.hold == "epochs":
-        equal = "Every point made the same number of passes: fewer images also mean fewer updates."
-    sentences = [
-        equal,
-        "At every point the best weights by validation are tested, on the same test images; the intervals "
-        "are for these images, and not for others.",
-    ]
-    if result.fit.residuals <= 2:
-        sentences.append(
-            "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow the "
-            "interval."
-        )
-    return [
-        *sentences,
-        *(
-            f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
-            for place in (*result.measured, result.held_out)
-            if place.diverged
-        ),
-    ]
-
-
-def shown(result: Scale, error: float) -> str:
-    """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
-    return f"{1 - error:.1%}".replace("%", " %") if result.is_fraction else f"{error:.4g}"
-
-
-def interval(result: Scale, prediction: Prediction) -> str:
-    """Write the interval of a prediction, from its lower to its upper end."""
-    ends = (prediction.high, prediction.low) if result.is_fraction else (prediction.low, prediction.high)
-    low, high = (shown(result, end) for end in ends)
-    return f"95 % interval {low.removesuffix(' %')} to {high}"
-
-
-def point_table(result: Scale) -> Table:
-    """Make the table of the points: x, the measured scores, and the law's."""
-    metric = result.metric.replace("_", " ")
-    rows = []
-    for place in (*result.measured, result.held_out):
-        law = shown(result, result.fit.law.at(place.x))
-        is_last = place is result.held_out
-        law += f" ({interval(result, result.prediction)})" if is_last else ""
-        remark = "held out" if is_last else ""
-        if place.point is None:
-            rows.append((place.label, "–", "–", law, "diverged"))
-            continue
-        seeds = ", ".join(shown(result, error) for error in place.point.errors)
-        rows.append((place.label, shown(result, place.point.error), seeds, law, remark))
-    return Table(
-        (AXES[result.along][0], f"{metric} on test images", "each seed", "the law", "remark"),
-        tuple(rows),
-        text=(0, -1),
-    )
-
-
-def write_result(result: Scale, command: str) -> Path:
-    """Write `scale.json` and `report.html` into the folder of the study.
-
-    Args:
-        result: of the study.
-        command: that made it.
-
-    Returns:
-        The page.
-    """
-    folder = result.folder
-    replace_json(folder / "scale.json", without_places(result.to_json()))
-    folders = [place.folder for place in (*result.measured, result.held_out)]
-    pages = [name for name in folders if (folder / name / "report.html").exists()]
-    shown: list[Block] = [point_table(result), *remarks(result), _plot(result)]
-    return write_page(folder, conclusions(result), [("Points", shown)], pages, command)
-
-
-def _plot(result: Scale) -> Plot:
-    """Draw the points, the law with its interval, the held-out point and three times beyond."""
-    from vitkit.analysis.study_figures import scale_plot
-
-    first, last = result.measured[0].x, result.held_out.x
-    band = [result.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
-    beyond: list[Prediction] = []
-    if result.beyond is not None and result.final is not None:
-        beyond = [result.final.extrapolate(x) for x in np.geomspace(last, result.beyond.x, 12).tolist()]
-    figure = scale_plot(
-        result.fit.points,
-        band,
-        result.held_out.point,
-        beyond,
-        AXES[result.along][0],
-        f"test error (1 - {result.metric.replace('_', ' ')})" if result.is_fraction else result.metric,
-        result.is_fraction,
-    )
-    return Plot(figure, "law", " ".join(conclusions(result)))
+        return {**to_json(self), "conclusions": self.headline()}
 
 
 KIND = "scale"
-PREDICTION = "prediction.json"
 SPAN = 10**1.5
 """The largest fitted x over the smallest. `benchmarks/power_law.py` simulates how often the interval of a
 prediction holds the error, for this factor and for `BEYOND`."""
 BEYOND = 3.0
 """The held-out x over the largest fitted one, and the x of the extrapolation over the held-out one."""
-FINISHING = 4.0
-"""Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
-on two cores."""
 FEWEST_STEPS = 10
 """The fewest updates that a budget may choose: along steps those of the shortest point, else those of the
 held-out one. Fewer are no training."""
@@ -323,16 +283,11 @@ class Design:
 
 
 @dataclass(frozen=True)
-class ScalePlan:
-    """The points of a study, the held-out one last."""
+class Length:
+    """The length of a study with a budget, which the clock chooses once."""
 
-    places: tuple[float, ...]
-    """The x of each point: training images, steps or FLOPs."""
-    arms: tuple[Arm, ...]
-    steps: int
-    """Updates of the held-out point: of every point along data and size, and of the longest along steps."""
-    seconds: float | None
-    """The measured time of all points together; None where it was not measured."""
+    steps: Annotated[int, Range("a number of steps", 1, COUNT)] | None = None
+    """Updates of the held-out point; None without a budget."""
 
 
 def scale(
@@ -346,9 +301,10 @@ def scale(
     budget: str | None = None,
     start: StrPath = "",
     out: StrPath | None = None,
+    plan: bool = False,
     command: str = "vitkit.scale(...)",
     **machine: Unpack[MachineOptions],
-) -> Scale:
+) -> Scale | StudyPlan:
     """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
@@ -373,61 +329,63 @@ def scale(
         start: weights that each point begins from, as for vitkit train --start; left out, new ones.
         out: folder for the runs and the result; left out, runs/DATA-MODEL-scale-AXIS, where the same command
             again goes on.
+        plan: list what is trained and the time it takes here, and train nothing.
         command: continues the study; its record has it.
         machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Returns:
-        The law, the prediction and the measured error; the page is `report.html` in its folder.
+        The law, the prediction and the measured error; the page is `report.html` in its folder. With `plan`
+        the runs and their time.
 
     Raises:
         VitkitError: the images, the options or the machine do not allow it, the budget is too small, or `out`
             holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    design = Design(along, points, seeds, hold, budget)
-    options = StudyOptions(command=command, **machine)
+    design, options = Design(along, points, seeds, hold, budget), StudyOptions(command=command, **machine)
     listener = options.listener
     refuse_start(along, start)
     run = base_run(data, recipe, start, listener)
     opened = _open_images(run, design, options)
     place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
-    plan = _plan(design, options, opened, _read_budget(place, design))
-    described = to_json(design)
-    if budget is not None:  # chosen by the clock once: a study that is continued reads them here
-        described |= {"steps": plan.steps, "seconds": plan.seconds}
-    study = new_study(KIND, command, described, plan.arms)
-    if not (place / RECORD).exists():  # a study that has begun was checked then
-        check_arms(study.arms, options, opened)
-    *fitted, last = study.arms
+    begun = None if plan else read_chosen(Length, place, KIND)
+    steps = run.training.total_steps(len(opened.images.splits["train"]))
+    if begun is not None:  # it was measured and checked then
+        steps = begun.steps or steps
+    else:
+        steps, expected = _plan(design, options, opened, steps)
+        if plan:
+            return expected
+        listener.show([("study", expected.headline())])
+    places, arms = _make_points(design, opened, steps)
+    described = to_json(design) | ({} if budget is None else {"steps": steps})
+    study = new_study(KIND, command, described, arms)
     with study.claim(place) as folder:
-        listener.show([("points", describe_plan(plan))])
+        *fitted, last = study.arms
         completed = complete_arms(fitted, folder, options)
-        measured = tuple(
-            _measure(x, arm, series)
-            for x, arm, series in zip(plan.places[:-1], fitted, completed, strict=True)
-        )
+        measured = tuple(map(_measure, places, fitted, completed))
         fit = _fit(measured, folder)
-        prediction = fit.predict(plan.places[-1])
-        _keep_prediction(folder, fit, prediction)
-        listener.note(f"The prediction is in {folder / PREDICTION}; the held-out point is trained next.")
+        result = Scale(
+            folder=folder,
+            data=run.data,
+            model=last.run.model,
+            along=along,
+            hold=hold,
+            metric=find_task(run.task).learning.monitor.metric,
+            is_fraction=find_task(run.task).learning.curve.is_fraction,
+            steps=last.run.training.total_steps(1),
+            measured=measured,
+            held_out=Measured(last.label, last.folder, places[-1], None, 0),
+            fit=fit,
+            prediction=fit.predict(places[-1]),
+        )
+        said = f"{result.shown(result.prediction.error)} ({result.interval(result.prediction)})"
+        listener.note(f"The law predicts {said} for the held-out point, which is trained next.")
         # That it diverges is a result too: the law is then said not to hold.
         (series,) = complete_arms([last], folder, options, "the held-out point")
-        held_out = _measure(plan.places[-1], last, series)
-        result = _conclude(folder, design, plan, measured, fit, prediction, held_out)
-        listener.show([("report", [str(write_result(result, command))])])
+        result = judge(result, _measure(places[-1], last, series))
+        publish(result, study.arms, options)
     return result
-
-
-def plan_scale(run: Run, design: Design, options: StudyOptions) -> ScalePlan:
-    """Choose the points of a study and measure how long they take, without training them.
-
-    Raises:
-        VitkitError: as `scale`.
-    """
-    opened = _open_images(with_absolute_paths(run), design, options)
-    plan = _plan(design, options, opened, None, measure=True)
-    check_arms(plan.arms, options, opened)
-    return plan
 
 
 def refuse_start(along: Axis, start: StrPath) -> None:
@@ -509,63 +467,88 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
     return Opened(run, data)
 
 
-def _read_budget(out: Path, design: Design) -> tuple[int, float] | None:
-    """Read the steps and seconds that the budget of a study was turned into; None for a new study.
-
-    It is None for another study's record too, which `Study.claim` refuses.
-    """
-    if design.budget is None or not (out / RECORD).exists():
-        return None
-    recorded = read_study(out).options
-    steps, seconds = recorded.get("steps"), recorded.get("seconds")
-    if not isinstance(steps, int) or steps < 1:
-        return None
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        return None
-    return steps, float(seconds)
-
-
-def _plan(
-    design: Design,
-    options: StudyOptions,
-    opened: Opened,
-    recorded: tuple[int, float] | None,
-    measure: bool = False,
-) -> ScalePlan:
-    """Choose the points; a new study with a budget times its steps first.
+def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> tuple[int, StudyPlan]:
+    """Choose the steps of the held-out point, by the budget if there is one, and time all points.
 
     Args:
         design, options: of the study.
         opened: the run that the points are variants of, and its images.
-        recorded: the steps and seconds of a study that has begun with a budget.
-        measure: whether to time the points without a budget too.
+        steps: of the held-out point without a budget.
 
     Raises:
         VitkitError: the images, the model or the budget are too small for such points.
     """
-    run, data, count, budget = (
-        opened.run,
-        opened.images,
-        len(opened.images.splits["train"]),
-        design.budget_seconds,
-    )
-    steps, seconds = run.training.total_steps(count), None
-    if recorded is not None:
-        steps, seconds = recorded
-    elif budget is not None or measure:
-        # The largest first, by which all are timed whose models are alike.
-        largest, *others = (point for _, _, point in reversed(_make_points(design, run, data, steps)))
-        check_run(largest, device=options.device, threads=options.threads, opened=opened)
-        timed = {f"point {number}": point for number, point in enumerate([largest, *others])}
-        paces = [*reversed(measure_paces(timed, options, opened).values())]
+    run, count, budget = opened.run, len(opened.images.splits["train"]), design.budget_seconds
+    if budget is not None:
+        # Along steps the shortest point then has `FEWEST_STEPS`; else the held-out one sees each image once.
+        steps = max(FEWEST_STEPS, math.ceil(count / run.training.batch_size))
+        if design.along == "steps":
+            steps = math.ceil(FEWEST_STEPS * BEYOND * SPAN)
+    _, arms = _make_points(design, opened, steps)
+    check_arms(arms[-1:], options, opened)
+    # The largest first, by which all are timed whose models are alike.
+    paces = measure_paces({arm.folder: arm.run for arm in reversed(arms)}, options, opened)
 
-        def cost(steps: int) -> float:
-            return _seconds(_make_points(design, run, data, steps), paces, data, design.seeds)
+    def cost(steps: int) -> float:
+        _, arms = _make_points(design, opened, steps)
+        seconds = (run_seconds(arm.run, paces[arm.folder], opened.images) for arm in arms)
+        return design.seeds * math.fsum(seconds)
 
-        if budget is not None:
-            steps = _steps_within(budget, cost, _fewest_steps(design, run, count))
-        seconds = cost(steps)
-    points = _make_points(design, run, data, steps)
+    if budget is not None:
+        if cost(steps) > budget:
+            raise VitkitError(
+                f"A budget of {format_duration(budget)} is too small: the fewest useful steps at the held-out"
+                f" point, {steps:,}, and the points before it take {format_duration(cost(steps))} here. Give "
+                "more --budget, fewer --seeds or --points, or a smaller model."
+            )
+        fewest = most = steps
+        while cost(most) <= budget and most < 10**9:  # an end where steps take no time that could be measured
+            most *= 2
+        # The costs of the range rise, and the first fits: the last that fits stands before where the budget
+        # goes.
+        steps = fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
+        _, arms = _make_points(design, opened, steps)
+    held_out = f"{arms[-1].label} are held out: predicted by the law of the others, then trained."
+    return steps, plan_arms(arms, options, opened, held_out, paces=paces)
+
+
+def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float], list[Arm]]:
+    """Make the x and the arm of each point, the held-out one last.
+
+    Args:
+        design: the axis, and the number of points.
+        opened: the run that the points are variants of, and its images.
+        steps: updates of the held-out point: of every point along data and size, of the longest along steps.
+
+    Raises:
+        VitkitError: there are too few images or steps, or the model has no shape to keep or is too small.
+    """
+    run, count = opened.run, len(opened.images.splits["train"])
+    classes = len(opened.images.class_names)
+    points: list[tuple[float, str, Run]] = []
+    # Fractions of the held-out x: the fitted points, at equal factors, and that point itself.
+    for fraction in (*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, design.points).tolist(), 1.0):
+        if design.along == "steps":
+            length = max(1, round(fraction * steps))
+            points.append((float(length), f"{length:,} steps", _with_length(run, length, steps, count)))
+        elif design.along == "size":
+            # `BEYOND`: the run's own model is the largest that the law is fitted to.
+            config, sized = _scaled(run, classes, BEYOND * fraction)
+            flops = float(training_flops(config, steps * run.training.batch_size))
+            points.append((flops, sized.model, _with_length(sized, steps, steps, count)))
+        else:
+            size = round(fraction * count)
+            if size < max(classes, 2):
+                least = math.ceil(max(classes, 2) * BEYOND * SPAN)
+                raise VitkitError(
+                    f"The smallest point would have {size} of {count:,} training images, fewer than one for "
+                    f"each of {classes} classes: expected {least:,} training images or more. Give more "
+                    "images, or measure what more training would buy: --along steps."
+                )
+            updates = steps if design.hold == "steps" else max(1, round(steps * size / count))
+            splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
+            point = _with_length(replace(run, splits=splits), updates, steps, count)
+            points.append((float(size), f"{size:,} training images", point))
     places = [x for x, _, _ in points]
     if len(set(places)) < len(places):
         few = {
@@ -577,57 +560,8 @@ def _plan(
             f"Two of the {len(places)} points are the same: {few[design.along]} for points over a factor of "
             f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
-    series = arm_series(design.seeds)
-    arms = tuple(
-        Arm(f"{design.along}-{n:02d}", label, point, series) for n, (_, label, point) in enumerate(points, 1)
-    )
-    return ScalePlan(tuple(places), arms, steps, seconds)
-
-
-def _make_points(design: Design, run: Run, data: ImageData, steps: int) -> list[tuple[float, str, Run]]:
-    """Make x, a label and the run of each point, the held-out one last.
-
-    Args:
-        design: the axis, and the number of points.
-        run: the run that the points are variants of.
-        data: its images.
-        steps: updates of the held-out point.
-
-    Raises:
-        VitkitError: there are too few images, or the model has no shape to keep.
-    """
-    count = len(data.splits["train"])
-    # Fractions of the held-out x: the fitted points, at equal factors, and that point itself.
-    fractions = [*np.geomspace(1 / (BEYOND * SPAN), 1 / BEYOND, design.points).tolist(), 1.0]
-    if design.along == "steps":
-        lengths = [max(1, round(fraction * steps)) for fraction in fractions]
-        return [(float(n), f"{n:,} steps", _with_length(run, n, steps, count)) for n in lengths]
-    if design.along == "size":
-        # `BEYOND`: the run's own model is the largest that the law is fitted to.
-        configs = [_scaled(run, len(data.class_names), BEYOND * fraction) for fraction in fractions]
-        return [
-            (
-                float(training_flops(config, steps * run.training.batch_size)),
-                sized.model,
-                _with_length(sized, steps, steps, count),
-            )
-            for config, sized in configs
-        ]
-    sizes = [round(fraction * count) for fraction in fractions]
-    if sizes[0] < max(len(data.class_names), 2):
-        least = math.ceil(max(len(data.class_names), 2) * BEYOND * SPAN)
-        raise VitkitError(
-            f"The smallest point would have {sizes[0]} of {count:,} training images, fewer than one for each "
-            f"of {len(data.class_names)} classes: expected {least:,} training images or more. Give more "
-            "images, or measure what more training would buy: --along steps."
-        )
-    points = []
-    for size in sizes:
-        updates = steps if design.hold == "steps" else max(1, round(steps * size / count))
-        splits = replace(run.splits, subset=None if size == count else f"[:{size}]")
-        point = _with_length(replace(run, splits=splits), updates, steps, count)
-        points.append((float(size), f"{size:,} training images", point))
-    return points
+    series, named = arm_series(design.seeds), enumerate(points, 1)
+    return places, [Arm(f"{design.along}-{n:02d}", label, run, series) for n, (_, label, run) in named]
 
 
 def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
@@ -692,85 +626,25 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _seconds(
-    points: Sequence[tuple[float, str, Run]], paces: Sequence[Pace], data: ImageData, seeds: int
-) -> float:
-    """Estimate the seconds of all points: steps, validations, the test and `FINISHING`."""
-    validated, tested = (len(data.splits.get(split, ())) for split in ("val", "test"))
-    total = 0.0
-    for (_, _, run), pace in zip(points, paces, strict=True):
-        training = run.training
-        assert training.steps is not None and training.evaluate_every is not None  # of `_with_length`
-        # Without validation images a test is assumed to take as long as training on as many images.
-        test = pace.validation * tested / validated if validated else pace.step * tested / training.batch_size
-        validations = math.ceil(training.steps / training.evaluate_every)
-        total += training.steps * pace.step + validations * pace.validation + test + FINISHING
-    return total * seeds
-
-
-def _fewest_steps(design: Design, run: Run, count: int) -> int:
-    """Count the fewest steps of the held-out point that a budget may choose.
-
-    Along steps, the shortest point then has `FEWEST_STEPS`; else the held-out point sees each image once.
-    """
-    if design.along == "steps":
-        return math.ceil(FEWEST_STEPS * BEYOND * SPAN)
-    return max(FEWEST_STEPS, math.ceil(count / run.training.batch_size))
-
-
-def _steps_within(budget: float, cost: Callable[[int], float], fewest: int) -> int:
-    """Find the most steps whose cost fits into a budget of seconds.
-
-    Raises:
-        VitkitError: the fewest steps do not fit.
-    """
-    if cost(fewest) > budget:
-        raise VitkitError(
-            f"A budget of {format_duration(budget)} is too small: the fewest useful steps at the held-out "
-            f"point, {fewest:,}, and the points before it take {format_duration(cost(fewest))} here. Give "
-            "more --budget, fewer --seeds or --points, or a smaller model."
-        )
-    most = fewest
-    while cost(most) <= budget and most < 10**9:  # an end where steps take no time that could be measured
-        most *= 2
-    # The costs of the range rise, and the first fits: the last that fits stands before where the budget goes.
-    return fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
-
-
-def describe_plan(plan: ScalePlan) -> list[str]:
-    """List the points, and their time where it was measured."""
-    lines = [f"{arm.label}, {arm.run.training.steps:,} steps" for arm in plan.arms]
-    lines[-1] += " (held out: predicted, then trained)"
-    seeds = plan.arms[0].series.runs
-    if seeds > 1:
-        lines.append(f"{seeds} seeds each")
-    if plan.seconds is not None:
-        lines.append(f"about {format_duration(plan.seconds)} in all, as measured on this machine")
-    return lines
-
-
 def _measure(x: float, arm: Arm, series: Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:
         VitkitError: a score is of other images than the test images.
     """
-    errors, noises, diverged = [], list[float](), 0
     is_fraction = find_task(series.run.task).learning.curve.is_fraction
-    for member in series.members:
-        diverged += bool(member.diverged)
-        score = member.score
-        if score is None or score.value is None:
-            continue
+    scores = [(score.value, score) for score in series.scores if score.value is not None]
+    for _, score in scores:
         if score.split != "test":
             raise VitkitError(f"{arm.label}: expected a score on test images, found {score.split} images.")
-        errors.append(1 - score.value if is_fraction else score.value)
-        if score.interval is not None:  # of 95 %: its half is so many standard errors
-            noises.append((score.interval[1] - score.interval[0]) / (2 * NORMAL_95))
+    errors = tuple(1 - value if is_fraction else value for value, _ in scores)
+    # Of 95 %: half of an interval is so many standard errors.
+    intervals = [score.interval for _, score in scores if score.interval is not None]
+    noises = [(high - low) / (2 * NORMAL_95) for low, high in intervals]
     # Without a noise for a loss: `LawFit.is_fraction` tells fractions by it.
     noise = math.fsum(noises) / len(noises) if is_fraction and noises else None
-    point = Point(x, tuple(errors), noise) if errors else None
-    return Measured(arm.label, arm.folder, x, point, diverged)
+    diverged = sum(bool(member.diverged) for member in series.members)
+    return Measured(arm.label, arm.folder, x, Point(x, errors, noise) if errors else None, diverged)
 
 
 def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
@@ -792,51 +666,12 @@ def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
         ) from None
 
 
-def _keep_prediction(folder: Path, fit: LawFit, prediction: Prediction) -> None:
-    """Write the prediction before the held-out point begins; it follows from the points, and stays."""
-    if not (folder / PREDICTION).exists():
-        record = {
-            "points": [to_json(point) for point in fit.points],
-            "law": to_json(fit.law),
-            "objection": fit.objection(),
-            "prediction": to_json(prediction),
-        }
-        replace_json(folder / PREDICTION, record)
-
-
-def _conclude(
-    folder: Path,
-    design: Design,
-    plan: ScalePlan,
-    measured: Sequence[Measured],
-    fit: LawFit,
-    prediction: Prediction,
-    held_out: Measured,
-) -> Scale:
+def judge(result: Scale, held_out: Measured) -> Scale:
     """Compare the held-out point with its prediction, and extrapolate threefold if the law holds."""
-    objection, final, beyond = fit.objection(), None, None
+    final, objection, beyond = None, result.fit.objection(), None
     if held_out.point is not None:
-        final, objection = judge_held_out(fit, prediction, held_out.point)
+        final, objection = judge_held_out(result.fit, result.prediction, held_out.point)
+        beyond = None if objection else final.extrapolate(BEYOND * held_out.x)
     elif not objection:
         objection = "training diverged at the held-out point"
-    if not objection and final is not None:
-        beyond = final.extrapolate(BEYOND * held_out.x)
-    run = plan.arms[-1].run
-    task = find_task(run.task).learning
-    return Scale(
-        folder=folder,
-        data=run.data,
-        model=run.model,
-        along=design.along,
-        hold=design.hold,
-        metric=task.monitor.metric,
-        is_fraction=task.curve.is_fraction,
-        steps=plan.steps,
-        held_out=held_out,
-        fit=fit,
-        prediction=prediction,
-        measured=tuple(measured),
-        final=final,
-        objection=objection,
-        beyond=beyond,
-    )
+    return replace(result, held_out=held_out, final=final, objection=objection, beyond=beyond)

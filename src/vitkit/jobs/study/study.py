@@ -8,45 +8,65 @@ A study lists its arms, holds its folder with `Study.claim` while it works, and 
 folder may be moved: the start of an arm that begins from another arm is recorded by its path within it.
 """
 
+import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit._version import __version__
-from vitkit.config import difference, read, to_json, write
-from vitkit.data.config import Splits
+from vitkit.config import difference, from_json, read, to_json, write
+from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
+from vitkit.evaluation.paired import (
+    SURE,
+    PairedDifference,
+    Scores,
+    adjust,
+    compare_scores,
+    expected_detectable,
+)
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
-from vitkit.result import Plot, Result, Table, table_of
+from vitkit.report.template import write_page
+from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
-from vitkit.runs.config import Run, StartConfig, changed_options, name_options
+from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
 from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner
+from vitkit.runs.folder import Owner, foresee
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Opened, plan_run, with_absolute_paths
+from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
 from vitkit.tasks import find_task
 from vitkit.tasks.page import describe_images, points, shown_p, shown_score
-from vitkit.text import join_names, pluralize
-from vitkit.training.config import OptimizerConfig
+from vitkit.text import format_duration, join_names, pluralize
 from vitkit.world import ALONE
 
+if TYPE_CHECKING:  # only a page draws
+    from matplotlib.figure import Figure
+
 RECORD = "study.json"
+FINISHING = 4.0
+"""Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
+on two cores."""
+FREE = (
+    r"splits\.|architecture\.dropout:|optimizer\.(?!optimizer:)|"
+    r"training\.(epochs|steps|select|evaluate_every|checkpoint_every|seed):"
+)
+"""The options that cost no time, as a pattern of lines of `vitkit.config.difference`."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,6 +108,10 @@ class StudyResult(Result):
     folder: Path
     """Holds its runs, its numbers and its page."""
 
+    def heading(self) -> str:
+        """Name the study by its folder."""
+        return self.folder.resolve().name
+
     def model_folder(self) -> str:
         """Return the folder within it that predicts best; "" where none does."""
         return ""
@@ -97,6 +121,13 @@ class StudyResult(Result):
         page, name = self.folder / "report.html", self.model_folder()
         predict = f"vitkit predict {shlex.quote(str(self.folder / name))} IMAGE_OR_FOLDER"
         return [f"open {shlex.quote(str(page))} in a browser", *([predict] if name else [])]
+
+
+def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
+    """Write the page of a study, and say where it is."""
+    pages, command = run_pages(result.folder, arms), shown_command(options.command)
+    page = write_page(result, result.folder / "report.html", folders=pages, command=command)
+    options.listener.show([("report", [str(page)])])
 
 
 @dataclass(frozen=True)
@@ -111,10 +142,17 @@ class Study:
     """The options of the study as plain data, without the options that the runs of the arms record."""
     arms: tuple[Arm, ...]
 
+    @property
+    def owner(self) -> Owner:
+        """Return the owner of its folder."""
+        return Owner("study", RECORD, lambda folder: _changes(folder, self))
+
+    def has_begun(self, out: Path | None, numbered: Callable[[], Iterator[Path]]) -> bool:
+        """Whether the folder that `claim` would take, with the same arguments, holds this study."""
+        return foresee(self.owner, out, numbered)[1]
+
     @contextmanager
-    def claim(
-        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
-    ) -> Iterator[Path]:
+    def claim(self, out: Path | None, numbered: Callable[[], Iterator[Path]] | None = None) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Args:
@@ -127,8 +165,7 @@ class Study:
         """
         if out is not None:
             require_folder(out)
-        owner = Owner("study", RECORD, lambda folder: _changes(folder, self))
-        with claim_folder(owner, out, numbered) as folder:
+        with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 own = folder.resolve()
@@ -163,10 +200,103 @@ class Planned:
     """The time of all runs."""
 
 
+@dataclass(frozen=True, repr=False)
+class StudyPlan(Result):
+    """The runs of a study that has not begun, and the time that they take on this machine."""
+
+    arms: tuple[Planned, ...]
+    remarks: tuple[str, ...] = ()
+    """Sentences on what the study could find."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further numbers, as plain data."""
+
+    def headline(self) -> list[str]:
+        """Say how many runs there are, how long they take, and what they could find."""
+        runs, seconds = sum(arm.runs for arm in self.arms), sum(arm.seconds for arm in self.arms)
+        return [
+            f"{pluralize(len(self.arms), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} "
+            "on this machine, as measured now.",
+            *self.remarks,
+        ]
+
+    def sections(self) -> Sequence[Section]:
+        """Return a table with a row for each arm."""
+        columns: dict[str, Callable[[Planned], str]] = {
+            "arm": lambda arm: arm.name,
+            "": lambda arm: arm.label,
+            "rates tried": lambda arm: ", ".join(f"{rate:g}" for rate in arm.rates) or "its own",
+            "runs": lambda arm: str(arm.runs),
+            "steps": lambda arm: f"{arm.steps:,}",
+            "time": lambda arm: format_duration(arm.seconds),
+        }
+        return (Section("Arms", (replace(table_of(self.arms, columns), text=(0, 1)),)),)
+
+    def following(self) -> Sequence[str]:
+        """Name the command that begins."""
+        return ("the same command without --plan trains them",)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        seconds = sum(arm.seconds for arm in self.arms)
+        return {**self.facts, "arms": [to_json(arm) for arm in self.arms], "seconds": seconds}
+
+
 def plan_arm(arm: Arm, steps: int, seconds: float) -> Planned:
     """Plan the runs of an arm, each of which has so many steps and takes so many seconds."""
     runs = arm.series.num_runs
     return Planned(arm.folder, arm.label, arm.series.sweep_rates, runs, steps, runs * seconds)
+
+
+def plan_arms(
+    arms: Sequence[Arm],
+    options: StudyOptions,
+    opened: Opened,
+    *remarks: str,
+    paces: Mapping[str, Pace] | None = None,
+    folder: Path | None = None,
+) -> StudyPlan:
+    """Check the arms of a study that has not begun, and time their runs; nothing is written.
+
+    Args:
+        arms, options, opened: as for `check_arms`.
+        remarks: sentences of the plan.
+        paces: by the folders of arms, where they are measured already.
+        folder: of the study, where arms begin from others in it: their start is not there yet.
+
+    Raises:
+        VitkitError: an arm cannot be trained.
+    """
+    ready = [arm for arm in arms if folder is None or not begins_within(arm.run, folder)]
+    check_arms(ready, options, opened)
+    paces = paces or measure_paces({arm.folder: arm.run for arm in arms}, options, opened)
+    planned = []
+    for arm in arms:
+        data = list_images(arm.run, opened)
+        opened = Opened(arm.run, data)  # arms that train on the same images list them once
+        steps = arm.run.training.total_steps(len(data.splits["train"]))
+        planned.append(plan_arm(arm, steps, run_seconds(arm.run, paces[arm.folder], data)))
+    return StudyPlan(tuple(planned), remarks)
+
+
+def run_seconds(run: Run, pace: Pace, data: ImageData) -> float:
+    """Estimate the seconds of a run: its steps, validations and test, and `FINISHING`."""
+    training, count = run.training, len(data.splits["train"])
+    validated, tested = (len(data.splits.get(split, ())) for split in ("val", "test"))
+    # Without validation images a test is assumed to take as long as training on as many images.
+    test = pace.validation * tested / validated if validated else pace.step * tested / training.batch_size
+    steps = training.total_steps(count)
+    validations = math.ceil(steps / training.evaluation_interval(count))
+    return steps * pace.step + validations * pace.validation + test + FINISHING
+
+
+def describe_detectable(seeds: int, images: int, split: str) -> str:
+    """Say what difference a comparison could find, before there are scores."""
+    least = 100 * expected_detectable(seeds, images)
+    return (
+        f"{pluralize(seeds, 'seed')} on {describe_images(images, split)} find a difference of {least:.1f} "
+        "points or more in 8 of 10 studies, if runs are right on 90 % of the images, each independently of "
+        "the others (an assumption)."
+    )
 
 
 def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened) -> dict[str, Pace]:
@@ -186,37 +316,20 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
-        plain = _plain(run)
-        pace = next((pace for other, pace in timed if other == plain), None)
+        pace = next((pace for other, pace in timed if _is_as_fast(run, other)), None)
         if pace is None:
             plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
             with options.listener.progress(f"measuring the speed of {name}"):
                 pace = plan.measure(options.listener)
-            timed.append((plain, pace))
+            timed.append((run, pace))
         paces[name] = pace
     return paces
 
 
-def _plain(run: Run) -> Run:
-    """Give every option that costs no time a value that all runs share."""
-    run = replace(
-        run,
-        splits=Splits(),
-        architecture=replace(run.architecture, dropout=None),
-        optimizer=OptimizerConfig(optimizer=run.optimizer.optimizer, weight_decay=0.0),
-        training=replace(
-            run.training,
-            epochs=1.0,
-            steps=1,
-            select="last",
-            evaluate_every=None,
-            checkpoint_every=None,
-            seed=0,
-        ),
-    )
-    if run.task == "classification":  # label smoothing costs nothing
-        run = replace(run, objective=type(run.objective)())
-    return run
+def _is_as_fast(run: Run, other: Run) -> bool:
+    """Whether two runs differ only in options that cost no time."""
+    free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
+    return all(re.match(free, line) for line in difference(to_json(run), to_json(other)))
 
 
 def begins_within(run: Run, folder: Path) -> bool:
@@ -238,9 +351,7 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None
     with options.listener.progress("checking the arms", len(arms)) as progress:
         for number, arm in enumerate(arms, start=1):
             try:
-                opened = check_series(
-                    arm.run, arm.series, device=options.device, threads=options.threads, opened=opened
-                )
+                opened = check_series(arm.run, arm.series, options, opened)
             except VitkitError as error:
                 error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
                 raise
@@ -277,6 +388,30 @@ def read_study(folder: str | Path) -> Study:
     return _with_starts(study, lambda start: str(own / start) if start.partition("/")[0] in names else start)
 
 
+def read_chosen(cls: type[T], folder: Path, kind: str) -> T | None:
+    """Read the options that were measured when a study began, so that nothing is measured again.
+
+    Args:
+        cls: a dataclass of these options.
+        folder: of the study.
+        kind: of the study.
+
+    Returns:
+        The options; None for a study that has not begun.
+
+    Raises:
+        VitkitError: the folder holds something else, or the record is damaged.
+    """
+    if not Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind)).refuse_others(folder):
+        return None
+    names, options = {part.name for part in fields(cls)}, read_study(folder).options  # type: ignore[arg-type]
+    return from_json(cls, {name: options[name] for name in names & options.keys()}, str(folder / RECORD))
+
+
+def _other_kind(study: Study, kind: str) -> list[str]:
+    return [] if study.kind == kind else [f"kind of study: {study.kind} -> {kind}"]
+
+
 def _changes(folder: Path, study: Study) -> list[str]:
     """List the differences between the recorded study in a folder and the study of this call.
 
@@ -284,8 +419,8 @@ def _changes(folder: Path, study: Study) -> list[str]:
     away, or edited, is trusted.
     """
     begun, where = read_study(folder), str(folder / RECORD)
-    if begun.kind != study.kind:
-        return [f"kind of study: {begun.kind} -> {study.kind}"]
+    if other := _other_kind(begun, study.kind):
+        return other
     changes = difference(begun.options, to_json(study)["options"])
     # A part of an option, such as vary.pool, is no option itself.
     changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
@@ -335,11 +470,10 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name
     for number, arm in enumerate(arms, start=1):
         place = f"{name or f'arm {number} of {len(arms)}'}, {arm.label}"
         try:
-            series = complete_arm(arm, folder, place, options)
+            completed.append(complete_arm(arm, folder, place, options))
         except NonFiniteError as error:
             options.listener.warn(str(error))
-            series = read_series(folder / arm.folder)
-        completed.append(series)
+            completed.append(read_series(folder / arm.folder))
     return completed
 
 
@@ -519,24 +653,39 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
 
 def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
     """Compare the arms of a study with the first one, with the arguments and errors of `read_scores`."""
-    tested = read_scores(folder, arms, completed)
-    results = []
-    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
-    for arm, series, scores, against, p in zip(
-        arms, completed, tested.scores, differences, adjust(differences), strict=True
-    ):
-        diverged = tuple(member.seed for member in series.members if member.diverged)
-        if series.chosen is None:
-            diverged = tuple(member.seed for member in series.members)
-        means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
+    tested, results = read_scores(folder, arms, completed), []
+    for arm, series in zip(arms, completed, strict=True):
+        lost = [member.seed for member in series.members if member.diverged or series.chosen is None]
         tried = [member.learning_rate for member in series.rates]
         ends: dict[float | None, Literal["lowest", "highest"]] = {}
         if tried:
             ends = {tried[-1]: "highest", tried[0]: "lowest"}
         end = ends.get(series.chosen)
-        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, diverged, end, against, p))
-    seeds = tuple(member.seed for member in completed[0].members)
-    return Comparison(tested.score, tested.split, tested.images, seeds, results[0], tuple(results[1:]))
+        results.append(ArmResult(arm.folder, arm.label, series.chosen, {}, tuple(lost), end))
+    return compare_results(tested, [member.seed for member in completed[0].members], results)
+
+
+def compare_results(tested: ScoredArms, seeds: Iterable[int], arms: Sequence[ArmResult]) -> Comparison:
+    """Compare arms with the first one.
+
+    Args:
+        tested: the scores of each arm by seed.
+        seeds: of the study.
+        arms: the results, without their scores and differences.
+    """
+    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
+    base, *others = (
+        replace(
+            arm,
+            scores={str(seed): float(rows.mean()) for seed, rows in scores.items()},
+            difference=difference,
+            adjusted_p=p,
+        )
+        for arm, scores, difference, p in zip(
+            arms, tested.scores, differences, adjust(differences), strict=True
+        )
+    )
+    return Comparison(tested.score, tested.split, tested.images, tuple(seeds), base, tuple(others))
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -626,15 +775,18 @@ def arm_table(comparison: Comparison) -> Table:
 
 def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
-    from vitkit.analysis.study_figures import difference_figure
-
     drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
     if not drawn:
         return None
-    figure = difference_figure(
-        [label for label, _ in drawn],
-        [difference.mean for _, difference in drawn],
-        [difference.interval for _, difference in drawn],
-        f"{comparison.score} less that of {comparison.base.label}, in points",
-    )
-    return Plot(figure, "differences", "The differences from the base with their 95 % intervals, as above.")
+
+    def draw() -> "Figure":
+        from vitkit.analysis.study_figures import difference_figure
+
+        return difference_figure(
+            [label for label, _ in drawn],
+            [difference.mean for _, difference in drawn],
+            [difference.interval for _, difference in drawn],
+            f"{comparison.score} less that of {comparison.base.label}, in points",
+        )
+
+    return Plot(draw, "differences", "The differences from the base with their 95 % intervals, as above.")

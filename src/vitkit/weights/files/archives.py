@@ -1,18 +1,13 @@
 """`.npz` archives read and written array by array, and the checks that any zip passes before it is unpacked.
 
 A zip archive holds a CRC-32 of every member, which is checked whenever a member is read, so that a damaged
-array is an error and never other numbers. Members that are stored uncompressed, as weights are published, are
-mapped and checked in one pass; `zipfile` and numpy read the others.
+array is an error and never other numbers.
 """
 
 import math
-import mmap
-import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,9 +26,6 @@ from vitkit.text import first_line
 MAX_ARRAY_HEADER = 10_000
 """Bytes of one array's header in an .npz, numpy's own bound; real ones have 118."""
 
-LOCAL_HEADER = 30
-"""Bytes of the header before each member of a zip archive, without name and extra fields."""
-
 MAX_EXPANSION = 100
 """The most that contents may be larger than their archive, as a factor; weights hardly compress at all."""
 
@@ -44,17 +36,6 @@ Opened = tuple[dict[str, tuple[int, ...]], Callable[[str], Tensor]]
 """Shapes by name, and a function that reads one tensor by name."""
 
 
-@dataclass(frozen=True)
-class _Header:
-    """The header of an array."""
-
-    length: int
-    """Bytes before the first number."""
-    shape: tuple[int, ...]
-    column_major: bool
-    dtype: np.dtype[np.generic]
-
-
 def open_npz(path: Path, stack: ExitStack) -> Opened:
     """Read names and shapes from the arrays' headers; the returned function reads an array.
 
@@ -62,11 +43,9 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
         VitkitError: it is no archive of plain numbers, or a damaged one.
     """
     members: dict[str, zipfile.ZipInfo] = {}
-    headers: dict[str, _Header] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     try:
-        # One open file for both: another file may take its place meanwhile.
-        file = stack.enter_context(path.open("rb"))
-        archive = stack.enter_context(zipfile.ZipFile(file))
+        archive = stack.enter_context(zipfile.ZipFile(path))
         check_archive(archive, path)
         for info in archive.infolist():
             key = info.filename.removesuffix(".npy")
@@ -74,7 +53,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
                 raise ValueError(f"two arrays are named {key}")
             members[key] = info
             with archive.open(info) as member:
-                headers[key] = _read_header(member, info)
+                shapes[key] = _read_shape(member, info)
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         raise VitkitError(
             f"{path} cannot be read as an .npz of arrays: {first_line(error)}. If it was downloaded, "
@@ -82,16 +61,11 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
         ) from error
 
     def read(key: str) -> Tensor:
-        info, header = members[key], headers[key]
-        array: NDArray[Any]
         try:
-            if info.compress_type == zipfile.ZIP_STORED:
-                array = _stored_array(file.fileno(), info, header)
-            else:
-                with archive.open(info) as member:
-                    array = np.lib.format.read_array(
-                        member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER
-                    )
+            with archive.open(members[key]) as member:
+                array: NDArray[Any] = np.lib.format.read_array(
+                    member, allow_pickle=False, max_header_size=MAX_ARRAY_HEADER
+                )
         except Exception as error:
             raise VitkitError(
                 f"{path} is damaged: {key} cannot be read ({first_line(error)}). Fetch or write it again."
@@ -100,30 +74,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
-    return {key: header.shape for key, header in headers.items()}, read
-
-
-def _stored_array(file: int, info: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
-    """Return a stored member as an array in mapped memory, which may begin at any byte.
-
-    Raises:
-        ValueError: the archive ends before the member does, or the bytes have another CRC-32.
-    """
-    local = os.pread(file, LOCAL_HEADER, info.header_offset)
-    # The local header ends with the lengths of the name and of extra fields, which stand before the contents.
-    start = info.header_offset + LOCAL_HEADER
-    start += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    if start + info.file_size > os.fstat(file).st_size:
-        raise ValueError("the file ends before it does")
-    # A mapping begins at a page. It is private: writes to the tensor never reach the file.
-    before = start % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(file, before + info.file_size, access=mmap.ACCESS_COPY, offset=start - before)
-    contents = memoryview(mapped)[before:]
-    checksum = zlib.crc32(contents)
-    if checksum != info.CRC:
-        raise ValueError(f"its CRC-32 is {checksum:08x}, and the archive records {info.CRC:08x}")
-    numbers = np.frombuffer(contents[header.length :], header.dtype)
-    return numbers.reshape(header.shape, order="F" if header.column_major else "C")
+    return shapes, read
 
 
 def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
@@ -148,31 +99,28 @@ def check_archive(archive: zipfile.ZipFile, path: Path) -> None:
             )
 
 
-def _read_header(member: IO[bytes], info: zipfile.ZipInfo) -> _Header:
-    """Read an array's header, if it holds plain numbers and agrees with the member's size."""
+def _read_shape(member: IO[bytes], info: zipfile.ZipInfo) -> tuple[int, ...]:
+    """Read an array's shape from its header, if it holds plain numbers and agrees with the member's size."""
     name = info.filename
-    start = member.read(8)
-    if start[:6] != b"\x93NUMPY":
-        raise ValueError(f"{name} is no array")
-    width = 2 if start[6] == 1 else 4  # bytes of the header's length, in versions 1 and 2 of the format
-    count = member.read(width)
-    length = int.from_bytes(count, "little")
-    if length > MAX_ARRAY_HEADER:
-        raise ValueError(f"{name} claims a header of {length:,} bytes; at most {MAX_ARRAY_HEADER:,} are read")
-    parse = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
-    shape, column_major, dtype = parse(BytesIO(count + member.read(length)), max_header_size=MAX_ARRAY_HEADER)
+    head = BytesIO(member.read(MAX_ARRAY_HEADER))  # numpy would read a header of any length
+    formats = np.lib.format
+    try:
+        version = formats.read_magic(head)
+        parse = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+        shape, _, dtype = parse(head, max_header_size=MAX_ARRAY_HEADER)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array: {first_line(error)}") from error
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects, which are never loaded")
     number = (dtype.kind in "fiub" and dtype.itemsize <= 8) or dtype == np.dtype("V2")
     if not number or dtype.subdtype is not None:
         raise ValueError(f"{name} is of type {dtype}; expected numbers of up to 64 bits")
-    before = 8 + width + length
-    expected = before + math.prod(shape) * dtype.itemsize
+    expected = head.tell() + math.prod(shape) * dtype.itemsize
     if any(side < 0 for side in shape) or expected != info.file_size:
         raise ValueError(
             f"{name} claims the shape {tuple(shape)}, which takes {expected:,} bytes, in {info.file_size:,}"
         )
-    return _Header(before, tuple(shape), column_major, dtype)
+    return tuple(shape)
 
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # no clock in the file: the same weights are the same bytes

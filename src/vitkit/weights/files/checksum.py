@@ -10,11 +10,10 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
-from vitkit.config import to_json
+from vitkit.durable import hash_file, replace_file
 from vitkit.errors import VitkitError
 
 
@@ -28,26 +27,30 @@ class Checksum:
     sha256: str
 
 
-class HashingWriter:
-    """Takes the hashes of a file's pieces as they pass on to be written."""
+def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> Checksum:
+    """Replace or make a file at one instant, as `replace_file` does; return its size and hashes."""
+    xxh3 = xxhash.xxh3_128()
 
-    def __init__(self) -> None:
-        self._size = 0
-        self._xxh3 = xxhash.xxh3_128()
-        self._sha256 = hashlib.sha256()
-
-    def passing(self, chunks: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-        """Yield the same pieces, each hashed."""
+    def passing() -> Iterator[memoryview]:
         for chunk in chunks:
             data = memoryview(chunk).cast("B")
-            self._size += len(data)
-            self._xxh3.update(data)
-            self._sha256.update(data)
+            xxh3.update(data)
             yield data
 
-    def record(self) -> dict[str, Any]:
-        """Return what `model.json` keeps under "weights", of all pieces so far."""
-        return to_json(Checksum(self._size, self._xxh3.hexdigest(), self._sha256.hexdigest()))
+    size, sha256 = replace_file(path, passing())
+    return Checksum(size, xxh3.hexdigest(), sha256)
+
+
+def checksum_of(path: Path) -> Checksum:
+    """Return the size and hashes of a file."""
+    size, sha256 = hash_file(path)
+    return Checksum(size, _xxh3_of(path), sha256)
+
+
+def _xxh3_of(path: Path) -> str:
+    # Mapping the file would be no faster, and would crash if it became shorter.
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def verify(path: Path, expected: Checksum) -> None:
@@ -60,9 +63,7 @@ def verify(path: Path, expected: Checksum) -> None:
     actual = f"{size:,} bytes"
     recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
-        # Mapping the file would be no faster, and would crash if it became shorter.
-        with path.open("rb", buffering=0) as file:
-            digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        digest = _xxh3_of(path)
         if digest == expected.xxh3_128:
             return
         actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"

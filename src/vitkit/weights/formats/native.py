@@ -6,13 +6,13 @@ two files alone are enough to predict anywhere.
 
 from pathlib import Path
 
-from vitkit.config import from_json
-from vitkit.durable import replace_file, replace_json
+from vitkit.config import from_json, to_json
+from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
-from vitkit.weights.files.checksum import Checksum, HashingWriter, verify
+from vitkit.weights.files.checksum import Checksum, verify, write_hashed
 from vitkit.weights.files.safetensors import safetensors_chunks
 from vitkit.weights.files.source import Source, read_json_object
 from vitkit.weights.model_card import describe, read_description
@@ -62,9 +62,8 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     loading says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    hashing = HashingWriter()
-    replace_file(folder / "model.safetensors", hashing.passing(safetensors_chunks(model.state_dict())))
-    replace_json(folder / "model.json", {**describe(model), "weights": hashing.record()})
+    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
+    replace_json(folder / "model.json", {**describe(model), "weights": to_json(weights)})
     return folder
 
 

@@ -1,4 +1,4 @@
-"""The contestants of a benchmark: vitkit's ways to compute, and other libraries' models of the same sizes.
+"""Other libraries' models of the same sizes as vitkit's, as contestants of `vitkit.jobs.bench.compare`.
 
 Peers compute with exact GELU, as their users do, and with both forms of attention, of which the faster one
 counts. All ways of a library share one model.
@@ -8,110 +8,28 @@ import itertools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from vitkit.engines.graph import serve
-from vitkit.engines.libraries import EXTRAS, EnginePrecision, GraphEngine
+from vitkit.engines.libraries import EXTRAS, GraphEngine
 from vitkit.errors import VitkitError
+from vitkit.jobs.bench import Contestant, TorchPrecision
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Phase, Precision
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.machine import BFLOAT16_FEATURES, choose_for, compute_as, device_features
-from vitkit.runs.timing import BenchPhase, Step, training_step
-from vitkit.training.config import OptimizerConfig
-from vitkit.training.optim import create_optimizer
+from vitkit.runs.timing import BenchPhase
 from vitkit.weights.peers import import_library
 
-TorchPrecision = Literal["float32", "bfloat16"]
 Logits: TypeAlias = Callable[[Tensor], Any]
 """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A way to compute a model of a library."""
-
-    name: str
-    library: str
-    precision: EnginePrecision
-    model: nn.Module | None
-    """None for an engine, which computes logits and cannot be trained."""
-    logits: Logits
-    prepare: Callable[[], None] = lambda: None
-    """Have the model, which other contestants share, compute in this way."""
-
-
-def subject(contestant: Contestant, model: str, config: ModelConfig) -> dict[str, Any]:
-    """Return the fields of a `Record` that say which model was measured, and how it was computed."""
-    made = {"name": contestant.name, "precision": contestant.precision}
-    return {"model": model, "image_size": config.image_size, **made}
-
-
-Optimizers: TypeAlias = dict[nn.Module, torch.optim.Optimizer]
-"""The optimiser of each model that has been trained: contestants share models."""
-
-
-def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizers: Optimizers) -> Step:
-    """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
-
-    A training step is forward, cross-entropy, backward and a fused AdamW.
-
-    Args:
-        contestant: the model and its way to compute.
-        phase: inference or training.
-        images: `(B, C, H, W)`, normalised.
-        optimizers: those that are there already; a new one is added.
-    """
-    model = contestant.model
-    if phase == "inference":
-        if model is not None:
-            model.eval()
-        is_cast = model is not None and contestant.precision == "bfloat16"
-        autocast = torch.autocast(images.device.type, torch.bfloat16, enabled=is_cast)
-
-        def infer() -> None:
-            with torch.inference_mode(), autocast:
-                contestant.logits(images)
-
-        return infer
-    assert model is not None, "engines take no part in training"
-    if model not in optimizers:
-        optimizers[model] = create_optimizer(model, OptimizerConfig())
-    return training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
-
-
-def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
-    """Return the precisions that are timed on a device."""
-    if precision == "auto":
-        fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
-        return ("float32", "bfloat16") if fast else ("float32",)
-    return (precision,)
-
-
-def vitkit_contestants(
-    config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: tuple[TorchPrecision, ...]
-) -> Iterator[Contestant]:
-    """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
-    model: ImageModel = build_model(config).to(device)
-    of_phase: Phase = "training" if phase == "training" else "evaluation"
-    for precision in precisions:
-        way = choose_for(config, device, precision, phase=of_phase, exact=False)
-        name = f"vitkit {precision}"
-        yield Contestant(name, "vitkit", precision, model, model, partial(compute_as, model, way))
-    plain = partial(compute_as, model, PLAIN)
-    yield Contestant("vitkit --exact", "vitkit exact", "float32", model, model, plain)
-
-
 Precisions: TypeAlias = tuple[TorchPrecision, ...]
 
 

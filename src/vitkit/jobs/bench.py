@@ -1,0 +1,583 @@
+"""Measure the speed, memory and latency of models on this machine, as vitkit computes them: plainly and as it
+chooses.
+
+The paper's Appendix D.5 measures images per second over image sizes (Figure 12). Other libraries are timed by
+the same functions in `benchmarks/peers.py`, which scripts/bench-peers runs.
+"""
+
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitkit._version import __version__
+from vitkit.analysis.drawing import cut, save_figure
+from vitkit.analysis.study_figures import line_figure
+from vitkit.config import COUNT, Count, Positive, Range
+from vitkit.durable import replace_json
+from vitkit.engines.libraries import EnginePrecision
+from vitkit.errors import VitkitError
+from vitkit.jobs.cost import configuration
+from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.kernels import gelu, resample
+from vitkit.kernels.compile import load as load_kernel
+from vitkit.listener import Listener, hushed
+from vitkit.models.build import build_model
+from vitkit.models.config.compute_config import PLAIN, Precision
+from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import (
+    executed_flops,
+    forward_flops,
+    inference_memory,
+    parameters,
+    training_flops,
+    training_memory,
+)
+from vitkit.models.zoo import ModelConfig
+from vitkit.notebook import AUTOMATIC
+from vitkit.result import Block, Plot, Result, table_of
+from vitkit.runs.destination import make_folder, require_folder
+from vitkit.runs.folder import is_checkpoint
+from vitkit.runs.machine import (
+    BFLOAT16_FEATURES,
+    available_memory,
+    choose_for,
+    compute_as,
+    device_features,
+    find_device,
+    keep_freed_memory,
+    require_threads,
+)
+from vitkit.runs.timing import (
+    LEAST_ROUNDS,
+    BenchPhase,
+    Clock,
+    Latency,
+    Step,
+    Ticking,
+    Turn,
+    latency,
+    peak_memory,
+    spread,
+    take_turns,
+    training_step,
+    use_threads,
+)
+from vitkit.text import format_bytes, format_duration
+from vitkit.training.checkpoint import processor_name
+from vitkit.training.config import OptimizerConfig
+from vitkit.training.optim import create_optimizer
+from vitkit.weights.format_names import LoadOptions
+
+TorchPrecision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to compute a model: one of vitkit's, or in benchmarks/ another library's."""
+
+    name: str
+    library: str
+    precision: EnginePrecision
+    model: nn.Module | None
+    """None for an engine, which computes logits and cannot be trained."""
+    logits: Callable[[Tensor], Any]
+    """Computes logits `(B, K)` of normalised images `(B, 3, H, W)`."""
+    prepare: Callable[[], None] = lambda: None
+    """Have the model, which other contestants share, compute in this way."""
+
+
+Optimizers: TypeAlias = dict[nn.Module, torch.optim.Optimizer]
+"""The optimiser of each model that has been trained: contestants share models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """The speed of one contestant; of vitkit also the memory of a step and the latency of one image."""
+
+    kind: Literal["speed"] = "speed"
+    model: str
+    image_size: tuple[int, int]
+    """Height and width in pixels."""
+    name: str
+    """The name of the contestant: "vitkit bfloat16"."""
+    precision: EnginePrecision
+    phase: BenchPhase
+    batch_size: Annotated[int, Range("a number of images", 1, COUNT)]
+    library: str
+    rounds: int
+    images_per_second: Positive
+    """The median of its rounds."""
+    quartiles: tuple[float, float]
+    """The quartiles of the images per second."""
+    seconds: Positive
+    """Seconds of a step, the median."""
+    least_seconds: Positive
+    reference: str
+    """The contestant that ratios are taken to."""
+    ratio: float
+    """Its speed over the reference's, the median of the rounds."""
+    ratio_quartiles: tuple[float, float]
+    mfu: float | None
+    """FLOPs of the whole model in a second, over the FLOPs of matrix products of its shapes in its precision,
+    measured in the same rounds; None where there are no such products."""
+    mfu_executed: float | None
+    """The same by the FLOPs that are executed: fewer where work is left out. None for engines."""
+    memory: Count | None = None
+    """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
+    latency: Latency | None = None
+    """The time from one image to its logits; of inference alone."""
+
+
+@dataclass(frozen=True, repr=False)
+class Bench(Result):
+    """The measurements of a benchmark, and what they were made on."""
+
+    machine: Mapping[str, Any]
+    records: tuple[Speed, ...]
+
+    def summary(self) -> str:
+        """Describe the machine."""
+        machine = self.machine
+        load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
+        kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())
+        return (
+            f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; "
+            f"{machine['clock']}; torch {machine['torch']}\nkernels: {kernels}"
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the machine, the tables of each model and size, and the figure of several sizes."""
+        blocks: list[Block] = [self.summary()]
+        for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
+            own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
+            for phase in get_args(BenchPhase):
+                if speeds := [record for record in own if record.phase == phase]:
+                    title = f"{model} at {size[0]} pixels, {phase}, batch {speeds[0].batch_size}"
+                    blocks += [f"{title}, compared with {speeds[0].reference}", table_of(speeds, SPEEDS)]
+            if whole := [record for record in own if record.memory is not None]:
+                blocks.append(table_of(whole, COSTS))
+        plot = self.plot()
+        return [*blocks, *([plot] if plot else []), ABOUT]
+
+    def plot(self) -> Plot | None:
+        """Draw the paper's Figure 12, images per second over the size of an image; None of a single size."""
+        timed = [r for r in self.records if (r.library, r.phase) == ("vitkit", "inference")]
+        if len({speed.image_size for speed in timed}) < 2:
+            return None
+        lines: dict[str, list[tuple[float, float, None]]] = {}
+        last = timed[-1].precision  # the fastest, where there are several
+        for speed in timed:
+            if speed.precision == last:
+                line = lines.setdefault(speed.model, [])
+                line.append((speed.image_size[0], speed.images_per_second, None))
+        title = f"Speed by image size in {last} on {cut(self.machine['device'], 60)}"
+        draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
+        described = "Images per second by image size, as in the tables."
+        return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
+
+
+SPEEDS: Mapping[str, Callable[[Speed], str]] = {
+    "": lambda speed: speed.name,
+    "images/s": lambda speed: f"{speed.images_per_second:,.1f}",
+    "ms": lambda speed: f"{1e3 * speed.seconds:,.1f}",
+    "ratio": lambda speed: f"{speed.ratio:.2f}",
+    "quartiles": lambda speed: "{:.2f} to {:.2f}".format(*speed.ratio_quartiles),
+    "utilisation": lambda speed: _share(speed.mfu),
+    "executed": lambda speed: _share(speed.mfu_executed),
+}
+COSTS: Mapping[str, Callable[[Speed], str]] = {
+    "of a step, of one image": lambda speed: f"{speed.phase}, {speed.name}",
+    "memory": lambda speed: format_bytes(speed.memory or 0),
+    "p50": lambda speed: _milliseconds(speed, "p50"),
+    "p90": lambda speed: _milliseconds(speed, "p90"),
+    "p99": lambda speed: _milliseconds(speed, "p99"),
+    "calls": lambda speed: f"{speed.latency.calls:,}" if speed.latency else "–",
+}
+ABOUT = (
+    "Ratios are medians of rounds, with quartiles. Utilisation is the FLOPs per second of the whole model, "
+    "and the executed ones, over the FLOPs per second of PyTorch's matrix products of its shapes, in the "
+    "same precision and the same rounds. p50 to p99 are the latency of one image: of 100 calls 50, 90 and 99 "
+    "are at most so long."
+)
+
+
+def _share(utilisation: float | None) -> str:
+    return "not measured" if utilisation is None else f"{utilisation:.0%}"
+
+
+def _milliseconds(speed: Speed, part: str) -> str:
+    seconds: float | None = getattr(speed.latency, part, None)
+    return "–" if seconds is None else f"{1e3 * seconds:,.1f} ms"
+
+
+def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
+    """Return the precisions that are timed on a device."""
+    if precision == "auto":
+        fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
+        return ("float32", "bfloat16") if fast else ("float32",)
+    return (precision,)
+
+
+def vitkit_contestants(
+    config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: Sequence[TorchPrecision]
+) -> Iterator[Contestant]:
+    """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
+    model: ImageModel = build_model(config).to(device)
+    for precision in precisions:
+        of_phase: Literal["training", "evaluation"] = "training" if phase == "training" else "evaluation"
+        way = choose_for(config, device, precision, phase=of_phase, exact=False)
+        name = f"vitkit {precision}"
+        yield Contestant(name, "vitkit", precision, model, model, partial(compute_as, model, way))
+    plain = partial(compute_as, model, PLAIN)
+    yield Contestant("vitkit --exact", "vitkit exact", "float32", model, model, plain)
+
+
+def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizers: Optimizers) -> Step:
+    """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
+
+    A training step is forward, cross-entropy, backward and a fused AdamW.
+
+    Args:
+        contestant: the model and its way to compute.
+        phase: inference or training.
+        images: `(B, C, H, W)`, normalised.
+        optimizers: those that are there already; a new one is added.
+    """
+    model = contestant.model
+    if phase == "training":
+        assert model is not None, "engines take no part in training"
+        if model not in optimizers:
+            optimizers[model] = create_optimizer(model, OptimizerConfig())
+        return training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
+    if model is not None:
+        model.eval()
+    is_cast = model is not None and contestant.precision == "bfloat16"
+    autocast = torch.autocast(images.device.type, torch.bfloat16, enabled=is_cast)
+
+    def infer() -> None:
+        with torch.inference_mode(), autocast:
+            contestant.logits(images)
+
+    return infer
+
+
+def products(
+    config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
+) -> tuple[Step, int] | None:
+    """Return a step of the matrix products of one block of a ViT, and its FLOPs.
+
+    They are the ceiling that utilisation is measured against: PyTorch's products alone, of qkv, the output
+    projection and the MLP, for all tokens of a batch at once. None for a ResNet, which has no such block, and
+    for integers, of which PyTorch has no products. Engines with products of their own may exceed it.
+    """
+    dtype: torch.dtype = getattr(torch, precision)
+    if config.num_tokens is None or not dtype.is_floating_point:
+        return None
+    vit: Any = config  # a configuration with tokens is a ViT or a hybrid
+    rows, width = batch * config.num_tokens, vit.width
+    shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
+    pairs = [
+        (torch.randn(rows, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype))
+        for k, n in shapes
+    ]
+
+    def step() -> None:
+        with torch.inference_mode():
+            for rows, weights in pairs:
+                F.linear(rows, weights)
+
+    return step, sum(2 * rows * k * n for k, n in shapes)
+
+
+def count_executed(contestant: Contestant, images: Tensor) -> int | None:
+    """Count the FLOPs that a forward pass of images executes; None for engines."""
+    if contestant.model is None:
+        return None
+    contestant.prepare()
+    return executed_flops(lambda: contestant.logits(images))
+
+
+def compare(
+    model: str,
+    config: ModelConfig,
+    phase: BenchPhase,
+    contestants: Sequence[Contestant],
+    references: Sequence[str],
+    images: Tensor,
+    clock: Clock,
+    seconds: float,
+    optimizers: Optimizers,
+    tick: Ticking = lambda: None,
+) -> Iterator[Speed]:
+    """Time contestants in turns, with the matrix products of the model's shapes among them.
+
+    After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
+
+    Args:
+        model: the model's name in the records.
+        config: the architecture of all contestants.
+        phase: inference or training.
+        contestants: the models and their ways to compute.
+        references: names of contestants, to the fastest of which ratios are taken.
+        images: `(B, C, H, W)`, normalised.
+        clock: the clock of the device.
+        seconds: the time for all of it.
+        optimizers: as in `step_of`.
+        tick: called after every step.
+    """
+    batch, device = len(images), images.device
+    turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
+    executed = {c.name: count_executed(c, images[:1]) for c in contestants}
+    ceilings = {
+        precision: made
+        for precision in dict.fromkeys(c.precision for c in contestants)
+        if (made := products(config, batch, device, precision))
+    }
+    turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
+    times: dict[str, list[float]] = {}
+    interruption = None
+    try:
+        take_turns(turns, clock, seconds, times, tick)
+    except KeyboardInterrupt as stopped:
+        rounds = min((len(measured) for measured in times.values()), default=0)
+        if rounds < 2:  # a single round has no quartiles
+            raise
+        times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
+    rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
+    reference = min(references, key=lambda name: statistics.median(times[name]))
+    # Every product of the forward pass has two of its size in the backward pass.
+    passes, flops = 3 if phase == "training" else 1, forward_flops(config, head=True)
+    for contestant in contestants:
+        own, rate = times[contestant.name], rates.get(contestant.precision)
+        low, middle, high = spread(own)
+        ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
+        mfu, mfu_executed = (
+            None if rate is None or count is None else passes * count * batch / middle / rate
+            for count in (flops, executed[contestant.name])
+        )
+        yield Speed(
+            model=model,
+            image_size=config.image_size,
+            name=contestant.name,
+            precision=contestant.precision,
+            phase=phase,
+            batch_size=batch,
+            library=contestant.library,
+            rounds=len(own),
+            images_per_second=batch / middle,
+            quartiles=(batch / high, batch / low),
+            seconds=middle,
+            least_seconds=min(own),
+            reference=reference,
+            ratio=ratios[1],
+            ratio_quartiles=(ratios[0], ratios[2]),
+            mfu=mfu,
+            mfu_executed=mfu_executed,
+        )
+    if interruption is not None:
+        raise interruption
+
+
+PATIENCE = 2.0
+"""A measurement is skipped where it would take this many times its part of the time."""
+
+
+def bench(
+    *models: str,
+    image_size: int | Sequence[int] = (),
+    batch_size: int = 8,
+    training: bool = True,
+    minutes: float = 1.0,
+    precision: Precision = "auto",
+    out: StrPath | None = None,
+    threads: int | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+) -> Bench:
+    """Time models: images per second, latency and memory, as vitkit chooses to compute and in the plain way.
+
+    VITKIT_NO_KERNELS=1 switches compiled kernels off. In vitkit's repository scripts/bench-peers times other
+    libraries in turns with vitkit.
+
+    Args:
+        models: names (ViT-S/16), run folders or checkpoints; only their shapes matter.
+        image_size: pixels a side, or several such as 64,128,224; left out, 224 or the checkpoint's own.
+        batch_size: images at a time; fewer where a step would outlast its part of `minutes`.
+        training: time training steps as well as inference.
+        minutes: for each model, all sizes together; large models take longer, for each is timed a few times.
+        precision: auto times float32, and bfloat16 where the device has it.
+        out: folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG.
+        threads: of the processor; left out, as PyTorch chooses.
+        device: auto, cpu, cuda.
+        quiet: print nothing but warnings.
+        listener: hears the progress, each speed and remarks; left out, a notebook shows them and a script is
+            silent.
+
+    Raises:
+        VitkitError: the options do not fit, or a model or the device is not there.
+    """
+    if not models:
+        raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
+    sizes = (image_size,) if isinstance(image_size, int) else tuple(dict.fromkeys(image_size))
+    require_at_least(1, batch_size=batch_size, image_size=min(sizes, default=1))
+    if not 0 < minutes < math.inf:
+        raise VitkitError(f"minutes is a number above 0, found {minutes}.")
+    require_threads(threads)
+    folder = None if out is None else Path(out)
+    if folder is not None:  # before minutes of measurements
+        require_folder(folder)
+        make_folder(folder)
+    listener, chosen = hushed(listener, quiet), find_device(device)
+    keep_freed_memory()  # as training does
+    phases: tuple[BenchPhase, ...] = ("inference", "training") if training else ("inference",)
+    cases = [
+        (name, configuration(name, LoadOptions(image_size=size)), phase)
+        for name in models
+        for size in sizes or (None,)
+        for phase in phases
+    ]
+    # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
+    work = [
+        math.sqrt((training_flops if phase == "training" else forward_flops)(config, head=True))
+        for _, config, phase in cases
+    ]
+    machine, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
+    total = 60 * minutes * len(models)
+    listener.note(f"Measuring for about {format_duration(total)}.")
+    with use_threads(threads), listener.progress("measuring", round(total), unit="seconds") as progress:
+        clock, started = Clock(chosen, torch.get_num_threads()), time.perf_counter()
+        for (name, config, phase), weight in zip(cases, work, strict=True):
+            shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
+            title = f"{shown} at {config.image_size[0]} pixels, {phase}"
+
+            def tick(detail: str = title) -> None:
+                # A measurement that overruns the plan stays a second short of the end.
+                progress(max(0, int(min(time.perf_counter() - started, total - 1))), detail=detail)
+
+            options = (timed_precisions(precision, chosen), batch_size, clock, total * weight / sum(work))
+            try:
+                for speed in _measure(shown, config, phase, *options, tick):
+                    if (title, speed.name) not in records:
+                        listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
+                    records[title, speed.name] = speed
+            except VitkitError as error:
+                listener.warn(f"{title}: not measured. {error}")
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                listener.warn(
+                    f"{title}: not measured. Up to {batch_size} images do not fit into the memory of the "
+                    "GPU: choose a smaller --batch-size."
+                )
+            result = Bench(machine, tuple(records.values()))
+            if folder is not None:
+                replace_json(folder / "bench.json", result.to_json())
+    if folder is not None:
+        plot = result.plot()
+        written = (folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ()))
+        listener.show([("written", [str(path) for path in written])])
+    return result
+
+
+def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any]:
+    """Describe the machine, and what else besides the model decides the numbers."""
+    threads = threads or torch.get_num_threads()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "kind": device.type,
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "clock": Clock(device, threads).name,
+        "load": load,
+        "system": platform.platform(),
+        "torch": torch.__version__,
+        "vitkit": __version__,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kernels": {
+            "gelu": load_kernel(gelu.SOURCE, compile_it=True).reason or "compiled",
+            "resample": load_kernel(resample.SOURCE, compile_it=True).reason or "compiled",
+        },
+    }
+
+
+def _measure(
+    model: str,
+    config: ModelConfig,
+    phase: BenchPhase,
+    precisions: Sequence[TorchPrecision],
+    batch: int,
+    clock: Clock,
+    seconds: float,
+    tick: Ticking,
+) -> Iterator[Speed]:
+    """Yield the speed of each way to compute a model, and then the same with its memory and its latency.
+
+    Args:
+        model: the model's name in the records.
+        config: its architecture at an image size.
+        phase: inference or training.
+        precisions: those that are timed.
+        batch: images at a time; fewer where a step would outlast the time.
+        clock: the clock of the device.
+        seconds: the time for all of it.
+        tick: called after every step.
+
+    Raises:
+        VitkitError: the memory or the time is too little for one image.
+        OutOfMemoryError: the memory of the GPU is too little.
+    """
+    tick()
+    device, is_training = clock.device, phase == "training"
+    needed = (training_memory if is_training else inference_memory)(config, 1).peak
+    room = available_memory()
+    if room is not None and device.type == "cpu" and needed > room:
+        raise VitkitError(f"It needs about {format_bytes(needed)}, and {format_bytes(room)} are free.")
+    ways, optimizers = list(vitkit_contestants(config, device, phase, precisions)), Optimizers()
+    shape, generator = (batch, config.in_channels, *config.image_size), torch.Generator().manual_seed(0)
+    images = torch.randn(shape, generator=generator).to(device)
+    # A forward pass of one image is timed; a training step takes three times as long.
+    ways[0].prepare()
+    step = step_of(ways[0], "inference", images[:1], optimizers)
+    step()
+    # Two threads mean wall time: other load on the machine counts too.
+    forward = statistics.median(Clock(device, threads=2).seconds(step) for _ in range(LEAST_ROUNDS))
+    least = (LEAST_ROUNDS + 1) * len(ways) * forward * (3 if is_training else 1)
+    while batch * least > PATIENCE * seconds:
+        batch //= 2
+        if not batch:
+            raise VitkitError(
+                f"With one image at a time it would take about {format_duration(least)} of "
+                f"{format_duration(seconds)}: allow more --minutes."
+            )
+    images = images[:batch]
+    plain = [way.name for way in ways if way.library == "vitkit exact"]
+    speeds = []
+    for speed in compare(model, config, phase, ways, plain, images, clock, 0.7 * seconds, optimizers, tick):
+        speeds.append(speed)
+        yield speed
+    for way, speed in zip(ways, speeds, strict=True):
+        way.prepare()
+        if is_training:
+            assert way.model is not None
+            way.model.zero_grad()  # else the step would free the gradients of the one before
+        peak = peak_memory(step_of(way, phase, images, optimizers), device)
+        # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
+        speed = replace(speed, memory=peak + parameters(config) * 4 * (3 if is_training else 1))
+        if not is_training:
+            step = step_of(way, phase, images[:1], optimizers)
+            speed = replace(speed, latency=latency(step, device, 0.25 * seconds / len(ways), tick))
+        tick()
+        yield speed
