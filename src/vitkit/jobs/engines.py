@@ -104,8 +104,8 @@ def load_ready(
         refuse_options(record.engine, device, exact)
         ready = Ready(model, record.notes, "cpu", "float32", max_pixels)
     elif engine is None or engine == "torch":
-        from vitkit.runs.checkpoints import load_any
         from vitkit.runs.machine import find_device, prepare
+        from vitkit.runs.start import load_any
 
         place = find_device(device)
         loaded = load_any(path, options)
@@ -119,7 +119,7 @@ def load_ready(
         refuse_options(engine, device, exact)
         refuse_precision(engine, graph_precision)  # before the weights are read
         from vitkit.engines.graph import serve
-        from vitkit.runs.checkpoints import load_any
+        from vitkit.runs.start import load_any
 
         loaded = load_any(path, options)
         model = serve(loaded.model, engine, graph_precision, thread_count())

@@ -43,9 +43,8 @@ from vitkit.models.measure import forward_flops, parameters
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split
-from vitkit.runs.folder import Owner, Place, claim, kind_of
+from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads

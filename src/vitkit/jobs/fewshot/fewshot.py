@@ -33,10 +33,10 @@ from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
-from vitkit.runs.checkpoints import identify_any, load_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.start import identify_any, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places

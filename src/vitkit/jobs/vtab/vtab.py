@@ -33,8 +33,8 @@ from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
@@ -44,7 +44,7 @@ from vitkit.report.template import Part, render_page
 from vitkit.result import Block, Cell, Number, Result, Table, Text
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
-from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import require_folder
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
