@@ -26,7 +26,6 @@ from vitkit.jobs.fewshot.fewshot import keep_fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import (
     Owner,
     claim,
@@ -37,7 +36,7 @@ from vitkit.runs.folder import (
     numbered_folders,
     require_locked,
 )
-from vitkit.runs.trained_model import write_evaluation
+from vitkit.runs.trained_model import require_same_images, write_evaluation
 from vitkit.training.config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")

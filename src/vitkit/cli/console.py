@@ -196,7 +196,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+        if block is None or isinstance(block, result.Plot | result.Plots | result.Photo | result.Photos):
             continue
         if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
@@ -206,7 +206,8 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
         if isinstance(block, result.Table):
             print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
             if block.most is not None and len(block.rows) > block.most:
-                to.print(f"... and {len(block.rows) - block.most:,} more on the page.")
+                left = len(block.rows) - block.most
+                to.print(f"... and {left:,} more; --json and the page have all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:

@@ -147,11 +147,10 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Paths stay paths, so that files are read a few at a time, and an error names its file.
         images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
-        for first in range(0, len(images), AT_A_TIME):
-            guesses = predictor.many(images[first : first + AT_A_TIME], top=len(number_of))
-            for row, answer in enumerate(guesses, start=first):
-                for guess in answer:
-                    probabilities[row, number_of[guess.name]] = guess.probability
+        answers = predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)
+        for row, answer in enumerate(answers):
+            for guess in answer:
+                probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
 
     def _run(self, table: Path) -> Run:
