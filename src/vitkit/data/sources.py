@@ -16,42 +16,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Preprocessing, Splits
+from vitkit.data import config
 from vitkit.data.decode.image import Header, decode, header
-from vitkit.data.layouts import label_sets
+from vitkit.data.layouts import label_sets, split_lists
 from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
-from vitkit.data.layouts.cutting import with_missing_splits
+from vitkit.data.layouts.cutting import spread_order, with_missing_splits
 from vitkit.data.layouts.folders import list_folders, list_images
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.parquet import list_parquet
 from vitkit.data.layouts.repeats import Digests, find_repeats
-from vitkit.data.layouts.split_lists import (
-    holds_lists,
-    holds_split_parquets,
-    list_of,
-    list_split_lists,
-    list_split_parquets,
-)
-from vitkit.data.layouts.stratify import spread_order
 from vitkit.data.layouts.tables import list_csv
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
-from vitkit.data.slices import Slice, parse_split, parse_subset
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize
 
 
 @dataclass
 class Shared:
-    """What was found out about the images of a listing, for all of its cuts."""
+    """The facts about the images of a listing that all of its cuts have in common."""
 
     digests: Digests = field(default_factory=dict)
     """Hashes of the images that were decoded to be compared with others."""
     repeats: list[NDArray[np.int64] | None] = field(default_factory=list)
     """The numbers of equal images, once they were compared; None where there are too many."""
-    statistics: dict[tuple[Splits, Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]] = field(
-        default_factory=dict
-    )
+    statistics: dict[
+        tuple[config.Splits, config.Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]
+    ] = field(default_factory=dict)
     """Mean and standard deviation of the pixels of training images, where they were measured."""
     room: int = 0
     """Bytes left for images that were decoded to be compared, until they are read; below 0, none is kept."""
@@ -81,7 +72,7 @@ class ImageData:
     kind: str
     class_names: tuple[str, ...]
     listing: Listing
-    rule: DecodeRule
+    rule: config.DecodeRule
     shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
     splits: "Mapping[str, Samples]" = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -89,7 +80,7 @@ class ImageData:
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     seed: int = 0
 
-    def cut(self, splits: Splits) -> "ImageData":
+    def cut(self, splits: config.Splits) -> "ImageData":
         """Cut the listing anew into the splits that the data has and those that it lacks.
 
         Args:
@@ -99,17 +90,17 @@ class ImageData:
             VitkitError: as `open_data`.
         """
         listing = self.listing
-        cut = with_missing_splits(listing, splits, self._repeats)
+        listed, notes, fold_of, same = with_missing_splits(listing, splits, self._repeats)
         samples = {
-            split: Samples(listing.files, *cut.listed[split], self.rule, self.shared)
+            split: Samples(listing.files, *listed[split], self.rule, self.shared)
             for split in SPLITS
-            if split in cut.listed
+            if split in listed
         }
-        notes, same = [*listing.notes, *cut.notes], cut.same
+        notes = [*listing.notes, *notes]
         if splits.subset is not None and "train" in samples:
             train = samples["train"]
             seed = splits.seed if splits.subset_seed is None else splits.subset_seed
-            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
+            rows = _rows_of(config.parse_subset(splits.subset), train.labels, seed)
             samples["train"] = train.take(rows)
             same = {**same, "train": same["train"][rows]} if "train" in same else same
             notes.append(
@@ -128,14 +119,7 @@ class ImageData:
                 notes.append(
                     f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
                 )
-        return replace(
-            self,
-            splits=samples,
-            notes=tuple(notes),
-            fold_of=cut.fold_of,
-            same=same,
-            seed=splits.seed,
-        )
+        return replace(self, splits=samples, notes=tuple(notes), fold_of=fold_of, same=same, seed=splits.seed)
 
     def _repeats(self) -> NDArray[np.int64] | None:
         """Return the number of the first equal image of each training image; compared once, for all cuts."""
@@ -154,7 +138,7 @@ class ImageData:
         Raises:
             VitkitError: the split has no such part.
         """
-        split, part = parse_split(name)
+        split, part = config.parse_split(name)
         samples = self.splits.get(split)
         if part is None or samples is None:
             return self
@@ -194,8 +178,8 @@ class UnfitDataError(VitkitError):
 
 def open_data(
     spec: str,
-    splits: Splits = DEFAULT_SPLITS,
-    rule: DecodeRule = DEFAULT_RULE,
+    splits: config.Splits = config.DEFAULT_SPLITS,
+    rule: config.DecodeRule = config.DEFAULT_RULE,
     class_names: Sequence[str] | None = None,
     multi_label: bool = False,
     labelled: bool = True,
@@ -256,7 +240,9 @@ def open_data(
     return listed.cut(splits)
 
 
-def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
+def _list(
+    spec: str, splits: config.Splits, multi_label: bool, partial: bool, labelled: bool
+) -> tuple[str, Listing]:
     """List the data of `spec` and name it; with `partial`, classes may be missing. The first layout wins."""
     if spec == "digits":
         if multi_label:
@@ -265,32 +251,40 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
     path, group = existing_path(spec), splits.group
     ending = path.suffix.lower()
     try:
-        stage = list_of(path)
+        stage = split_lists.list_of(path)
         folder = path.parent if stage is not None and ending == ".parquet" else path
-        is_list = ending != ".parquet" and (stage is not None or holds_lists(path))
+        is_list = ending != ".parquet" and (stage is not None or split_lists.holds_lists(path))
         parquets = list[Path]()
         if multi_label or not is_list:
             parquets = sorted(files_below(folder, lambda name: name.endswith(".parquet")))
         task = path if stage is None else path.parent  # a list of a task is named as the task
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
-            return name, _list_sets(path, bool(parquets), splits.label_separator, group)
+            if ending == ".csv":
+                return name, label_sets.list_csv_of_sets(path, splits.label_separator, group)
+            if parquets or ending == ".parquet":
+                raise VitkitError(
+                    f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}"
+                )
+            if not path.is_dir():
+                raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
+            return name, label_sets.list_label_files(path, splits.label_separator)
         if ending == ".csv":
             return name, list_csv(path, group, labelled)
         if ending == ".parquet" and stage is None:
             return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
         if ending == ".parquet":
-            return name, list_split_parquets(folder, parquets, stage, group)
+            return name, split_lists.list_split_parquets(folder, parquets, stage, group)
         if is_list:
-            return name, list_split_lists(task, stage)
+            return name, split_lists.list_split_lists(task, stage)
         if path.name.lower().endswith(ARCHIVE_ENDINGS):
             return name, list_archive(path, partial, group, labelled)
         if not path.is_dir():
             raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
         if not parquets:
             return name, list_folders(path, partial, group) if labelled else list_images(path)
-        if holds_split_parquets(parquets):
-            return name, list_split_parquets(path, parquets, group=group)
+        if split_lists.holds_split_parquets(parquets):
+            return name, split_lists.list_split_parquets(path, parquets, group=group)
         return name, list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
@@ -353,7 +347,7 @@ class Samples:
     """(N,) of the images among `files`."""
     labels: Labels
     """(N,) class numbers; (N, K) bool where an image has several labels, or none."""
-    rule: DecodeRule
+    rule: config.DecodeRule
     shared: Shared = field(default_factory=Shared)
     compared: bool = False
     """Whether images are decoded to be compared with one another, and kept for the next reader."""
@@ -417,21 +411,10 @@ _PART_STREAM = 2**32
 numbers."""
 
 
-def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
+def _rows_of(part: config.Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     """Choose the images of a part of a split; returns their indices, ascending."""
     first, last = part.of(len(labels))
     return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
-
-
-def _list_sets(path: Path, parquet: bool, separator: str | None, group: str | None) -> Listing:
-    """List images that have several labels each."""
-    if path.suffix.lower() == ".csv":
-        return label_sets.list_csv_of_sets(path, separator, group)
-    if parquet or path.suffix.lower() == ".parquet":
-        raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
-    if not path.is_dir():
-        raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
-    return label_sets.list_label_files(path, separator)
 
 
 def _list_digits() -> Listing:
@@ -490,19 +473,14 @@ def _renamed(listing: Listing, class_names: tuple[str, ...]) -> Listing:
     present = {listing.class_names[label] for label in used}
     absent = [name for name in class_names if name not in present]
     order = np.array([number_of.get(name, -1) for name in listing.class_names], dtype=np.int64)
-    splits = {
-        split: (numbers, _reordered(labels, order, len(class_names)))
-        for split, (numbers, labels) in listing.splits.items()
-    }
+    splits = dict(listing.splits)
+    for split, (numbers, labels) in listing.splits.items():
+        if labels.ndim == 1:
+            splits[split] = numbers, order[labels]
+        else:  # -1 in the order stands for a class without images
+            moved = np.zeros((len(labels), len(class_names)), dtype=bool)
+            moved[:, order[order >= 0]] = labels[:, order >= 0]
+            splits[split] = numbers, moved
     count = pluralize(len(absent), "class of the model has", "classes of the model have")
     notes = (*listing.notes, f"{count} no images here: {join_names(absent)}.") if absent else listing.notes
     return replace(listing, class_names=class_names, splits=splits, notes=notes)
-
-
-def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
-    """Renumber labels: class i becomes `order[i]` of `count`; -1 stands for a class without images."""
-    if labels.ndim == 1:
-        return order[labels]
-    moved = np.zeros((len(labels), count), dtype=bool)
-    moved[:, order[order >= 0]] = labels[:, order >= 0]
-    return moved

@@ -27,7 +27,7 @@ from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.fast import compute_as
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 
 IMAGES = 4
 """Training images on which a run is compared: in bfloat16 they cost about 56 passes forward, once for each

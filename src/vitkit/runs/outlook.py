@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.check import advise_on_start, where_to_ask
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import worker_count
 from vitkit.errors import VitkitError

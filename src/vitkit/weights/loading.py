@@ -31,10 +31,9 @@ from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, LoadOptions
 from vitkit.weights.formats import native
-from vitkit.weights.formats.recognise import named_prefix, recognise
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
-from vitkit.weights.table import Hints, Row
+from vitkit.weights.table import Hints, Row, named_prefix, recognise
 
 _log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.helpers.image_folders import image_bytes
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.data.layouts.stratify import stratify_label_sets
+from vitkit.data.layouts.cutting import stratify_label_sets
 from vitkit.data.sources import ImageData, open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.memory_samples import keep_in_memory

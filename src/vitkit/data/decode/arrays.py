@@ -95,7 +95,15 @@ class ArrayFile:
         """
         channels = self.shape[2]
         if channels != rule.channels and not (channels == 1 and rule.channels in (3, 4)):
-            raise DecodeError(_other_channels(self.shape, rule.channels))
+            if self.shape[0] == rule.channels:
+                raise DecodeError(
+                    f"expected (height, width, {rule.channels}), found {self.shape}, channels first: save "
+                    "numpy.moveaxis(array, 0, -1) instead"
+                )
+            raise DecodeError(
+                f"expected {rule.channels} channels, found an array of {channels}, {self.shape}: give "
+                f"--channels {channels}"
+            )
         levels = np.empty((*self.shape[:2], rule.channels), np.uint8)
         for top, first, values in self.parts():
             fill_levels(levels[top : top + len(values), :, first : first + values.shape[2]], values)
@@ -141,12 +149,3 @@ def read_array(data: bytes) -> ArrayFile:
     # Levels, which are repeated for grey, and a strip of floats.
     needed = (4 if channels == 1 else channels) * height * width + STRIP_BYTES
     return ArrayFile("NPY", (height, width, channels), kind, lambda: [(0, 0, values)], needed)
-
-
-def _other_channels(shape: tuple[int, ...], expected: int) -> str:
-    if shape[0] == expected:
-        return (
-            f"expected (height, width, {expected}), found {shape}, channels first: save "
-            "numpy.moveaxis(array, 0, -1) instead"
-        )
-    return f"expected {expected} channels, found an array of {shape[2]}, {shape}: give --channels {shape[2]}"

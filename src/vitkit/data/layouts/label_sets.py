@@ -115,7 +115,8 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         notes.append(
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
-    split_of = np.array([_split_of(image) for image, _ in pairs])
+    folders = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
+    split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in folders])
     outside = int((split_of == "").sum())
     if outside == len(pairs):  # no folder names a split
         split_of = np.full(len(pairs), "train")
@@ -171,14 +172,6 @@ def _text_of(image: str, texts: set[str]) -> str | None:
         at = beside.parts.index("images")
         candidates.append(PurePosixPath(*beside.parts[:at], "labels", *beside.parts[at + 1 :]))
     return next((text for candidate in candidates if (text := candidate.as_posix()) in texts), None)
-
-
-def _split_of(image: str) -> str:
-    """Return the split that the folder of an image names; empty if it names none."""
-    parts = [part.lower() for part in PurePosixPath(image).parts[:-1]]
-    if parts[:1] == ["images"]:
-        parts = parts[1:]
-    return SPLIT_NAMES.get(parts[0], "") if parts else ""
 
 
 def _read_labels(path: Path, separator: str | None) -> list[str]:

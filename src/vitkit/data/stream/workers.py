@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from vitkit.data.sources import Samples
 from vitkit.errors import VitkitError
 from vitkit.signals import ignore_stop_signals, stop_signals_blocked
 
@@ -62,11 +63,12 @@ _SHORTAGES = (
 class Work(Protocol):
     """The work that is divided among workers, batch by batch."""
 
+    @property
+    def samples(self) -> Samples:
+        """The samples that are read."""
+
     def compute(self, number: int, reading: Reading) -> Result:
         """Compute batch `number`, a pure function of that number."""
-
-    def key(self, sample: int) -> str:
-        """Return the name of a sample, for messages."""
 
 
 def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
@@ -283,7 +285,7 @@ class _Pool:
         # others, of which one may have the missing batch.
         worker = next(iter(self.stopped), worker)
         at, sample = rows[worker].tolist()
-        image = f", last at the image {self.work.key(sample)}" if at == number and sample >= 0 else ""
+        image = f", last at the image {self.work.samples.key(sample)}" if at == number and sample >= 0 else ""
         return (
             f"Batch {number} did not come within {self.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.config import read, write
-from vitkit.data.slices import parse_split
+from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers, replace_file

@@ -27,7 +27,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from vitkit.config import to_json
-from vitkit.data.advice import sample_sizes, suggest_recipe
+from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.data.sources import ImageData
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError

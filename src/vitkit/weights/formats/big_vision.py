@@ -67,7 +67,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     config = replace(official.encoder_config(tree, pool), class_token_position=False)
     if POSITION in tree:
         table.check_axes(tree, POSITION, 3)
-        size = official.image_size_of(tree, config, tree.shapes[POSITION][1], hints)
+        size = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
     elif hints.image_size is None:
         raise table.NotRecordedError(
