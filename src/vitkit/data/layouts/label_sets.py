@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, read_unchanged_file
+from vitkit.data.files import damage_explained, read_unchanged_file
 from vitkit.data.layouts.folders import image_files
 from vitkit.data.layouts.tables import by_split, check_label, name_labels, read_csv
 from vitkit.data.listing import SPLIT_NAMES, Files, Listing, Paths, files_below
@@ -175,12 +175,8 @@ def _text_of(image: str, texts: set[str]) -> str | None:
 
 
 def _read_labels(path: Path, separator: str | None) -> list[str]:
-    try:
+    with damage_explained(path, "a text of labels", "Save it again as UTF-8"):
         text = read_unchanged_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path}: the labels cannot be read: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
     labels = list[str]()
     # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, damage_explained, read_unchanged_file, regular_file
+from vitkit.data.files import damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts import tables
 from vitkit.data.listing import SPLIT_NAMES, Listing
 from vitkit.errors import DecodeError, VitkitError
@@ -539,10 +539,8 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
     )
     if card is None:
         return None
-    try:
+    with damage_explained(card, "a data set's card", "Write it again, or remove it"):
         text = read_unchanged_file(card, _LARGEST_CARD).decode("utf-8", "replace")
-    except UnreadableFileError as error:
-        raise VitkitError(f"{card}: the names of the classes cannot be read: {error}.") from error
     names: dict[int, str] = {}
     feature = ""
     for number, line in enumerate(text.split("\n"), start=1):

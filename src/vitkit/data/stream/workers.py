@@ -248,21 +248,10 @@ class _Pool:
 
     def result(self, number: int) -> Result:
         """Return batch `number`, which must be the next one of `numbers`."""
-        self.awaited = number
-        try:
-            result = self._arrived(number)
-        finally:
-            self.awaited = None
-        if isinstance(result, str):
-            raise VitkitError(result)
-        pixels, reasons = result  # DataLoader makes a list of the tuple
-        return pixels, reasons
-
-    def _arrived(self, number: int) -> Result | str:
-        while True:
+        self.awaited, result = number, None
+        while result is None:
             try:
-                arrived: Result | str = next(self.arriving)
-                return arrived
+                result = next(self.arriving)
             except (RuntimeError, OSError, EOFError) as error:
                 # Checked first: workers that the watch killed look like workers that died.
                 if self.expired:
@@ -273,6 +262,11 @@ class _Pool:
                 if sentence is None:
                     raise
                 raise VitkitError(sentence) from error
+        self.awaited = None
+        if isinstance(result, str):
+            raise VitkitError(result)
+        pixels, reasons = result  # DataLoader makes a list of the tuple
+        return pixels, reasons
 
     def _hanging(self, number: int) -> str:
         """Say which process hangs, and which image it was reading."""

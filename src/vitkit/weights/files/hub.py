@@ -68,7 +68,6 @@ def _state(file: Path) -> list[int]:
 
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[str, Any]]:
@@ -111,10 +110,22 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
             bars.disable_progress_bars()
             stack.callback(bars.enable_progress_bars)
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-        digests = {
-            name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name], record)
-            for name in weights
-        }
+        digests = {}
+        for name in weights:
+            file = snapshot / name
+            blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
+            right = announced[name] or (blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None)
+            digest = digest_of(file, name, record)
+            if digest != (right or digest):
+                _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
+                hub.hf_hub_download(repository, name, revision=revision, force_download=True)
+                digest = hash_file(file)[1]
+            if digest != (right or digest):
+                raise VitkitError(
+                    f"{name} of {repository} was fetched twice, and is not the file that the Hub says it "
+                    f"has: expected SHA-256 {right}, found {digest}. Delete {file} and try again later."
+                )
+            digests[name] = digest
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
@@ -262,28 +273,3 @@ def _choose(names: list[str], inside: str, address: str) -> str:
         f"{address}: expected weights under one of the usual names, or one file of them; found "
         f"{candidates or 'none'}{advice}."
     )
-
-
-def _verified_digest(
-    hub: Any,
-    repository: str,
-    revision: str | None,
-    file: Path,
-    name: str,
-    announced: str | None,
-    record: Mapping[str, Any],
-) -> str:
-    """Return the SHA-256 of a file in the Hub's cache; a damaged file is fetched once more."""
-    blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
-    expected = announced or (blob if _DIGEST.fullmatch(blob) else None)
-    digest = digest_of(file, name, record)
-    if digest != (expected or digest):
-        _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
-        hub.hf_hub_download(repository, name, revision=revision, force_download=True)
-        digest = hash_file(file)[1]
-    if digest != (expected or digest):
-        raise VitkitError(
-            f"{name} of {repository} was fetched twice, and is not the file that the Hub says it has: "
-            f"expected SHA-256 {expected}, found {digest}. Delete {file} and try again later."
-        )
-    return digest

@@ -202,6 +202,15 @@ def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> 
     class_token = "cls_token" in source
     prefix = class_token + registers
     image_size, inside = find_image_size(source, settings, hints, prefix, patch_size, backbone)
+    named, where = settings.named_size, ", and no config.json"
+    # The name's heads would then be of another model, which would compute without complaint.
+    if named and named[0] != width and settings.arguments.embed_dim is None:
+        raise VitkitError(
+            f"{source.path}: config.json says {settings.architecture}, whose width is {named[0]}, and the "
+            f"tensors have a width of {width}: these two do not belong together."
+        )
+    if settings.has_config:
+        where = f", nor does config.json for '{settings.architecture}'"
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
     arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
@@ -209,7 +218,7 @@ def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> 
         patch_size=patch_size,
         width=width,
         depth=table.count_layers(source, r"blocks\.(\d+)\."),
-        num_heads=_num_heads(source, settings, hints, width),
+        num_heads=table.require_heads(source, settings.num_heads or hints.num_heads, width, where),
         mlp_dim=table.first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
         num_classes=table.first_axis(source, "head.weight", 2),
         in_channels=channels,
@@ -317,20 +326,6 @@ def _square_side(places: int) -> int | None:
     """Return the side of the square grid with so many patches; None where no square has that many."""
     side = math.isqrt(max(places, 0))
     return side if side and side * side == places else None
-
-
-def _num_heads(source: Source, settings: timm.Settings, hints: table.Hints, width: int) -> int:
-    named = settings.named_size
-    # The name's heads would then be of another model, which would compute without complaint.
-    if named and named[0] != width and settings.arguments.embed_dim is None:
-        raise VitkitError(
-            f"{source.path}: config.json says {settings.architecture}, whose width is {named[0]}, and the "
-            f"tensors have a width of {width}: these two do not belong together."
-        )
-    where = ", and no config.json"
-    if settings.has_config:
-        where = f", nor does config.json for '{settings.architecture}'"
-    return table.require_heads(source, settings.num_heads or hints.num_heads, width, where)
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
