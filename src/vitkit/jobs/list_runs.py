@@ -26,10 +26,10 @@ from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
 from vitkit.runs.config import Run, full_name
-from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
 from vitkit.runs.series_record import Series, read_score, read_series
+from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
