@@ -291,7 +291,7 @@ def fewshot(
         The numbers. The shots are drawn once for all checkpoints. The test images are the test split, else
         the validation split, else a fifth of the images, cut off with seed 0. The protocol of "ridge" is the
         paper's (4.1), as in big_vision `evaluators/fewshot_lsr.py`. Each of the processes that torchrun
-        starts computes a part of the features, the first one learns from them, and all get the same numbers.
+        starts computes a part of the features, and all of them get the same numbers.
 
     Raises:
         VitkitError: a checkpoint cannot be loaded or has no pooling; or there is no data, or no test image.
