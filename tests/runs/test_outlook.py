@@ -9,8 +9,7 @@ import torch
 
 import vitkit
 from vitkit.data.config import Loading, Preprocessing, Splits
-from vitkit.data.sources import ImageData, open_data
-from vitkit.data.stream.memory_samples import keep_in_memory
+from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel

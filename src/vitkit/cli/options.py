@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_args
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import PAGES, HelpPage
+from vitkit.cli.main import VERBS
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.data.paths import existing_path
@@ -120,10 +121,10 @@ class Verb:
         return list(dict.fromkeys(chain.from_iterable(values)))
 
 
-def verb_of(name: str, job: str) -> Verb | None:
-    """Return the verb of a job, "vitkit.jobs.card:read_card"; None for a verb with a module of its own."""
-    module, colon, function = job.partition(":")
-    return Verb(name, module, function, JSON) if colon else None
+def home_of(name: str) -> Any:
+    """Return the verb of a job, or the module of a verb: each has a function `main`."""
+    module, _, function = VERBS[name][1].partition(":")
+    return Verb(name, f"vitkit.{module}", function, JSON) if function else import_module(f"vitkit.{module}")
 
 
 def parse_given(

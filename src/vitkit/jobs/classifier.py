@@ -20,8 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.channels import from_units
+from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.sources import open_data
 from vitkit.durable import read_regular_file, replace_file

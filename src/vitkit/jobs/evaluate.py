@@ -10,12 +10,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
-from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json

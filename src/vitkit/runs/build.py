@@ -9,14 +9,15 @@ import torch
 from torch import nn
 
 from vitkit.config import to_json
-from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
-from vitkit.data.stream.memory_samples import (
+from vitkit.data.sources import (
+    ImageData,
+    Samples,
     check_decode_memory,
     keep_in_memory,
     largest_decoding,
 )
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.listener import SILENT, Listener

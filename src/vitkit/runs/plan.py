@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
-from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.check import advise_on_start, where_to_ask
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData

@@ -23,7 +23,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import read, write
-from vitkit.data.slices import parse_split
+from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers

@@ -39,7 +39,7 @@ from vitkit.runs.start import identify_any, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.published import pretraining_images
