@@ -30,13 +30,14 @@ from vitkit.engines.graph import (
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.engines.runners import describe_gelu
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.jobs.engines import require_answers
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.checkpoints import load_any
-from vitkit.runs.destination import beside, refuse_taken
+from vitkit.runs.folder import beside, refuse_taken
+from vitkit.runs.start import load_any
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of
 from vitkit.text import without_places
@@ -147,9 +148,7 @@ def export(
     refuse_precision(engine, precision)
     loaded = load_any(source, LoadOptions(**load))
     model = loaded.model
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
-        raise VitkitError(f"{source} {reason}.")
+    require_answers(str(source), model)
     refuse_model(engine, model.config)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:

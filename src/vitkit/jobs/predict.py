@@ -123,8 +123,6 @@ def _open(
     if not names:
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
-    for note in predictor.notes:
-        listener.note(f"{path}: {note}.")
     with listener.progress("listing images"):
         return predictor, list(find_images(names))
 
@@ -289,7 +287,7 @@ class Predictor(Result):
     >>> [guesses[0].name for guesses in predictor(["one.png", "two.png"])]
     ['1', '2']
 
-    `notes` holds remarks on the weights, as `vitkit.load_model` logs them.
+    `notes` holds remarks on the weights, which are logged as `vitkit.load_model` logs them.
 
     Raises:
         VitkitError: there is no checkpoint, the model has no classes, or `class_names` has another number.
@@ -312,15 +310,12 @@ class Predictor(Result):
             model: as for `vitkit.evaluate`.
         """
         if isinstance(path, str | os.PathLike):
-            named, ready = str(path), load_ready(path, "prediction", **model)
+            ready = load_ready(path, "prediction", **model)
         else:
-            named, ready = "The model", take_built(path, **model)
+            ready = take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
-        reason = self.answering.explain_unfit(self.model.config)
-        if reason:
-            raise VitkitError(f"{named} {reason}.")
         self.preprocessing = ready.preprocessing
         count = self.model.config.num_classes
         self.card = self.model.card

@@ -1,20 +1,25 @@
 """Train a run, evaluate its model and write its report; or show what a run would do."""
 
 import shlex
+import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitkit.durable import moved_error
-from vitkit.errors import NonFiniteError
-from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.follow import follow
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.build import Parts, build_new, build_parts
-from vitkit.runs.checkpoints import starting_point, tell_set_aside
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
+from vitkit.runs.budget import measure_cost
+from vitkit.runs.build import Parts, begin_steps, build_new, build_parts
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -25,32 +30,61 @@ from vitkit.runs.config import (
     write_config,
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
-from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import (
+from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
+from vitkit.runs.machine import (
+    InterruptedTraining,
+    choose_for,
+    deterministic,
+    find_device,
+    keep_freed_memory,
+    require_threads,
+)
+from vitkit.runs.plan import (
+    NOTHING,
+    Opened,
+    Plan,
     choose_sharding,
     first_screen,
     free_memory,
+    list_images,
+    plan_run,
     reading_rows,
 )
-from vitkit.runs.plan import Opened, Plan, plan_run
-from vitkit.runs.processes import (
-    begin_steps,
-    divide_threads,
-    invite,
-    join_processes,
-    lost_processes_explained,
-)
-from vitkit.runs.records import DIVERGED, keep_divergence
-from vitkit.runs.start import find_start, load_start
-from vitkit.runs.step_cost import measure_cost
+from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
+from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.runs.steps import RunPosition, fit
+from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The run for the processes that follow process 0."""
+
+    folder: Path
+    run: Run
+    """Its configuration: as recorded in the folder, but for options of memory and loading."""
+    fingerprint: str
+    """The fingerprint of its images, which must be the same everywhere."""
+    config: ModelConfig
+    card: Card
+    """The card of its model; evaluators read the images of the run from it."""
+    rejects: RejectedFiles
+    compute: Compute
+    sharding: Sharding
+    """The division of its state among the processes."""
+    checkpoint: str | None
+    """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
+    device: str
+    threads: int
+    """CPU threads of each process."""
 
 
 def train_run(
@@ -61,8 +95,10 @@ def train_run(
     device: str = "auto",
     threads: int | None = None,
     from_scratch: bool = False,
+    dry_run: bool = False,
     command: str = "",
     opened: Opened | None = None,
+    given: Mapping[str, Any] = NOTHING,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a run; see `vitkit.train`, whose arguments these are.
@@ -72,12 +108,13 @@ def train_run(
         out: its folder.
         resume: whether `out` holds this run already; then only the paths of its images and its start may have
             changed.
-        device, threads, from_scratch, listener: as for `vitkit.train`.
+        device, threads, from_scratch, dry_run, listener: as for `vitkit.train`.
         command: the command line, which the run folder records.
         opened: the images and the start that were looked at already; left out, none.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
-        The run folder.
+        The run folder; with `dry_run` the one that the run would have.
 
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
@@ -87,18 +124,25 @@ def train_run(
     keep_freed_memory()
     if not world.writes:
         return follow(world) or Path()
-    given = None if out is None else Path(out)
-    plan = plan_run(run, given, device=device, opened=opened, keep=True, world=world, listener=listener)
-    numbered = partial(numbered_folders, plan.run, plan.images.name)
-    with claim(_owner(plan, resume), given, numbered) as folder, deterministic(plan.device):
-        if (folder / "config.json").exists():
-            recorded = read_config(folder)
-            compute = parse_compute(recorded, folder)
-        else:
+    own, keep = None if out is None else Path(out), not dry_run
+    plan = plan_run(
+        run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener
+    )
+    owner, numbered = _owner(plan, resume), partial(numbered_folders, plan.run, plan.images.name)
+    if dry_run:
+        folder, has_begun = next(folders_for(owner, own, numbered))
+        _preview(plan, folder, has_begun, listener)
+        return folder
+    with claim(owner, own, numbered) as folder, deterministic(plan.device):
+        if not (folder / "config.json").exists():
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
-            compute = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            recorded = write_config(folder, plan.run, command, compute)
+            chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            write_config(folder, plan.run, command, chosen)
+        recorded = read_config(folder)
+        compute = parse_compute(recorded, folder)
+        if plan.record is not None:  # a default folder may hold the run already, with the record of its start
+            plan = replace(plan, record=read_start_record(folder) or plan.record)
         position = RunPosition(command_to_continue(folder, threads, device, world))
         parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
         with stop_signals() as stop, lost_processes_explained(world):
@@ -109,7 +153,8 @@ def train_run(
                 keep_divergence(folder, error)
                 raise
             except StopRequest as request:
-                raise position.interrupted(request) from None
+                where = f"{position.point} ({request})"
+                raise InterruptedTraining(where, position.again, request.number) from None
     return folder
 
 
@@ -145,19 +190,14 @@ def _complete(
         return
     # Weights come from the last checkpoint of the run's folder; else from its start; else they are new, and
     # the model has them already.
-    if checkpoint is None and parts.start is not None:
+    if checkpoint is None and plan.record is not None:
         with listener.progress("reading the start"):
-            start = plan.start or find_start(run.start)
-            record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
-        parts = replace(parts, start=record)
-    compute_as(model, parts.compute)
-    from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
-    listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
+            plan = replace(plan, record=load_start(parts, plan.record, plan.start or find_start(run.start)))
+    from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
+    listener.show(first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
-    sharding: Sharding = "replicas"
-    if world.size > 1:
-        sharding = choose_sharding(model.config, run, device, world)
-    elif run.training.sharding not in ("auto", "replicas"):
+    sharding = choose_sharding(model.config, run, device, world)
+    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
@@ -166,7 +206,12 @@ def _complete(
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
     if world.size > 1:
-        invite(world, parts, checkpoint, plan.device_name, sharding)
+        images = parts.data.fingerprint(), model.config, model.card, parts.rejects
+        name = None if checkpoint is None else checkpoint.name
+        device_and_threads = plan.device_name, torch.get_num_threads()
+        world.tell(
+            Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
+        )
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
@@ -220,28 +265,14 @@ def check_run(
     plan_run(run, None, device=device, opened=opened)
 
 
-def preview_run(
-    run: Run, out: Path | None, *, resume: bool, device: str, opened: Opened | None, listener: Listener
-) -> Path:
-    """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
-
-    It takes arguments of `train_run` and refuses what that refuses; nothing is written.
-
-    Returns:
-        The folder that the run would have.
-
-    Raises:
-        VitkitError: as `train_run`.
-    """
-    plan = plan_run(run, out, device=device, opened=opened, listener=listener)
-    numbered = partial(numbered_folders, plan.run, plan.images.name)
-    folder, has_begun = foresee(_owner(plan, resume), out, numbered)
+def _preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
+    """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config
-    model = build_new(run, config, listener, drawn=False)
     precision, exact = run.training.precision, run.training.exact
-    compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
+    compute = choose_for(config, plan.device, precision, phase="training", exact=exact)
+    model = build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
-    listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
+    listener.show(first_screen(plan, model, folder, from_paper))
     cost = measure_cost(run, data, config, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
@@ -250,7 +281,6 @@ def preview_run(
     listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
     if has_begun:
         listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
-    return folder
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:
@@ -276,3 +306,46 @@ def _owner(plan: Plan, resume: bool) -> Owner:
         return again + train_longer(changes, folder)
 
     return Owner("run", "config.json", changes, advise=advise)
+
+
+def follow(world: World) -> Path | None:
+    """Take part in the steps of the next run of process 0.
+
+    Returns:
+        The folder of the run; None where there is no further one.
+
+    Raises:
+        VitkitError: the run's folder or images are not the same on this machine.
+        StopRequest: a signal asked to stop; the current step is finished and committed.
+    """
+    invitation: Invitation | None = await_message(world)
+    if invitation is None:
+        return None
+    torch.set_num_threads(invitation.threads)
+    run, folder = invitation.run, invitation.folder
+    here = f"process {world.rank} on {socket.gethostname()}"
+    if not (folder / "config.json").is_file():
+        raise VitkitError(
+            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
+        )
+    data = list_images(run, keep=True)
+    if data.fingerprint() != invitation.fingerprint:
+        raise VitkitError(
+            f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "
+            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
+        )
+    # Process 0 alone evaluates the finished model: the test images are not read here.
+    data = replace(
+        data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
+    )
+    device = find_device(invitation.device)
+    # Process 0 shares its weights where no checkpoint is read.
+    drawn = invitation.checkpoint is not None
+    model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
+    model.card = invitation.card
+    parts = Parts(run, data, folder, model, invitation.rejects)
+    checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
+    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
+        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    return folder

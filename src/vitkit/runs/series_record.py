@@ -25,15 +25,14 @@ from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.result import Plot, Result, Section, Table
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import read_divergence, read_metrics
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
-from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
-from vitkit.training.ended import read_ended
+from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -67,7 +67,7 @@ class LabelAnswering(ABC):
     figure: str
     """The number that a run without evaluation lacks."""
     terms: str
-    """What the names of `measures` mean."""
+    """Explains the names of `measures`."""
     mistakes: tuple[str, str]
     """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
     looked_at: tuple[str, str]

@@ -53,7 +53,7 @@ class Hidden:
 class Baseline:
     """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
 
-    They follow from counts of the targets of some images.
+    They follow from counts of the targets of some images; counts of different images may be added.
 
     Args:
         shape: of the counts, in float64.
@@ -72,12 +72,8 @@ class Baseline:
         places = values.cpu() + torch.arange(rows) * columns
         self.counts += torch.bincount(places.flatten(), minlength=rows * columns).view_as(self.counts)
 
-    def sums(self) -> Tensor:
-        """Return all counts as one tensor `(S,)` of float64; sums of different images may be added."""
-        return self.counts.flatten()
-
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        """Compute the loss of knowing nothing, and of the best constant prediction, from sums `(S,)`."""
+    def losses(self) -> tuple[float, float]:
+        """Compute the loss of knowing nothing, and of the best constant prediction, from the counts."""
         raise NotImplementedError
 
 
@@ -88,6 +84,9 @@ class MaskedImages(nn.Module):
         config: the options.
         model_config: the configuration of the model that it trains.
     """
+
+    head: nn.Linear
+    """Predicts the numbers of a patch."""
 
     def __init__(self, config: MaskedImagesConfig, model_config: ViTConfig) -> None:
         super().__init__()
@@ -114,12 +113,12 @@ class MaskedImages(nn.Module):
         raise NotImplementedError
 
     def losses(self, hidden: Hidden) -> Tensor:
-        """Compute the loss of each hidden patch, `(B, M)`."""
-        raise NotImplementedError
+        """Compute the loss of each hidden patch, `(B, M)`; left as it is, the mean squared difference."""
+        return ((hidden.outputs.float() - hidden.targets) ** 2).mean(2)
 
     def baseline(self, model: ViT) -> Baseline:
         """Make a counter of targets, for the losses that need no model."""
-        raise NotImplementedError
+        return SquaredBaseline(self.head.out_features)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         """Turn predictions into pixel values.
@@ -132,7 +131,7 @@ class MaskedImages(nn.Module):
         Returns:
             `(B, M, C, p, q)` from 0 to 255, in float32.
         """
-        raise NotImplementedError
+        return from_normalized(model, hidden.outputs, self.model_config)
 
     def draw_hidden(self, model: ViT, images: Tensor) -> Tensor:
         """Draw the patches to hide, `(B, M)`, ascending: equally many in every image."""
@@ -226,25 +225,21 @@ class MaskedPatches(MaskedImages):
         return Hidden(index, shown, outputs, self._targets(model, images, index))
 
     def losses(self, hidden: Hidden) -> Tensor:
-        if self.cells:
-            # Flattened to a row for each prediction: with the classes along another axis than the last, the
-            # cross entropy is slower.
-            logits = hidden.outputs.float().reshape(-1, self.num_classes)
-            entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
-            losses = entropies.view_as(hidden.targets)  # (B, M, cells**2)
-        else:
-            losses = (hidden.outputs.float() - hidden.targets) ** 2
-        return losses.mean(2)
+        if not self.cells:
+            return super().losses(hidden)
+        # Flattened to a row for each prediction: with the classes along another axis than the last, the cross
+        # entropy is slower.
+        logits = hidden.outputs.float().reshape(-1, self.num_classes)
+        entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
+        return entropies.view_as(hidden.targets).mean(2)  # of (B, M, cells**2)
 
     def baseline(self, model: ViT) -> Baseline:
-        if self.cells:
-            return ClassBaseline(self.cells**2, self.num_classes)
-        return SquaredBaseline(self.head.out_features)
+        return ClassBaseline(self.cells**2, self.num_classes) if self.cells else super().baseline(model)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         config = self.model_config
         if not self.cells:
-            return from_normalized(model, hidden.outputs, config)
+            return super().pixels(model, hidden, patches)
         logits = hidden.outputs.reshape(*hidden.index.shape, self.cells, self.cells, self.num_classes)
         colours = class_colours(logits.argmax(-1), config.in_channels)  # (B, M, cells, cells, C)
         height, width = config.patch_size
@@ -296,9 +291,6 @@ class SimMIM(MaskedImages):
 
     def baseline(self, model: ViT) -> Baseline:
         return AbsoluteBaseline(model)
-
-    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
-        return from_normalized(model, hidden.outputs, self.model_config)
 
 
 class MAE(MaskedImages):
@@ -356,12 +348,6 @@ class MAE(MaskedImages):
             targets = self._targets(model, self.cut_patches(model, images, index))
         return Hidden(index, torch.full_like(index, -1), outputs, targets)
 
-    def losses(self, hidden: Hidden) -> Tensor:
-        return ((hidden.outputs.float() - hidden.targets) ** 2).mean(2)
-
-    def baseline(self, model: ViT) -> Baseline:
-        return SquaredBaseline(self.head.out_features)
-
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         outputs = hidden.outputs.float()
         if self.config.normalize_patches:
@@ -396,10 +382,9 @@ class ClassBaseline(Baseline):
     def add(self, targets: Tensor) -> None:
         self.add_each(targets)
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        counts = sums.view_as(self.counts)
-        entropy = torch.special.entr(counts / counts.sum(1, keepdim=True)).sum(1).mean()
-        return math.log(counts.shape[1]), float(entropy)
+    def losses(self) -> tuple[float, float]:
+        entropy = torch.special.entr(self.counts / self.counts.sum(1, keepdim=True)).sum(1).mean()
+        return math.log(self.counts.shape[1]), float(entropy)
 
 
 class SquaredBaseline(Baseline):
@@ -416,8 +401,8 @@ class SquaredBaseline(Baseline):
         values = targets.double().cpu()
         self.counts += torch.stack([values.sum(0), (values**2).sum(0), torch.ones_like(values).sum(0)])
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        total, squares, count = sums.view_as(self.counts)
+    def losses(self) -> tuple[float, float]:
+        total, squares, count = self.counts
         mean, square = total / count, squares / count
         return float(square.mean()), float((square - mean**2).mean())
 
@@ -442,8 +427,8 @@ class AbsoluteBaseline(Baseline):
         values = targets.double().cpu().T * self.std + self.mean  # (T, n), from 0 to 255
         self.add_each(values.round().long().T)
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        fractions = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
+    def losses(self) -> tuple[float, float]:
+        fractions = self.counts / self.counts.sum(1, keepdim=True)  # (T, 256)
         median = (fractions.cumsum(1) < 0.5).sum(1, keepdim=True)  # the lowest value that reaches one half
         values = torch.arange(256, dtype=torch.float64)
         loss_of_zeros = (fractions * (values - self.mean).abs() / self.std).sum(1).mean()

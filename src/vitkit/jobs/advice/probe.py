@@ -18,9 +18,9 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features, cached_features
 from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.listener import Listener
-from vitkit.runs.checkpoints import load_model
 from vitkit.runs.config import Run
-from vitkit.weights.files.cache import cache_folder
+from vitkit.runs.start import load_model
+from vitkit.weights.files.hub import cache_folder
 
 MOST_IMAGES = 4_000
 """More images take seconds in every fit, and move the accuracy by less than fine-tuning adds to it."""

@@ -99,11 +99,6 @@ class ClassChange:
         """Return the second model's fraction minus the first model's."""
         return self.second - self.first
 
-    @property
-    def differs(self) -> bool:
-        """Whether the two models differ significantly."""
-        return self.adjusted_p < SURE
-
 
 @dataclass(frozen=True)
 class Speeds:
@@ -176,12 +171,42 @@ class ModelComparison(Result):
         return f"{self.second.label} beside {self.first.label}"
 
     def headline(self) -> Sequence[str]:
-        """Return the conclusions."""
-        return conclusions(self)
+        """Say the conclusions in sentences, the answer first."""
+        sentences = [_difference(self), _flips(self)]
+        if len(self.classes) > 1:
+            sentences.append(_classes(self))
+        sides = self.first, self.second
+        both = {side.trained_on_tested for side in sides}
+        if len(both) == 1 and any(both):
+            sentences.append(
+                f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
+                "pixel: the figures of both are too good."
+            )
+        for side in sides:
+            if side.trained_on_tested is None:
+                sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
+            elif side.trained_on_tested and len(both) > 1:
+                sentences.append(
+                    f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for "
+                    "pixel: its figures are too good, and the comparison is unfair."
+                )
+        if self.split.startswith("val"):
+            sentences.append(
+                "These are validation images: if they helped to choose a model or its settings, its figures "
+                "are too good."
+            )
+        stored = " and of ".join(side.label for side in sides if side.was_stored)
+        if stored:
+            sentences.append(f"Read from the run folder, and not computed again: the evaluation of {stored}.")
+        sentences.append(
+            "All of this is about these two sets of weights: another training with another seed would give "
+            "others (vitkit ablate compares ways to train over seeds)."
+        )
+        return [*sentences, *self.notes]
 
     def summary(self) -> str:
         """Give the answer."""
-        return conclusions(self)[0]
+        return self.headline()[0]
 
     def sections(self) -> Sequence[Section]:
         """Return both models side by side, image by image and class by class, and their options."""
@@ -237,41 +262,6 @@ def compare_classes(
     )
 
 
-def conclusions(comparison: ModelComparison) -> list[str]:
-    """Say the conclusions of a comparison in sentences, the answer first."""
-    sentences = [_difference(comparison), _flips(comparison)]
-    if len(comparison.classes) > 1:
-        sentences.append(_classes(comparison))
-    sides = comparison.first, comparison.second
-    both = {side.trained_on_tested for side in sides}
-    if len(both) == 1 and any(both):
-        sentences.append(
-            f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
-            "pixel: the figures of both are too good."
-        )
-    for side in sides:
-        if side.trained_on_tested is None:
-            sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
-        elif side.trained_on_tested and len(both) > 1:
-            sentences.append(
-                f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: "
-                "its figures are too good, and the comparison is unfair."
-            )
-    if comparison.split.startswith("val"):
-        sentences.append(
-            "These are validation images: if they helped to choose a model or its settings, its figures are "
-            "too good."
-        )
-    stored = " and of ".join(side.label for side in sides if side.was_stored)
-    if stored:
-        sentences.append(f"Read from the run folder, and not computed again: the evaluation of {stored}.")
-    sentences.append(
-        "All of this is about these two sets of weights: another training with another seed would give "
-        "others (vitkit ablate compares ways to train over seeds)."
-    )
-    return [*sentences, *comparison.notes]
-
-
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
     first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
@@ -316,7 +306,9 @@ def _flips(comparison: ModelComparison) -> str:
 
 def _classes(comparison: ModelComparison) -> str:
     """Say in which classes the two models differ, and by how many points, the largest change first."""
-    sure = sorted((change for change in comparison.classes if change.differs), key=lambda c: -abs(c.gain))
+    sure = sorted(
+        (change for change in comparison.classes if change.adjusted_p < SURE), key=lambda c: -abs(c.gain)
+    )
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
     if not sure:
         return f"In no single class was a difference found ({over})."
@@ -353,17 +345,17 @@ def class_table(comparison: ModelComparison) -> Table:
     rows = (
         (
             change.name,
-            count_cell(change.count),
             Number(shown_score(comparison, change.first), change.first),
             Number(shown_score(comparison, change.second), change.second),
             Number(points(comparison, change.gain, signed=True), change.gain),
+            Number(shown_p(change.adjusted_p), change.adjusted_p),
             count_cell(change.flips.first_only),
             count_cell(change.flips.second_only),
-            Number(shown_p(change.adjusted_p), change.adjusted_p),
+            count_cell(change.count),
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = ("class", "images", first, second, "difference", *only, "p by Holm")
+    headings = ("class", first, second, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.config import require_finite
+from vitkit.config import require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import LARGEST, check_images
 
@@ -28,7 +28,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         _check_stages(self.layers, self.width_factor, GROUPS)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -72,6 +72,13 @@ class ResNetConfig:
 
     family: ClassVar[str] = "ResNet"
     first_filters: ClassVar[tuple[str, ...]] = ("root.weight",)
+    num_tokens: ClassVar[None] = None
+    pools: ClassVar[bool] = True
+    unmaskable: ClassVar[str] = (
+        "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
+    )
+    cut_off: ClassVar[str] = ""
+    """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
     image_size: tuple[int, int]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""
@@ -98,7 +105,7 @@ class ResNetConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")
@@ -156,10 +163,6 @@ class ResNetConfig:
         return "axial" if self.mixing == "axial" else "none"
 
     @property
-    def num_tokens(self) -> None:
-        return None
-
-    @property
     def layer_summary(self) -> str:
         return "-".join(map(str, self.layers))
 
@@ -173,22 +176,9 @@ class ResNetConfig:
         )
 
     @property
-    def pools(self) -> bool:
-        return True
-
-    @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
         """The images and their size, on which the positions of axial attention depend."""
         return "images", self.image_size
-
-    @property
-    def unmaskable(self) -> str:
-        return "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
-
-    @property
-    def cut_off(self) -> str:
-        """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
-        return ""
 
     def with_new_head(self, num_classes: int) -> "ResNetConfig":
         """Give the configuration with a head for other classes."""

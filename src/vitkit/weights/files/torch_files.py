@@ -56,7 +56,13 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             with zipfile.ZipFile(path) as archive:
                 check_archive(archive, path)
                 stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-                _check_members(archive, notes)
+                for info in archive.infolist():
+                    if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
+                        raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
+                if all(info.CRC == 0 for info in archive.infolist()):  # set_crc32_options(False)
+                    notes.append("its writer left out the archive's checksums: damage would not be noticed")
+                elif (damaged := archive.testzip()) is not None:
+                    raise ValueError(f"{damaged} is damaged")
         else:
             _check_pickles(path)
         with ExitStack() as stack:
@@ -86,24 +92,6 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             )
     shapes = {key: tuple(value.shape) for key, value in tensors.items()}
     return shapes, lambda key: tensors[key].detach().clone()
-
-
-def _check_members(archive: zipfile.ZipFile, notes: list[str]) -> None:
-    """Refuse names and settings larger than any real ones, and members with another CRC-32 than recorded.
-
-    Raises:
-        ValueError: there is one.
-    """
-    infos = archive.infolist()
-    for info in infos:
-        if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
-            raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
-    if all(info.CRC == 0 for info in infos):  # torch.serialization.set_crc32_options(False)
-        notes.append("its writer left out the archive's checksums: damage would not be noticed")
-        return
-    damaged = archive.testzip()
-    if damaged is not None:
-        raise ValueError(f"{damaged} is damaged")
 
 
 _PICKLE_BOUND = (

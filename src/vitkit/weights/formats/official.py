@@ -66,7 +66,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     table.check_axes(tree, POSITION, 3)
     config = encoder_config(tree, "token" if "cls" in tree else "mean")
     positions = tree.shapes[POSITION][1] - config.prefix_positions
-    config = replace(config, image_size=image_size_of(tree, config, positions, hints))
+    size = table.image_size_of(tree, config.patch_size, positions, hints.image_size, config.backbone)
+    config = replace(config, image_size=size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return table.Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
@@ -185,29 +186,6 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
         image_mean=(0.5,) * in_channels,
         image_std=(0.5,) * in_channels,
     )
-
-
-def image_size_of(source: Source, config: ViTConfig, positions: int, hints: table.Hints) -> tuple[int, int]:
-    """Find the image size of so many positions: a square grid's, else the given size if it fits.
-
-    A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
-    all files are of square images, and their positions are resized to the rectangle.
-
-    Raises:
-        VitkitError: neither fits.
-    """
-    side, given = round(positions**0.5), hints.image_size
-    if given:
-        height, width = config.backbone.feature_map(given) if config.backbone else given
-        rows, columns = height // config.patch_size[0], width // config.patch_size[1]
-        if rows * columns == positions and (rows == columns or side * side != positions):
-            return given
-    if side * side != positions:
-        raise table.NotRecordedError(
-            f"{source.path}: its {positions} position embeddings are no square grid: "
-            "give the image size they were made for, image_size=(height, width)."
-        )
-    return side * config.token_size[0], side * config.token_size[1]
 
 
 def lost_arithmetic(config: ViTConfig) -> list[str]:
