@@ -24,7 +24,7 @@ from rich.text import Text
 from vitkit.cli.streams import is_terminal
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
-from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
+from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
 from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
@@ -201,7 +201,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+        if block is None or isinstance(block, result.Plot | result.Plots | result.Photo | result.Photos):
             continue
         if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
@@ -231,7 +231,8 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
+    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield
@@ -239,16 +240,10 @@ def show_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Warnings(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(record.getMessage(), markup=False, soft_wrap=True)
-
-
 def print_json(value: Any, indent: int | None = 2) -> None:
     """Print data as JSON on standard output; in ASCII alone where its encoding is not UTF-8."""
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    unicode = codecs.lookup(encoding).name == "utf-8"
-    print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name
+    print(json_text(value, ascii_only=encoding != "utf-8", indent=indent), flush=True)
 
 
 def print_csv(cells: Iterable[str]) -> None:
@@ -266,11 +261,6 @@ class _Bar(Progress):
         for task in self.tasks:
             if below := task.fields["below"]:
                 yield Padding(Text(below, overflow="fold"), (0, 0, 0, 2))
-
-
-def say_continued(parts: int) -> str:
-    """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
-    return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
 
 
 def download(*paths: str | Path) -> None:

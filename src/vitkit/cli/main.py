@@ -33,7 +33,7 @@ VERBS = {
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.jobs.vtab.vtab:vtab"),
     "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
-    "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
+    "embed": ("keep the features of images in Parquet or .npy files", "vitkit.jobs.embed:embed"),
     "runs": (
         "list runs, series and studies: results, and what was interrupted",
         "vitkit.jobs.list_runs:list_runs",

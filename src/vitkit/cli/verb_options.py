@@ -161,11 +161,13 @@ def describe(
                 hints = typing.get_type_hints(kind)
                 parameters += ((key, hints[key], None, False) for key in read_field_texts(kind))
             else:
-                has_place = by_position and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-                parameters.append((name, hint, parameter.default, has_place))
+                # `vary` is a mapping in Python, and is given by its name here.
+                has_place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "vary"
+                parameters.append((name, hint, parameter.default, has_place and by_position))
     options: list[Option] = []
     for name, hint, value, has_place in parameters:
-        if hint is Listener or name in (*without, "command"):  # the line itself is the command
+        # What has its type in quotes is given in Python alone, and the line itself is the command.
+        if hint is Listener or isinstance(hint, str) or name in (*without, "command"):
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)

@@ -43,7 +43,7 @@ from vitkit.text import join_names, pluralize
 
 @dataclass
 class Shared:
-    """What was found out about the images of a listing, for all of its cuts."""
+    """Digests, pixels and repeats of the images of a listing, which all of its cuts share."""
 
     digests: Digests = field(default_factory=dict)
     """Hashes of the images that were decoded to be compared with others."""

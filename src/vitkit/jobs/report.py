@@ -124,7 +124,10 @@ def write_report(
             f"vitkit inspect {quoted}",
         ],
         environment=_environment(folder),
-        files=[name for name in LINKED if (folder / name).is_file()],
+        files=[
+            *(name for name in LINKED if (folder / name).is_file()),
+            *sorted(page.relative_to(folder).as_posix() for page in folder.glob("evaluation/*/*.html")),
+        ],
     )
     path = folder / "report.html"
     with listener.progress("writing the report") as progress:

@@ -269,16 +269,18 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
             followed["fewshot"] = run.fewshot, ("ridge", "knn")
             followed["probe"] = linear_probe(run.fewshot.data), ("logistic",)
     for name, (tracked, methods) in followed.items():
-        measure = tracked.build(
-            run.preprocessing,
-            methods,
+        from vitkit.evaluation.features import FeatureExtractor  # most runs measure none
+        from vitkit.evaluation.fewshot.data import follow
+
+        extractor_of = partial(
+            FeatureExtractor,
+            preprocessing=run.preprocessing,
             device=device,
             precision=run.training.precision,
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
-            trained_on=() if own is None else (own,),
-            world=world,
         )
+        measure = follow(tracked, extractor_of, methods, () if own is None else (own,), world)
         evaluators[name] = Evaluator(measure, tracked.every, tracked.line, together=True)
     return evaluators
 

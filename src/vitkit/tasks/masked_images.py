@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import TaskName
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Number, Plot, Table, Text
+from vitkit.result import Block, Number, Plot, Section, Table, Text
 from vitkit.tasks.learning import Learning, Validation
-from vitkit.tasks.page import Block, Curve, Section, TaskReport
+from vitkit.tasks.page import Curve, TaskReport
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import prepared_together
@@ -182,7 +182,8 @@ class MaskedImagesLearning(Learning):
             )
             alt = "Images, what the model sees of them, and what it predicts."
             pictures = Plot(partial(picture_sheet, examples, ROWS), "hidden", alt), Text(caption, "caption")
-        sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
+        hidden = "Hidden patches and their predictions"
+        sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
             rows = tuple(
@@ -193,9 +194,8 @@ class MaskedImagesLearning(Learning):
                 for line in measured
             )
             table = Table(("step", *names.values()), rows, sortable=True)
-            sections.append(
-                Section("baselines", "Baselines", "The loss beside losses that need no model", (table,))
-            )
+            beside = "The loss beside losses that need no model"
+            sections.append(Section(beside, (table,), name="baselines", menu="Baselines"))
         return TaskReport(tuple(answer), sections=tuple(sections))
 
 

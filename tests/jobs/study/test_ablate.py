@@ -18,6 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, Design, make_arms
 from vitkit.jobs.study.study import StudyPlan
+from vitkit.result import Table
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
@@ -60,8 +61,7 @@ def test_one_option_at_a_time_is_changed_against_the_base() -> None:
 
 def test_a_grid_has_every_combination_the_base_first() -> None:
     design = designed({"position": ["none", "learned"], "pool": ["token", "mean"]}, grid=True)
-    assert design.values == (("learned", "token"), ("learned", "mean"), ("none", "token"), ("none", "mean"))
-    assert labels(design)[-1] == "position none, pool mean"
+    assert labels(design) == ["the base", "pool mean", "position none", "position none, pool mean"]
     assert design.arms[-1].run.architecture == Architecture(position="none", pool="mean")
 
 
@@ -221,6 +221,10 @@ def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
     assert len(ablation.comparison.arms) == 3
     page = (tmp_path / "report.html").read_text()
     assert "Mean accuracy by value" in page and "pool mean" in page
+    (table,) = ablation.sections()[1].blocks
+    means = [f"{arm.mean:.1%}" for arm in (ablation.comparison.base, *ablation.comparison.arms)]
+    assert isinstance(table, Table)
+    assert table.rows == (("learned", *means[:2]), ("none", *means[2:]))
 
 
 def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def test_several_pre_trainings_are_the_seeds_of_the_study(
     assert (helped["pretrainings"], helped["draws"]) == (2, 2)
 
     def score(arm: str, draw: int) -> float:
-        found = json.loads((folder / arm / f"seed-{draw}/evaluation/test.json").read_text())
-        return float(found["accuracy"])
+        evaluation = json.loads((folder / arm / f"seed-{draw}/evaluation/test.json").read_text())
+        return float(evaluation["accuracy"])
 
     means = [np.mean([score(f"with-{first}", draw) for draw in draws]) for first, draws in pairs]
     assert ", ".join(f"{mean:.1%}" for mean in means) in said

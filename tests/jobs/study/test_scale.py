@@ -1,7 +1,6 @@
 """The scale lab: points along an axis, a prediction that is written before it is tested, and what is said."""
 
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from vitkit.jobs.study.scale import (
     Measured,
     Scale,
     base_run,
-    judge,
+    conclude,
     propose_recipe,
     scale,
 )
@@ -308,14 +307,6 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
         measure_law(tmp_path / "law", recipe=run)
 
 
-def test_points_that_were_changed_are_refused(copied: Path) -> None:
-    record = json.loads((copied / "study.json").read_text())
-    record["arms"][5]["run"]["splits"]["subset"] = "[:100]"
-    (copied / "study.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=r"(?s)holds another study:.*splits_subset '\[:100\]' -> left out"):
-        measure_law(copied)
-
-
 def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def diverging(run: Run, folder: Path, **given: Any) -> Path:
         raise NonFiniteError("the loss is no number")
@@ -336,8 +327,8 @@ def test_five_of_six_points_are_enough() -> None:
     points = [
         Measured(f"{x:g} steps", f"steps-{x:g}", x, Point(x, (x**-0.5,), 0.01), 0) for x in (1, 2, 4, 8, 16)
     ]
-    lost = Measured("3 steps", "steps-3", 3.0, None, 1)
-    assert len(job._fit([*points, lost], Path("runs/x")).points) == 5
+    lost, last = Measured("3 steps", "steps-3", 3.0, None, 1), Measured("48 steps", "steps-48", 48.0, None, 0)
+    assert len(conclude(Path("runs/x"), SMALL, Design(), [*points, lost, last]).fit.points) == 5
 
 
 def result(errors: list[float], held_out: float, noise: float | None = 0.005) -> Scale:
@@ -347,11 +338,8 @@ def result(errors: list[float], held_out: float, noise: float | None = 0.005) ->
         Measured(f"{x:,.0f} training images", f"data-{n}", x, Point(x, (error,), noise), 0)
         for n, (x, error) in enumerate(zip(places, [*errors, held_out], strict=True), 1)
     )
-    fit, metric = job._fit(measured, Path("runs/x")), "loss" if noise is None else "accuracy"
-    options: dict[str, Any] = {"data": "digits", "model": "ViT", "along": "data", "hold": "steps", "steps": 8}
-    options |= {"metric": metric, "is_fraction": noise is not None, "fit": fit, "held_out": last}
-    law = Scale(Path("x"), prediction=fit.predict(places[-1]), measured=tuple(measured), **options)
-    return judge(law, last)
+    law = conclude(Path("x"), SMALL, Design(points=5), [*measured, last])
+    return law if noise is not None else replace(law, is_fraction=False, metric="loss")
 
 
 LAW = [0.5, 0.35, 0.25, 0.18, 0.13]

@@ -145,13 +145,10 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(InterruptedTraining):
         complete(begun_from_base(first), first)
     monkeypatch.undo()
-    record = json.loads((first / "study.json").read_text())
-    assert record["arms"][1]["run"]["start"]["start"] == "base/final"
     first.rename(second)
     with pytest.raises(VitkitError, match="seeds 2 -> 3"):  # all else is compared as before
         complete(begun_from_base(second, runs=3), second)
     assert all(series.ended for series in complete(begun_from_base(second), second))
-    assert {arm.run.start.start for arm in read_study(second).arms} == {"", str(second / "base/final")}
 
 
 def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
@@ -161,21 +158,6 @@ def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
     arms = (replace(arm, run=replace(arm.run, loading=loading)) for arm in ARMS)
     with study(*arms).claim(tmp_path / "study"):
         pass
-
-
-@pytest.mark.parametrize("name", ["../outside", "base", ""])
-def test_a_record_with_folders_elsewhere_is_refused(name: str, tmp_path: Path) -> None:
-    out = tmp_path / "study"
-    with study().claim(out):
-        pass
-    record = json.loads((out / "study.json").read_text())
-    record["arms"][1]["folder"] = name
-    (out / "study.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match="folders of their own within it"):
-        read_study(out)
-    with pytest.raises(VitkitError, match="folders of their own within it"):
-        complete(study(), out)
-    assert not (tmp_path / "outside").exists()
 
 
 def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
@@ -195,17 +177,6 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         complete(study(), tmp_path)
     with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
         read_study(tmp_path)
-
-
-def test_an_arm_whose_folder_has_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
-    out, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
-    with study().claim(out):
-        (out / "base").mkdir()
-    elsewhere.mkdir()
-    (out / "base" / "final").symlink_to(elsewhere)
-    with pytest.raises(VitkitError, match=r"base/final is a link that leads out of its folder"):
-        complete(study(), out)
-    assert not list(elsewhere.iterdir())
 
 
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:

@@ -63,11 +63,7 @@ def mixed_order(labels: Integers) -> Integers:
 
 
 def cross_validate(
-    features: Floats,
-    labels: Integers,
-    classes: int,
-    *,
-    progress: Callable[[int], None] = lambda done: None,
+    features: Floats, labels: Integers, classes: int, *, progress: Callable[[int], None] = lambda done: None
 ) -> Folded:
     """Predict every image by classifiers that were fitted without it.
 

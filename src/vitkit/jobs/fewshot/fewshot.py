@@ -436,12 +436,12 @@ def _measure(
         return cached_features(fingerprint, samples, indices, cache, anew)
 
     measured = measure_data(data, learning, compute, listener, model.name)
-    unreadable, test, computed = measured.shots.unreadable, measured.test, measured.computed
-    rejects = {data.pool.key(index): reason for index, reason in unreadable.items()}
+    lost, test, computed = measured.unreadable, measured.test, measured.computed
+    rejects = {data.pool.key(index): reason for index, reason in lost.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
     names, tested = data.data.class_names, np.bincount(test.labels)
-    readable = np.bincount(np.delete(data.pool.labels, list(unreadable)), minlength=data.classes)
+    readable = np.bincount(np.delete(data.pool.labels, list(lost)), minlength=data.classes)
     few = np.flatnonzero(readable < max(learning.shots)).tolist()
     return FewShot(
         data=data.data.spec,
@@ -454,7 +454,7 @@ def _measure(
         shots=learning.shots,
         seeds=learning.seeds,
         fewer={names[i]: int(readable[i]) for i in few},
-        repeated=count_repeated(data, measured.shots, test, computed.pixels),
+        repeated=count_repeated(data, measured),
         rejects=rejects,
         notes=data.data.notes,
         models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
@@ -86,15 +85,18 @@ class Design:
     """The values of each varied option, the base's first."""
     arms: tuple[Arm, ...]
     """The base, then the others."""
-    values: tuple[tuple[str, ...], ...]
-    """For each arm its value of each option."""
 
 
 @dataclass(frozen=True, repr=False)
 class Ablation(StudyResult):
     """The result of an ablation."""
 
-    design: Design
+    base: str
+    """A sentence that describes the base."""
+    rates: str
+    """A sentence about the choice of each arm's learning rate."""
+    vary: Mapping[str, tuple[str, ...]]
+    """The values of each varied option, the base's first."""
     comparison: Comparison
 
     def headline(self) -> Sequence[str]:
@@ -103,44 +105,16 @@ class Ablation(StudyResult):
 
     def sections(self) -> Sequence[Section]:
         """Return the arms, the means of a grid of two options, and how to read them."""
-        comparison, cells = self.comparison, self._cells()
-        arms = (arm_table(comparison), self.design.base, self.design.rates, difference_plot(comparison))
-        return (
-            Section("Arms", arms),
-            *([Section(f"Mean {comparison.score} by value", (cells,), page_only=True)] if cells else []),
-            Section("How to read it", EXPLAINED, page_only=True),
-        )
-
-    def _cells(self) -> Table | None:
-        """Make the table of the means of a grid of two options; None for any other ablation."""
-        design, comparison = self.design, self.comparison
-        levels = list(design.levels.items())
-        if len(levels) != 2 or len(design.arms) != len(levels[0][1]) * len(levels[1][1]):
-            return None
-        results = (comparison.base, *comparison.arms)
-        means = {
-            value: shown_score(comparison, arm.mean)
-            for value, arm in zip(design.values, results, strict=True)
-        }
-        (first, rows), (second, columns) = levels
-        headings = (first, *(f"{second} {value}" for value in columns))
-        return Table(headings, tuple((row, *(means[row, column] for column in columns)) for row in rows))
-
-    def model_folder(self) -> str:
-        """Return the folder of the best arm, unless every run diverged."""
-        best = max((self.comparison.base, *self.comparison.arms), key=lambda arm: arm.mean or 0.0)
-        return best.folder if best.scores else ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return {
-            "folder": str(self.folder),
-            "base": self.design.base,
-            "rates": self.design.rates,
-            "vary": {name: list(values) for name, values in self.design.levels.items()},
-            "conclusions": self.headline(),
-            "comparison": to_json(self.comparison),
-        }
+        comparison, cells = self.comparison, list[Section]()
+        results, values = [comparison.base, *comparison.arms], list(self.vary.values())
+        if len(values) == 2 and len(results) == len(values[0]) * len(values[1]):  # in the order of `product`
+            (first, rows), (second, columns) = self.vary.items()
+            means = iter([shown_score(comparison, arm.mean) for arm in results])
+            headings = (first, *(f"{second} {value}" for value in columns))
+            table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
+            cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
+        arms = (arm_table(comparison), self.base, self.rates, difference_plot(comparison))
+        return Section("Arms", arms), *cells, Section("How to read it", EXPLAINED, page_only=True)
 
 
 def ablate(
@@ -209,7 +183,10 @@ def ablate(
     with study.claim(place, numbered) as folder:
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
-            ablation = Ablation(folder, design, compare_arms(folder, study.arms, completed))
+            comparison = compare_arms(folder, study.arms, completed)
+        best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
+        model = best.folder if best.scores else ""
+        ablation = Ablation(folder, design.base, design.rates, design.levels, comparison, best=model)
         publish(ablation, study.arms, options)
     return ablation
 
@@ -281,7 +258,6 @@ def make_arms(
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
     _refuse_rates(itertools.chain(*levels.values()), fixed_rate, rates)
     arms: list[Arm] = []
-    cells: list[tuple[str, ...]] = []
     for chosen in _combinations(levels, grid):
         settings = _joined(chosen)
         run = with_options(base, settings)
@@ -293,14 +269,13 @@ def make_arms(
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
         series = arm_series(seeds, () if fixed_rate else read_rates(rates, default_rates))
         arms.append(Arm(_folder(label, arms), label, run, series))
-        cells.append(tuple(_level(base, name, level) for name, level in zip(levels, chosen, strict=True)))
     shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
     own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
     # The page may be given away, so that it has no paths of this machine.
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
     origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
     sentence = f"The base is {origin} ({model}) with {own}."
-    return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms), tuple(cells))
+    return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms))
 
 
 def _refuse_rates(varied: Iterable[Settings], fixed_rate: bool, rates: Sequence[float] | None) -> None:

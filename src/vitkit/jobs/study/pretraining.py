@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -119,26 +119,17 @@ class Helped(StudyResult):
             )
         return [*first[:-1], second[0], about]
 
-    def model_folder(self) -> str:
-        """Return the folder of the fine-tuning from the pre-trained model, the first of several."""
-        return self.comparison.arms[0].folder
-
     def sections(self) -> Sequence[Section]:
         """Return the tables of the arms, and how to read them."""
-        once, units = "", "pre-trainings"
+        units, once = "pre-trainings", ""
         if self.pretrainings == 1:
-            units = "draws"
-            once = " The pre-training was run once: how far others would be from it is in no interval."
-        told = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
+            units, once = "draws", " How far other pre-trainings would be from this one is in no interval."
+        explained = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
         return (
             Section("Arms", (arm_table(self.comparison), difference_plot(self.comparison))),
             Section("Against as much time without it", (arm_table(self.against_longer),), page_only=True),
-            Section("How to read it", told, page_only=True),
+            Section("How to read it", explained, page_only=True),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return {**super().to_json(), "answers": self.headline()}
 
 
 def compare_pretraining(
@@ -184,19 +175,20 @@ def compare_pretraining(
             tested = read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
         without, longer, *each = tested.scores
         ways: list[Scores] = [without, {draw: row for scores in each for draw, row in scores.items()}, longer]
-        several = length.pretrainings > 1
-        seeds = [member.seed for member in (pretrained if several else others[0]).members]
+        several, seeds = length.pretrainings > 1, [member.seed for member in others[0].members]
         if several:
+            seeds = [member.seed for member in pretrained.members]
             ways = _by_pretraining(ways, run.training.seed, options.draws)
-        ends = [(study.arms[1], others[0]), (begun[0], tuned[0]), (study.arms[2], others[1])]
-        arms = [
+        ends = ((study.arms[1], others[0]), (begun[0], tuned[0]), (study.arms[2], others[1]))
+        base, with_it, late = (
             ArmResult(arm.folder, arm.label, series.chosen, {}, tuple(sorted({*seeds} - {*scores})))
             for (arm, series), scores in zip(ends, ways, strict=True)
-        ]
-        arms[1] = replace(arms[1], label="with pre-training" if several else begun[0].label)
-        first = compare_results(replace(tested, scores=tuple(ways)), seeds, arms)
-        second = compare_results(replace(tested, scores=(ways[2], ways[1])), seeds, [arms[2], arms[1]])
-        helped = Helped(folder, first, second, options.draws, length.pretrainings)
+        )
+        if several:
+            with_it = replace(with_it, label="with pre-training")
+        first = compare_results(replace(tested, scores=tuple(ways)), seeds, (base, with_it, late))
+        second = compare_results(replace(tested, scores=(ways[2], ways[1])), seeds, (late, with_it))
+        helped = Helped(folder, first, second, options.draws, length.pretrainings, best=with_it.folder)
         publish(helped, study.arms, machine)
     return helped
 

@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import numpy as np
 
@@ -107,11 +107,11 @@ class Scale(StudyResult):
     fit: LawFit
     prediction: Prediction
     """The prediction at the held-out point, made before it was trained."""
-    final: LawFit | None = None
+    final: LawFit | None
     """The law fitted to all points, the held-out one too; None where that diverged."""
-    objection: str = ""
+    objection: str
     """The reason why the law does not hold; "" where it does."""
-    beyond: Prediction | None = None
+    beyond: Prediction | None
     """The error at three times the held-out point; None where the law does not hold."""
 
     def sections(self) -> Sequence[Section]:
@@ -213,10 +213,6 @@ class Scale(StudyResult):
             self.is_fraction,
         )
 
-    def model_folder(self) -> str:
-        """Return the folder of the largest point."""
-        return self.held_out.folder
-
     def shown(self, error: float) -> str:
         """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
         return f"{1 - error:.1%}".replace("%", " %") if self.is_fraction else f"{error:.4g}"
@@ -225,10 +221,6 @@ class Scale(StudyResult):
         """Write the interval of a prediction, from its lower to its upper end."""
         low, high = sorted((prediction.low, prediction.high), reverse=self.is_fraction)
         return f"95 % interval {self.shown(low).removesuffix(' %')} to {self.shown(high)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data, with the sentences about them."""
-        return {**to_json(self), "conclusions": self.headline()}
 
 
 KIND = "scale"
@@ -363,29 +355,16 @@ def scale(
     with study.claim(place) as folder:
         *fitted, last = study.arms
         completed = complete_arms(fitted, folder, options)
-        measured = tuple(map(_measure, places, fitted, completed))
-        fit = _fit(measured, folder)
-        result = Scale(
-            folder=folder,
-            data=run.data,
-            model=last.run.model,
-            along=along,
-            hold=hold,
-            metric=find_task(run.task).learning.monitor.metric,
-            is_fraction=find_task(run.task).learning.curve.is_fraction,
-            steps=last.run.training.total_steps(1),
-            measured=measured,
-            held_out=Measured(last.label, last.folder, places[-1], None, 0),
-            fit=fit,
-            prediction=fit.predict(places[-1]),
-        )
-        said = f"{result.shown(result.prediction.error)} ({result.interval(result.prediction)})"
+        measured = list(map(_measure, places, fitted, completed))
+        point = Measured(last.label, last.folder, places[-1], None, 0)
+        law = conclude(folder, last.run, design, [*measured, point])
+        said = f"{law.shown(law.prediction.error)} ({law.interval(law.prediction)})"
         listener.note(f"The law predicts {said} for the held-out point, which is trained next.")
         # That it diverges is a result too: the law is then said not to hold.
         (series,) = complete_arms([last], folder, options, "the held-out point")
-        result = judge(result, _measure(places[-1], last, series))
-        publish(result, study.arms, options)
-    return result
+        law = conclude(folder, last.run, design, [*measured, _measure(places[-1], last, series)])
+        publish(law, study.arms, options)
+    return law
 
 
 def refuse_start(along: Axis, start: StrPath) -> None:
@@ -647,31 +626,51 @@ def _measure(x: float, arm: Arm, series: Series) -> Measured:
     return Measured(arm.label, arm.folder, x, Point(x, errors, noise) if errors else None, diverged)
 
 
-def _fit(measured: Sequence[Measured], folder: Path) -> LawFit:
-    """Fit the law to the points that have an error.
+def conclude(folder: Path, run: Run, design: Design, measured: Sequence[Measured]) -> Scale:
+    """Fit the law, compare the held-out point with its prediction, and extrapolate if the law holds.
+
+    Args:
+        folder: of the study.
+        run: of the held-out point.
+        design: of the study.
+        measured: all points, the held-out one last.
 
     Raises:
-        VitkitError: training diverged at so many that too few are left.
+        VitkitError: training diverged at so many points that too few are left.
     """
-    points = [outcome.point for outcome in measured if outcome.point is not None]
-    diverged = [outcome.label for outcome in measured if outcome.point is None]
+    *fitted, held_out = measured
     try:
-        return fit_power_law(points)
+        fit = fit_power_law([place.point for place in fitted if place.point is not None])
     except VitkitError as error:
+        diverged = [place.label for place in fitted if place.point is None]
         if not diverged:
             raise
         raise VitkitError(
             f"{error} In {folder} training diverged at {join_names(diverged)}: give a lower --learning-rate "
             "and another --out."
         ) from None
-
-
-def judge(result: Scale, held_out: Measured) -> Scale:
-    """Compare the held-out point with its prediction, and extrapolate threefold if the law holds."""
-    final, objection, beyond = None, result.fit.objection(), None
+    prediction, final, objection, beyond = fit.predict(held_out.x), None, fit.objection(), None
     if held_out.point is not None:
-        final, objection = judge_held_out(result.fit, result.prediction, held_out.point)
+        final, objection = judge_held_out(fit, prediction, held_out.point)
         beyond = None if objection else final.extrapolate(BEYOND * held_out.x)
     elif not objection:
         objection = "training diverged at the held-out point"
-    return replace(result, held_out=held_out, final=final, objection=objection, beyond=beyond)
+    learning = find_task(run.task).learning
+    return Scale(
+        folder=folder,
+        best=held_out.folder,
+        data=run.data,
+        model=run.model,
+        along=design.along,
+        hold=design.hold,
+        metric=learning.monitor.metric,
+        is_fraction=learning.curve.is_fraction,
+        steps=run.training.total_steps(1),
+        measured=tuple(fitted),
+        held_out=held_out,
+        fit=fit,
+        prediction=prediction,
+        final=final,
+        objection=objection,
+        beyond=beyond,
+    )

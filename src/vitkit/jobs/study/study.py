@@ -5,7 +5,7 @@ STUDY/study.json   the arms and the options, written before the first arm begins
 STUDY/ARM/         the series of runs of each arm (`runs/series_record.py`), which alone records results
 
 A study lists its arms, holds its folder with `Study.claim` while it works, and completes the arms there. The
-folder may be moved: the start of an arm that begins from another arm is recorded by its path within it.
+folder may be moved: where an arm begins from another arm, the path of its start is not compared.
 """
 
 import math
@@ -106,20 +106,22 @@ class StudyResult(Result):
 
     folder: Path
     """Holds its runs, its numbers and its page."""
+    best: str = field(default="", kw_only=True)
+    """The folder within it that predicts best; "" where none does."""
 
     def heading(self) -> str:
         """Name the study by its folder."""
         return self.folder.resolve().name
 
-    def model_folder(self) -> str:
-        """Return the folder within it that predicts best; "" where none does."""
-        return ""
-
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
-        page, name = self.folder / "report.html", self.model_folder()
-        predict = f"vitkit predict {shlex.quote(str(self.folder / name))} IMAGE_OR_FOLDER"
-        return [f"open {shlex.quote(str(page))} in a browser", *([predict] if name else [])]
+        page, model = self.folder / "report.html", shlex.quote(str(self.folder / self.best))
+        predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
+        return [f"open {shlex.quote(str(page))} in a browser", *predict]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data, with the sentences about them."""
+        return {**super().to_json(), "conclusions": list(self.headline())}
 
 
 def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
@@ -169,12 +171,7 @@ class Study:
         with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
-                own = folder.resolve()
-
-                def within(start: str) -> str:
-                    return str(Path(start).relative_to(own)) if Path(start).is_relative_to(own) else start
-
-                write(folder / RECORD, _with_starts(self, within))
+                write(folder / RECORD, self)
             yield folder
 
 
@@ -359,15 +356,6 @@ def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None
             progress(number)
 
 
-def _with_starts(study: Study, change: Callable[[str], str]) -> Study:
-    """Change the paths of the starts of all arms."""
-    arms = (
-        replace(arm, run=replace(arm.run, start=replace(arm.run.start, start=change(arm.run.start.start))))
-        for arm in study.arms
-    )
-    return replace(study, arms=tuple(arms))
-
-
 def read_study(folder: str | Path) -> Study:
     """Read the record of a study, as it began.
 
@@ -384,9 +372,7 @@ def read_study(folder: str | Path) -> Study:
             f"{path}: expected arms with folders of their own within it, found {', '.join(names)}. Put the "
             "original file back, or begin again with another --out."
         )
-    own = Path(folder).resolve()
-    # The path of a start within the study begins with the name of another arm.
-    return _with_starts(study, lambda start: str(own / start) if start.partition("/")[0] in names else start)
+    return study
 
 
 def read_chosen(cls: type[T], folder: Path, kind: str) -> T | None:
@@ -426,15 +412,15 @@ def _changes(folder: Path, study: Study) -> list[str]:
     # A part of an option, such as vary.pool, is no option itself.
     changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
     there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
-    pairs = list(zip(begun.arms, study.arms, strict=False))
-    if changes or there != here:
-        pairs = pairs[:1]  # the others are other arms; the first one shows the options that all arms have
     if not changes and there != here:
         names = [", ".join(folder for folder, _ in arms) for arms in (there, here)]
         changes = [f"arms: {names[0]} -> {names[1]}"]
-    for old, new in pairs:
-        changes += name_options(changed_options(to_json(old.run), where, new.run))
-        changes += map(_with_own_option, name_options(difference(to_json(old.series), to_json(new.series))))
+    for old, new in zip(begun.arms, study.arms, strict=False):
+        if (old.folder, old.label) == (new.folder, new.label):  # other arms differ in what makes them others
+            moved = begins_within(new.run, folder)
+            changes += name_options(changed_options(to_json(old.run), where, new.run, moved=moved))
+            series = difference(to_json(old.series), to_json(new.series))
+            changes += map(_with_own_option, name_options(series))
     return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
 
 
@@ -747,31 +733,21 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
 
 def arm_table(comparison: Comparison) -> Table:
     """Make the table of the arms: rate, mean score, difference with its interval and p, score by seed."""
-
-    def difference(show: Callable[[PairedDifference], str]) -> Callable[[ArmResult], str]:
-        return lambda arm: "–" if arm.difference is None else show(arm.difference)
-
-    def interval(difference: PairedDifference) -> str:
-        low, high = (points(comparison, value, signed=True) for value in difference.interval)
-        return f"{low} to {high}"
-
-    def each_seed(arm: ArmResult) -> str:
-        scores = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
-        return ", ".join(
-            "diverged" if seed in arm.diverged else shown_score(comparison, score) for seed, score in scores
+    rows = []
+    for arm in (comparison.base, *comparison.arms):
+        paired, compared = arm.difference, ("–",) * 4
+        if paired is not None:
+            low, high = (points(comparison, value, signed=True) for value in paired.interval)
+            mean, least = points(comparison, paired.mean, signed=True), points(comparison, paired.detectable)
+            compared = (mean, f"{low} to {high}", shown_p(arm.adjusted_p), least)
+        rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
+        by_seed = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
+        each = (
+            "diverged" if seed in arm.diverged else shown_score(comparison, score) for seed, score in by_seed
         )
-
-    columns: dict[str, Callable[[ArmResult], str]] = {
-        "arm": lambda arm: arm.label,
-        "learning rate": lambda arm: "–" if arm.learning_rate is None else f"{arm.learning_rate:g}",
-        f"mean {comparison.score}": lambda arm: shown_score(comparison, arm.mean),
-        "difference": difference(lambda paired: points(comparison, paired.mean, signed=True)),
-        "95 % interval": difference(interval),
-        "p by Holm": lambda arm: shown_p(arm.adjusted_p),
-        "detectable": difference(lambda paired: points(comparison, paired.detectable)),
-        "each seed": each_seed,
-    }
-    return table_of((comparison.base, *comparison.arms), columns)
+        rows.append((arm.label, rate, shown_score(comparison, arm.mean), *compared, ", ".join(each)))
+    headings = ("arm", "learning rate", f"mean {comparison.score}", "difference", "95 % interval")
+    return Table((*headings, "p by Holm", "detectable", "each seed"), tuple(rows))
 
 
 def difference_plot(comparison: Comparison) -> Plot | None:

@@ -1,0 +1,185 @@
+"""The folder of a study that somebody edited, damaged, moved or made: the call that goes on there is refused
+with an error, or goes on within the folder. Nothing is written outside of it."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import vitkit
+from tests.faults.mutate import REMOVED, leaves, replaced
+from tests.helpers.small_digits import small_run
+from tests.jobs.test_every_record import damage
+from tests.vtab_layout import small_task
+from vitkit.errors import VitkitError
+from vitkit.jobs.reproduce import reproduce
+from vitkit.jobs.series import series
+from vitkit.jobs.study import pretraining, scale, study
+from vitkit.runs.budget import Pace
+from vitkit.runs.config import Run
+from vitkit.runs.series_options import SeriesOptions
+
+SMALL = small_run(4)
+KINDS = ("ablation", "scale", "pretraining", "reproduction", "vtab", "series", "comparison")
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+class ReachedError(Exception):
+    """A call has understood the folder and trains in it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of study that has begun."""
+
+    call: Callable[[Path], Any]
+    """Begins the study in a folder, or goes on there."""
+    template: Path
+    """A folder in which it has begun."""
+    result: Any = field(repr=False)
+    """What the call returns; None where it trains."""
+
+
+def train(_run: Run, folder: Path, **_options: Any) -> Path:
+    """Stand for training, whose first run is as far as a call has to come."""
+    raise ReachedError(folder)
+
+
+@pytest.fixture(scope="module")
+def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    root = tmp_path_factory.mktemp("kinds")
+    models = [str(vitkit.train(SMALL, root / name)) for name in ("first", "second")]
+    for number, task in enumerate(("clevr_count", "pets")):
+        small_task(root / "tasks" / task, classes=3, seed=number)
+    small: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "threads": 1}
+    tuned: dict[str, Any] = {"then": "digits", "labels": 20, "draws": 2, "tune_steps": 4}
+    calls: dict[str, Callable[[Path], Any]] = {
+        "ablation": lambda out: vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=out),
+        "scale": lambda out: vitkit.scale("digits", recipe=SMALL, points=5, budget="1h", out=out),
+        "pretraining": lambda out: vitkit.pretrain("digits", model="ViT-16x1x2/4", out=out, **tuned, **small),
+        "reproduction": lambda out: vitkit.reproduce("table8", steps=4, seeds=1, only=["none"], out=out),
+        "vtab": lambda out: vitkit.vtab(models[0], root / "tasks", out=out, workers=0, **small),
+        "series": lambda out: vitkit.train_series(SMALL, out, SeriesOptions(runs=2)),
+        "comparison": lambda out: vitkit.compare(*models, out=out, speed_seconds=0.0).to_json(),
+    }
+
+    def paces(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
+        return dict.fromkeys(runs, Pace(0.01, 0.1))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(series, "train_run", train)
+        for module in (study, scale, pretraining, reproduce):
+            patched.setattr(module, "measure_paces", paces)
+        made = {}
+        for name, call in calls.items():
+            result = None
+            with contextlib.suppress(ReachedError):
+                result = call(root / name)
+            made[name] = Kind(call, root / name, result)
+        yield made
+
+
+def record_of(folder: Path) -> Path:
+    names = ("study.json", "series.json", "compare.json")
+    return next(folder / name for name in names if (folder / name).exists())
+
+
+def listing(folder: Path) -> dict[str, int]:
+    """Give all that is below a folder, and when it was changed; links are not followed."""
+    return {str(path): path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def refused_or_right(kind: Kind, folder: Path, harm: Callable[[Path], None]) -> str:
+    """Harm a copy of the study and go on with it; return the error, "" where it goes on."""
+    shutil.rmtree(folder, ignore_errors=True)
+    own, outside = folder / "study", folder / "outside"
+    shutil.copytree(kind.template, own)
+    outside.mkdir()
+    (outside / "letter.txt").write_text("{}")
+    harm(own)
+    before = listing(outside)
+    try:
+        result = kind.call(own)
+    except VitkitError as error:
+        assert len(str(error)) < 5000
+        return str(error)
+    except ReachedError as reached:
+        assert Path(str(reached)).resolve().is_relative_to(own.resolve())
+        result = None
+    finally:
+        assert {path.name for path in folder.iterdir()} == {"study", "outside"}
+        assert listing(outside) == before
+    if kind.result is not None:
+        assert json.dumps(result) == json.dumps(kind.result).replace(str(kind.template), str(own))
+    return ""
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(harm=damage())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_record_is_refused_or_changes_nothing(
+    name: str, kinds: dict[str, Kind], tmp_path: Path, harm: Callable[[bytes], bytes]
+) -> None:
+    def damaged(folder: Path) -> None:
+        record = record_of(folder)
+        record.write_bytes(harm(record.read_bytes()))
+
+    refused_or_right(kinds[name], tmp_path / "case", damaged)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_hostile_folder_is_refused_or_changes_nothing(
+    name: str, kinds: dict[str, Kind], tmp_path: Path
+) -> None:
+    kind = kinds[name]
+
+    def with_value(place: Any, value: Any) -> Callable[[Path], None]:
+        def harm(folder: Path) -> None:
+            record = record_of(folder)
+            record.write_text(json.dumps(replaced(json.loads(record.read_text()), place, value)))
+
+        return harm
+
+    def as_a_link(folder: Path) -> None:
+        record = record_of(folder)
+        record.unlink()
+        record.symlink_to(folder.parent / "outside/letter.txt")
+
+    def as_a_pipe(folder: Path) -> None:
+        record = record_of(folder)
+        record.unlink()
+        os.mkfifo(record)
+
+    def with_links_out(folder: Path) -> None:
+        for path in [path for path in folder.iterdir() if path.is_dir()]:
+            shutil.rmtree(path)
+            path.symlink_to(folder.parent / "outside")
+        for own in ("base", "seed-0", "first"):
+            if not (folder / own).is_symlink():
+                (folder / own).symlink_to(folder.parent / "outside")
+
+    def of_another_kind(folder: Path) -> None:
+        other = kinds["series" if name in ("scale", "comparison") else "scale"]
+        record_of(folder).unlink()
+        shutil.copy(record_of(other.template), folder)
+
+    assert refused_or_right(kind, tmp_path / "case", lambda folder: None) == ""  # moved, and whole
+    for harm in (as_a_link, as_a_pipe, of_another_kind):
+        assert refused_or_right(kind, tmp_path / "case", harm)
+    refused_or_right(kind, tmp_path / "case", with_links_out)
+    record = json.loads(record_of(kind.template).read_text())
+    named = [place for place in leaves(record) if place[-1] == "folder"]
+    for place in named[-1:]:
+        for value in ("../outside", "", "x" * 300, "\0"):
+            assert refused_or_right(kind, tmp_path / "case", with_value(place, value))
+    for place in (*named[:1], *list(leaves(record))[-3:]):
+        for value in (10**400, float("nan"), REMOVED):
+            refused_or_right(kind, tmp_path / "case", with_value(place, value))
