@@ -27,7 +27,7 @@ from scipy.special import expit
 
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
@@ -152,7 +152,7 @@ def draws_of_shots(shots: int, seeds: int, method: Method, trials: int = TRIALS)
     every: list[float] = []
     for trial in range(trials):
         drawn = [Draws(pool.labels, classes, trial * seeds + seed) for seed in range(seeds)]
-        (score,) = measure(drawn, [shots], [method], pool, test, classes)
+        (score,) = measure(drawn, Learning((shots,), methods=(method,)), pool, test, classes)
         intervals.append(score.interval)
         every += score.accuracies
     held, _ = _held(intervals, math.fsum(every) / len(every))

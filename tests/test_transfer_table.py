@@ -12,7 +12,7 @@ from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, sum
 
 import vitkit
 from vitkit.data.config import Augmentation, Preprocessing
-from vitkit.runs.config import read_run
+from vitkit.runs.folder import kind_of
 from vitkit.training.config import TrainingConfig
 
 TINY = vitkit.Run(
@@ -81,7 +81,7 @@ def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> N
     assert 0 <= record["accuracy"] <= 1
     if method == RIDGE:
         return
-    run = read_run(tmp_path / "run")
+    run = kind_of(tmp_path / "run").run()
     assert run.training.seed == 3 and run.splits.val_fraction == 0
     assert run.augmentation == begun.augmentation  # digits are not mirrored
     assert bool(run.start.start) == (method != "scratch")

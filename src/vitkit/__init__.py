@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from vitkit.models.vit import ViT as ViT
     from vitkit.models.zoo import list_models as list_models
     from vitkit.models.zoo import model_config as model_config
-    from vitkit.runs.checkpoints import load_model as load_model
     from vitkit.runs.config import Run as Run
     from vitkit.runs.series_options import SeriesOptions as SeriesOptions
     from vitkit.runs.series_record import read_series as read_series
+    from vitkit.runs.start import load_model as load_model
     from vitkit.weights.create import create_model as create_model
     from vitkit.weights.published import starts as starts
     from vitkit.weights.saving import save_model as save_model

@@ -31,6 +31,10 @@ class Range:
 COUNT = 2**53  # above it float64 lacks some integers
 Count = Annotated[int, Range("a count", 0, COUNT)]
 Positive = Annotated[float, Range("a number above 0", math.ulp(0.0), sys.float_info.max)]
+AtLeastOne = Annotated[int, Range("at least 1", 1, math.inf)]
+ZeroOrMore = Annotated[float, Range("0 or more", 0, math.inf)]
+BelowOne = Annotated[float, Range("a number from 0 to below 1", 0, math.nextafter(1, 0))]
+WithinOne = Annotated[float, Range("a number above 0 and below 1", math.ulp(0.0), math.nextafter(1, 0))]
 # A sum of numbers near 0 may be rounded to a little below it.
 NotNegative = Annotated[float, Range("a number of 0 or more", -1e-9, sys.float_info.max)]
 # A mean of ones may be rounded to a little above 1.
@@ -125,11 +129,12 @@ PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name, which would not say without it what is cut or measured."""
 
 
-def require_finite(config: Any) -> None:
-    """Refuse a dataclass with a number that is not finite in float32; called by its `__post_init__`.
+def require_valid(config: Any) -> None:
+    """Refuse a dataclass with a number out of its range, or not finite in float32; for its `__post_init__`.
 
     Raises:
-        VitkitError: a field, or an item of a tuple, is not a number, or is infinite in float32.
+        VitkitError: a field, or an item of a tuple, is not a number, or is infinite in float32; or a field is
+            below or above the `Range` of its type.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -137,6 +142,12 @@ def require_finite(config: Any) -> None:
             if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
                 raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        parts = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is Annotated]
+        for (allowed,) in (part.__metadata__ for part in parts):
+            if value is not None and not allowed.low <= value <= allowed.high:
+                raise VitkitError(f"{name} is {allowed.name}, found {value:g}.")
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:

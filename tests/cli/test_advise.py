@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.jobs import default_start
+from vitkit.jobs import finetune_defaults as default_start
 from vitkit.weights.create import create_model
 from vitkit.weights.published import default_starts
 from vitkit.weights.saving import save_model

@@ -11,10 +11,11 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.jobs import default_start
+from vitkit.jobs import finetune_defaults as default_start
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.config import Run, read_run
-from vitkit.runs.step_cost import Cost
+from vitkit.runs.budget import Cost
+from vitkit.runs.config import Run
+from vitkit.runs.folder import kind_of
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.cache import cache_folder
@@ -110,7 +111,7 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     assert typed.startswith("vitkit finetune ") and typed.endswith(" --yes")
     assert run(shlex.split(typed)[1:]) == 0
     assert len(mirror) > 0 and "vit_small_patch16_224" in mirror[0]
-    assert read_run(tmp_path / "runs" / "my photos-ViT-16x1x1-4").start.start == NAME
+    assert kind_of(tmp_path / "runs" / "my photos-ViT-16x1x1-4").run().start.start == NAME
 
 
 @pytest.mark.parametrize("word", ["y\n", "YES\n"])
@@ -125,7 +126,7 @@ def test_a_person_who_agrees_is_asked_once(
     out = tmp_path / "run"
     assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == 0
     assert terminal.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
-    assert mirror and read_run(out).start.start == NAME
+    assert mirror and kind_of(out).run().start.start == NAME
 
 
 @pytest.mark.parametrize("word", ["\n", "n\n", "", "what?\n"])
@@ -205,13 +206,13 @@ def test_a_folder_of_both_is_asked_about(
     assert f"To train on its images: vitkit finetune --data {quoted}." in said
     # Both commands that it names are understood.
     assert run(["finetune", str(photos), "--data", str(photos), "--out", "one", *QUICK]) == 0
-    assert read_run(Path("one")).start.start == str(photos)
+    assert kind_of(Path("one")).run().start.start == str(photos)
     assert run(["finetune", "--data", str(photos), "--out", "two", "--yes", *QUICK]) == 0
-    assert read_run(Path("two")).start.start == NAME
+    assert kind_of(Path("two")).run().start.start == NAME
 
 
 def test_images_may_stand_first_beside_a_named_start(photos: Path, tmp_path: Path) -> None:
     save_tiny(tmp_path / "model")
     assert run(["finetune", str(photos), "--start", str(tmp_path / "model"), "--out", "run", *QUICK]) == 0
-    made = read_run(Path("run"))
+    made = kind_of(Path("run")).run()
     assert (made.start.start, made.data) == (str(tmp_path / "model"), str(photos))

@@ -11,7 +11,8 @@ import vitkit
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.runs.config import StartConfig, read_run
+from vitkit.runs.config import StartConfig
+from vitkit.runs.folder import kind_of
 from vitkit.weights.model_card import card_of
 
 SMALL = ["--batch-size", "16", "--steps", "20", "--evaluate-every", "10", "--threads", "1"]
@@ -55,9 +56,11 @@ def test_what_is_left_out_suits_the_start_and_the_data(
 ) -> None:
     out = tmp_path / "run"
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
-    made = read_run(out)
+    made = kind_of(out).run()
     assert made.model == "ViT-16x2x2/2"
-    assert made.preprocessing == read_run(start).preprocessing  # 8x8 and cut out of the middle, as the start
+    assert (
+        made.preprocessing == kind_of(start).run().preprocessing
+    )  # 8x8 and cut out of the middle, as the start
     assert made.optimizer.warmup_steps == 10
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
     assert card_of(load_model(out)).class_names == ("bright", "dark")
@@ -71,7 +74,7 @@ def test_another_length_has_its_own_warm_up(tmp_path: Path, start: Path, photos:
     out = tmp_path / "run"
     options = ["--data", str(photos), "--steps", "30", "--batch-size", "8", "--threads", "1"]
     assert run(["finetune", str(start), *options, "--out", str(out)]) == 0
-    made = read_run(out)
+    made = kind_of(out).run()
     assert (made.training.steps, made.training.batch_size) == (30, 8)
     assert made.optimizer.warmup_steps == 1
 
@@ -82,7 +85,7 @@ def test_the_recipes_of_the_paper_can_be_changed_like_any(
     out = tmp_path / "run"
     options = ["--recipe", "paper", "--data", str(photos), "--image-size", "12", *SMALL]
     assert run(["finetune", str(start), *options, "--momentum-dtype", "bfloat16", "--out", str(out)]) == 0
-    made = read_run(out)
+    made = kind_of(out).run()
     assert made.optimizer.optimizer == "sgd" and made.optimizer.momentum_dtype == "bfloat16"
     assert (made.recipe, made.preprocessing.image_size) == ("paper", (12, 12))
 
@@ -108,7 +111,7 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     out = tmp_path / "longer"
     assert run(["train", "--start", str(start), "--steps", "5", "--out", str(out), "--threads", "1"]) == 0
     assert "head: kept" in capsys.readouterr().out
-    made, before = read_run(out), read_run(start)
+    made, before = kind_of(out).run(), kind_of(start).run()
     assert made.start == StartConfig(str(start), head="keep") and made.training.steps == 5
     assert (made.data, made.optimizer, made.augmentation) == (
         *(before.data, before.optimizer),
@@ -134,7 +137,7 @@ def test_with_a_recipe_a_finished_run_is_fine_tuned(tmp_path: Path, start: Path)
         "8",
     ]
     assert run(["train", "--start", str(start), *options, "--out", str(out), "--threads", "1"]) == 0
-    made = read_run(out)
+    made = kind_of(out).run()
     assert (made.start, made.recipe) == (StartConfig(str(start)), "paper")
     with pytest.raises(VitkitError, match=r"vitkit\.finetune"):
         vitkit.train(start=start, recipe="paper")

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vitkit.training.checkpoint import find_checkpoint
+from tests.helpers.found_checkpoint import find_checkpoint
 
 SMALL = [
     *(

@@ -17,7 +17,7 @@ from vitkit.runs.data_record import require_same_images
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, SeriesRecord, plan_series
 from vitkit.tasks import find_task
-from vitkit.training.ended import Ended
+from vitkit.training.checkpoint import Ended
 
 WITHOUT_PICTURES = """
 import sys

@@ -13,11 +13,12 @@ from PIL import Image
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
-from vitkit.jobs import default_start
-from vitkit.jobs.default_start import PATIENCE, DefaultStart, choose_start
+from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs.finetune_defaults import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.config import Run, StartConfig, read_run
-from vitkit.runs.step_cost import Cost
+from vitkit.runs.budget import Cost
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import kind_of
 from vitkit.weights import published
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
@@ -203,7 +204,7 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
     hearing = Hearing()
     folder = vitkit.finetune(str(photos), minutes=0.05, threads=1, listener=hearing)
-    assert read_run(folder).start.start == NAMES[0]
+    assert kind_of(folder).run().start.start == NAMES[0]
     assert "on this machine already" in " ".join(dict(hearing.rows)["chosen"])
     monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
     for out in (None, folder):

@@ -32,16 +32,16 @@ from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import WandbRecord
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config
-from vitkit.runs.config import parse_compute, read_config, read_run, write_config
+from vitkit.runs.config import parse_compute, read_config, write_config
 from vitkit.runs.data_record import DataRecord
+from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.timing import Latency
 from vitkit.runs.trained_model import OtherImages
 from vitkit.tasks import find_task
-from vitkit.training.checkpoint import FileHash, Manifest, Progress, read_manifest, read_progress
-from vitkit.training.ended import Ended
+from vitkit.training.checkpoint import Ended, FileHash, Manifest, Progress, read_manifest, read_progress
 from vitkit.weights.files.source import read_json_object
 from vitkit.weights.model_card import ModelCard, describe, read_description
 
@@ -157,7 +157,7 @@ def answers(task: Any, path: Path) -> Any:
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "a run": (
         write_run,
-        lambda path: (read_run(path.parent), parse_compute(read_config(path.parent), path.parent)),
+        lambda path: (kind_of(path.parent).run(), parse_compute(read_config(path.parent), path.parent)),
     ),
     "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
     "an engine": (write_engine, lambda path: read_description_of(path.parent)),

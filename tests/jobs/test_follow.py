@@ -8,13 +8,15 @@ import pytest
 import torch
 
 import vitkit
-from vitkit.config import to_json
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs import follow as following
+from vitkit.jobs import train_run as following
+from vitkit.models.build import build_model
+from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.zoo import model_config
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import read_record
+from vitkit.runs.data_record import DataRecord, RejectedFiles, read_record
 from vitkit.runs.processes import Invitation
 from vitkit.training.config import TrainingConfig
 from vitkit.world import World
@@ -38,8 +40,10 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
     assert record is not None
     changed = replace(RUN, training=replace(RUN.training, micro_batch_size=3, recompute=True))
     threads = torch.get_num_threads()
-    invitation = Invitation(str(folder), to_json(changed), "hsdp", None, record.fingerprint, "cpu", threads)
-    monkeypatch.setattr(following, "await_invitation", lambda world: invitation)
+    model = vitkit.load_model(folder)
+    facts = record.fingerprint, model.config, model.card, RejectedFiles(folder, record), PLAIN
+    invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
+    monkeypatch.setattr(following, "await_message", lambda world: invitation)
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:
         began.update(options, run=parts.run)
@@ -52,8 +56,11 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_that_is_not_seen_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    invitation = Invitation(str(tmp_path / "elsewhere"), {}, "replicas", None, "", "cpu", 1)
-    monkeypatch.setattr(following, "await_invitation", lambda world: invitation)
+    model = build_model(model_config("ViT-16x1x2/4", 10, (8, 8)))
+    nothing = RejectedFiles(tmp_path, DataRecord("", "", "", (), {}, (), {}, "", {}))
+    facts = "", model.config, model.card, nothing, PLAIN
+    invitation = Invitation(tmp_path / "elsewhere", RUN, *facts, "replicas", None, "cpu", 1)
+    monkeypatch.setattr(following, "await_message", lambda world: invitation)
     threads = torch.get_num_threads()
     try:
         with pytest.raises(VitkitError, match="cannot be seen by process 1"):

@@ -19,8 +19,8 @@ from vitkit.jobs.evaluate import evaluate
 from vitkit.jobs.fewshot.fewshot import fewshot
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.report import write_report
-from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.loading import load
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away

@@ -10,7 +10,8 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import TaskName
-from vitkit.runs.config import Run, options_of, read_run, with_task
+from vitkit.runs.config import Run, options_of, with_task
+from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import MAEConfig
 
@@ -97,7 +98,7 @@ def test_a_task_brings_its_objective_along() -> None:
 def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", learning_rate=2e-3, recipe="digits")
     run = vitkit.recipe("digits", **{**TINY, "steps": 4, "learning_rate": 2e-3})
-    assert read_run(folder) == run
+    assert kind_of(folder).run() == run
     hearing = Hearing()
     assert vitkit.train(run, folder, listener=hearing) == folder  # the same run: there is nothing left to do
     assert "This run has finished" in str(hearing.rows)
@@ -105,7 +106,7 @@ def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
 
 def test_options_go_over_a_run_that_is_given(tmp_path: Path) -> None:
     folder = vitkit.train(vitkit.recipe("digits", **TINY), tmp_path / "run", steps=2, seed=5)
-    assert (read_run(folder).training.steps, read_run(folder).training.seed) == (2, 5)
+    assert (kind_of(folder).run().training.steps, kind_of(folder).run().training.seed) == (2, 5)
 
 
 def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
@@ -141,6 +142,6 @@ def test_options_that_decide_what_is_chosen_are_heard_before(start: Path) -> Non
 
 def test_pre_training_takes_them(tmp_path: Path) -> None:
     folder = vitkit.pretrain(out=tmp_path / "run", **{**TINY, "steps": 2})
-    run = read_run(folder)
+    run = kind_of(folder).run()
     assert (run.task, run.model, run.training.steps) == ("masked-patches", "ViT-16x1x2/4", 2)
     assert run.optimizer.warmup_steps == 0  # a tenth of the steps, at most

@@ -12,8 +12,7 @@ from vitkit.config import from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import departures, paper
-from vitkit.jobs.recipes import RECIPES, TABLE_3, recipe
+from vitkit.jobs.recipes import RECIPES, TABLE_3, departures, paper, recipe
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig

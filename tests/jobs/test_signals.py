@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.jobs.forked_runs import MOMENTS, Case, Outcome, fork_server
-from vitkit.training.checkpoint import find_checkpoint
 
 SMALL = [
     *("--model", "ViT-16x1x2/4", "--image-size", "8", "8", "--batch-size", "8", "--steps", "12"),

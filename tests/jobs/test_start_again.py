@@ -12,7 +12,8 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
-from vitkit.runs.config import Run, read_run
+from vitkit.runs.config import Run
+from vitkit.runs.folder import kind_of
 
 SHORT = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
 
@@ -55,7 +56,7 @@ def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path
 def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     assert run(["finetune", str(trained), "--data", "digits", "--out", str(out), *SHORT]) == 0
-    assert read_run(out).splits == read_run(trained).splits != Splits()
+    assert kind_of(out).run().splits == kind_of(trained).run().splits != Splits()
 
 
 def test_a_model_of_a_part_of_the_images_knows_which_ones(
@@ -65,7 +66,7 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *SHORT]
     assert run(arguments) == 0
     assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
-    assert read_run(out).splits == replace(read_run(trained).splits, subset="[:10%]")
+    assert kind_of(out).run().splits == replace(kind_of(trained).run().splits, subset="[:10%]")
     recorded = json.loads((out / "data.json").read_text())["images"]
     whole = json.loads((trained / "data.json").read_text())["images"]
     assert recorded == whole | {"train": round(whole["train"] / 10)}
@@ -85,11 +86,14 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *SHORT]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert f"{out} was trained on the part [:10%] of these training images" in said
-    assert "--subset '[:10%]'" in said and read_run(tmp_path / "all").splits == read_run(trained).splits
+    assert (
+        "--subset '[:10%]'" in said
+        and kind_of(tmp_path / "all").run().splits == kind_of(trained).run().splits
+    )
     # Fine-tuned on more of the same images, it is tested on the same ones.
     assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *SHORT]) == 0
     assert "was trained on the part" not in capsys.readouterr().err
-    assert read_run(tuned).splits == replace(read_run(out).splits, subset="[:50%]")
+    assert kind_of(tuned).run().splits == replace(kind_of(out).run().splits, subset="[:50%]")
     assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *SHORT]) == 1  # another run's folder
     assert "subset" in capsys.readouterr().err
 

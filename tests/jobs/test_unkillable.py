@@ -16,8 +16,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.helpers.command_runs import command, finish, results
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.guard import background_saves
-from vitkit.training.checkpoint import find_checkpoint
 
 SECONDS = 600.0
 """After which processes are given up; a machine under load is slow."""

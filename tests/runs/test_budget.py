@@ -13,10 +13,11 @@ from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
-from vitkit.runs import outlook as memory
 from vitkit.runs import plan
+from vitkit.runs import plan as memory
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
-from vitkit.runs.config import Run, StartConfig, new_model_config, read_run
+from vitkit.runs.config import Run, StartConfig, model_config_of
+from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import choose_length, look_at
 from vitkit.runs.series_record import read_series
@@ -66,7 +67,7 @@ def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """On a machine that has become ten times as fast the same command continues the same run."""
     set_pace(monkeypatch, 1.0)
     training.train_run(SMALL, tmp_path / "run")
-    assert read_run(tmp_path / "run").training == replace(SMALL.training, steps=6)
+    assert kind_of(tmp_path / "run").run().training == replace(SMALL.training, steps=6)
     weights = (tmp_path / "run/model.safetensors").read_bytes()
     set_pace(monkeypatch, 0.1)
     (tmp_path / "run/report.html").unlink()
@@ -93,7 +94,7 @@ def test_the_command_keeps_what_is_given_and_refuses_two_lengths(
     set_pace(monkeypatch, 1.0)
     out = str(tmp_path / "run")
     assert command(["train", *OPTIONS, "--out", out, "--warmup-steps", "3"]) == 0
-    made = read_run(tmp_path / "run")
+    made = kind_of(tmp_path / "run").run()
     assert (made.training.steps, made.training.minutes, made.optimizer.warmup_steps) == (6, 0.1, 3)
     said = capsys.readouterr().out
     assert "0.1 minutes are 6 steps of 1 s" in " ".join(said.split())
@@ -110,7 +111,9 @@ def test_the_runs_of_a_series_have_the_same_steps(tmp_path: Path, monkeypatch: p
     set_pace(monkeypatch, 0.1)
     assert command(arguments) == 0
     series = read_series(tmp_path / "runs")
-    assert {read_run(tmp_path / "runs" / member.folder).training.steps for member in series.members} == {4}
+    assert {kind_of(tmp_path / "runs" / member.folder).run().training.steps for member in series.members} == {
+        4
+    }
 
 
 def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
@@ -135,8 +138,8 @@ def test_a_step_that_is_longer_than_the_minutes_is_refused(
 
 def test_a_pace_is_measured_on_a_sample() -> None:
     data = find_task(SMALL.task).learning.open_data(SMALL.data, SMALL.splits, SMALL.preprocessing.decode)
-    config = new_model_config(SMALL, len(data.class_names))
-    pace = measure_pace(SMALL, data, config, None, find_device("cpu"), SILENT)
+    config = model_config_of(SMALL, len(data.class_names))
+    pace = measure_pace(SMALL, data, config, find_device("cpu"), SILENT)
     assert 0 < pace.step < 60 and 0 < pace.validation < 60
 
 
@@ -157,7 +160,7 @@ def test_a_run_that_measures_its_pixels_is_found_again(
     measuring = replace(SMALL, start=StartConfig(measure_pixels=True))
     set_pace(monkeypatch, 1.0)
     first = training.train_run(measuring)
-    assert read_run(first).start.image_std is not None
+    assert kind_of(first).run().start.image_std is not None
     set_pace(monkeypatch, 0.5)
     assert training.train_run(measuring) == first
 

@@ -8,7 +8,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.runs.build import build_parts, build_validation
-from vitkit.runs.config import Run, new_model_config
+from vitkit.runs.config import Run, model_config_of
 from vitkit.runs.plan import list_images
 from vitkit.world import World
 
@@ -20,7 +20,7 @@ def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_t
 ) -> None:
     """Another evaluator measures in the first process, for which it needs all images."""
     data = list_images(RUN)
-    parts = build_parts(RUN, data, tmp_path, Hearing(), PLAIN, new_model_config(RUN, 10))
+    parts = build_parts(RUN, data, tmp_path, Hearing(), PLAIN, model_config_of(RUN, 10))
     worlds = [World(rank, 3) for rank in range(3)]
     opened = [build_validation(parts, torch.device("cpu"), world) for world in worlds]
     every = torch.arange(len(data.splits["val"]))

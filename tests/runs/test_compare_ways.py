@@ -22,15 +22,17 @@ from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import Attention
-from vitkit.runs import build, compare_ways
+from vitkit.runs import build
+from vitkit.runs import machine as compare_ways
 from vitkit.runs.build import build_parts
-from vitkit.runs.compare_ways import (
+from vitkit.runs.config import model_config_of
+from vitkit.runs.machine import (
+    compute_as,
     largest_difference,
+    prepare,
     require_same_features,
     require_same_gradients,
 )
-from vitkit.runs.config import new_model_config
-from vitkit.runs.machine import compute_as, prepare
 from vitkit.runs.plan import list_images
 from vitkit.training.config import ClassificationConfig, MAEConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.masked_images import OBJECTIVE_OF
@@ -288,7 +290,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )
     run = vitkit.recipe("digits", model="ViT-32x3x2/4")
-    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST, new_model_config(run, 10))
+    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST, model_config_of(run, 10))
     compute_as(parts.model, FAST)
     for sharding in ("replicas", "full"):
         build._compare_ways(parts, nn.Identity(), sharding)  # type: ignore[arg-type]

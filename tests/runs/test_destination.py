@@ -9,7 +9,7 @@ import pytest
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.runs.destination import beside, make_folder, require_folder
+from vitkit.runs.folder import beside, make_folder, require_folder
 
 COMMANDS = {
     "train": ["train", "--recipe", "digits"],
@@ -113,7 +113,7 @@ def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
             Path(made[0]).rmdir()
         return made[-1]
 
-    monkeypatch.setattr("vitkit.runs.destination.tempfile.mkdtemp", mkdtemp)
+    monkeypatch.setattr("vitkit.runs.folder.tempfile.mkdtemp", mkdtemp)
     with beside(tmp_path / "out") as place:
         assert str(place) == made[1] and place.is_dir()
     assert list(tmp_path.iterdir()) == []

@@ -16,9 +16,9 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import model_config
-from vitkit.runs import outlook
+from vitkit.runs import plan as outlook
 from vitkit.runs.config import Run
-from vitkit.runs.outlook import (
+from vitkit.runs.plan import (
     bytes_per_weight,
     choose_sharding,
     first_screen,

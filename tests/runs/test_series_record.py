@@ -25,7 +25,7 @@ from vitkit.runs.series_record import (
     read_series,
     summarise,
 )
-from vitkit.training.ended import Ended
+from vitkit.training.checkpoint import Ended
 
 RUN = small_run(4)
 RUNS, FOLDS = SeriesOptions(runs=2), SeriesOptions(cross_validate=3)

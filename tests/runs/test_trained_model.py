@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.photos import noise_images
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.runs.checkpoints import load_model
+from vitkit.runs.start import load_model
 from vitkit.runs.trained_model import open_model_data
 
 

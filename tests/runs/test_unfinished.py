@@ -14,7 +14,7 @@ from tests.helpers.command_runs import command, finish, results
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.runs import checkpoints as unfinished
+from vitkit.runs import start as unfinished
 from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import load_weights, newest_first, read_progress
 

@@ -18,8 +18,8 @@ from vitkit.models.vit import ViT
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
+from vitkit.training.gradients import divide, places_of
 from vitkit.training.objectives import Classification
-from vitkit.training.parallel import divide, places_of
 from vitkit.training.trainer import Trainer
 from vitkit.world import ALONE, World
 

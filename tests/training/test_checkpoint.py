@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.small_checkpoints import trained
 from tests.helpers.tiny_models import TINY
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, save_checkpoint, small_trainer
@@ -15,7 +16,6 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import VIT5
 from vitkit.training.checkpoint import (
-    find_checkpoint,
     find_damage,
     load_weights,
     read_manifest,

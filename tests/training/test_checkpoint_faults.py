@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.broken_disk import READING, Fault, failing
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.small_checkpoints import contents, flip, trained
 from tests.training.small_run import save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
     clean_up,
-    find_checkpoint,
     find_damage,
     survey,
 )

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.small_checkpoints import committed, contents, flip, trained
 from tests.training.small_run import save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import (
     UnreadableError,
     clean_up,
-    find_checkpoint,
     find_damage,
     list_set_aside,
     survey,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.small_checkpoints import contents, trained
 from vitkit.errors import VitkitError
-from vitkit.training.ended import read_ended, remove_checkpoints
+from vitkit.training.checkpoint import read_ended, remove_checkpoints
 
 
 def test_checkpoints_behind_a_link_are_not_removed(tmp_path: Path) -> None:

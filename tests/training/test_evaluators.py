@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from torch import nn
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import Progress, find_checkpoint
+from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 
 ACCURACY = Monitor("accuracy", "max", tie_breaker="loss")

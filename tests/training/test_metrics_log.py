@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import find_checkpoint, step_of
+from vitkit.training.checkpoint import step_of
 from vitkit.training.config import TrainingConfig
 from vitkit.training.metrics_log import MetricsLog
 from vitkit.training.trainer import Trainer

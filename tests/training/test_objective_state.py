@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from tests.helpers.centred_objective import Centred
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.training.checkpoint import find_checkpoint, step_name
+from vitkit.training.checkpoint import step_name
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.trainer import Trainer

@@ -31,7 +31,6 @@ from vitkit.training.optim import (
     decay_groups,
     hidden_matrices,
     learning_rate,
-    set_rate,
     update_average,
 )
 from vitkit.weights.formats import big_vision
@@ -301,7 +300,8 @@ def test_muon_updates_the_matrices_of_the_blocks_and_adamw_all_else() -> None:
     )
     assert set(by_adamw) == set(names.values()) - set(by_muon)
     assert len(by_adamw) + len(by_muon) == len(names)
-    set_rate(optimizer, 0.5)  # which reaches both
+    for group in optimizer.param_groups:  # which reach both
+        group["lr"] = 0.5 * group["scale"]
     assert {group["lr"] for part in (optimizer.muon, optimizer.adamw) for group in part.param_groups} == {0.5}
 
 
@@ -323,7 +323,8 @@ def test_a_step_of_muon_is_the_plain_formula(shape: tuple[int, int]) -> None:
     before = weight.detach().clone()
     group = {"params": [weight], "weight_decay": 0.1, "scale": 1.0}
     optimizer = Muon([group], [weight], betas=(0.9, 0.999), eps=1e-8)
-    set_rate(optimizer, 0.01)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
     momentum, expected = torch.zeros(shape), before
     for _ in range(2):
         weight.grad = torch.randn(shape)

@@ -23,8 +23,7 @@ from vitkit.evaluation.run_model import predict
 from vitkit.runs.data_record import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
 from vitkit.training.config import TrainingConfig
-from vitkit.training.gradients import Gradients
-from vitkit.training.parallel import divide, places_of
+from vitkit.training.gradients import Gradients, divide, places_of
 from vitkit.world import World
 
 

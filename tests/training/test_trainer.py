@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.training.checkpoint import find_checkpoint
 from vitkit.training.config import ClassificationConfig, TrainingConfig
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.objectives import Classification

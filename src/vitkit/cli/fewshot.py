@@ -7,7 +7,7 @@ from vitkit.cli import console
 from vitkit.cli.options import Verb
 from vitkit.cli.processes import start_several
 from vitkit.cli.verb_options import JSON, PROCESSES
-from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import require_folder
 
 KEEP = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "keep_fewshot")
 VERB = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)

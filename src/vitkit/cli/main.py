@@ -30,7 +30,7 @@ VERBS = {
     "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
-    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.cli.vtab"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.jobs.vtab.vtab:vtab"),
     "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
     "predict": ("name what is in images", "vitkit.cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),

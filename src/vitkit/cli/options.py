@@ -22,7 +22,7 @@ from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
-from vitkit.runs.destination import refuse_taken
+from vitkit.runs.folder import refuse_taken
 from vitkit.signals import stop_signals
 
 C = TypeVar("C")

@@ -94,7 +94,7 @@ def take_part(verb: str, arguments: list[str]) -> int:
         verb: the command.
         arguments: its arguments.
     """
-    from vitkit.runs.processes import await_invitation, join_processes, leave_processes
+    from vitkit.runs.processes import await_message, join_processes, leave_processes
 
     try:
         world = join_processes(say)  # returns once process 0 has understood the arguments
@@ -102,9 +102,9 @@ def take_part(verb: str, arguments: list[str]) -> int:
             logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
             job = import_module(f"vitkit.cli.{verb}").VERB
             job.call(job.parse(arguments))
-            await_invitation(world)
+            await_message(world)
         else:
-            from vitkit.jobs.follow import follow
+            from vitkit.jobs.train_run import follow
             from vitkit.runs.machine import keep_freed_memory
 
             keep_freed_memory()

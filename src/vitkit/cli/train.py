@@ -29,7 +29,7 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.training_options import RESUMED, split_options
 from vitkit.listener import hushed
-from vitkit.runs.config import WHICH_IMAGES, Run, full_name, new_model_config, with_options, with_task
+from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
 
@@ -148,7 +148,7 @@ def _require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = Non
         require_images(run.data)
         require_checkpoints(run.start.start)
     if run.model and not run.start.start:
-        new_model_config(run, num_classes=1)
+        model_config_of(run, num_classes=1)
 
 
 def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:

@@ -7,11 +7,11 @@ from typing import Any, get_args
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import PROCESSES, Option, describe
-from vitkit.jobs.finetune_options import sort_out
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.training_options import Job
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Run, with_task
+from vitkit.runs.folder import sort_out
 from vitkit.runs.series_options import SeriesOptions
 
 OF_SERIES = tuple(field.name for field in fields(SeriesOptions))

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from vitkit.config import IN_PYTHON_ALONE, require_finite
+from vitkit.config import IN_PYTHON_ALONE, require_valid
 from vitkit.data.slices import WHOLE, parse_subset
 from vitkit.errors import VitkitError
 
@@ -99,7 +99,7 @@ class Preprocessing:
     """Colour around an image that does not fill image_size: red, green, blue in 0..255."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if len(self.image_size) != 2 or min(self.image_size) < 1:
             raise VitkitError(
                 f"image_size must be (height, width), each at least 1, found {self.image_size}."
@@ -165,7 +165,7 @@ class Augmentation:
     """Probability that a box of the image is replaced by noise in the end (arXiv 1708.04896; DeiT: 0.25)."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
             raise VitkitError(
                 f"crop_area must be fractions in (0, 1], smaller first, found {self.crop_area}."
@@ -226,7 +226,7 @@ class Splits:
     images."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if self.subset is not None:
             # One way of writing for each selection, so that it is the same run however it is written.
             part = parse_subset(self.subset)
@@ -287,7 +287,7 @@ class Loading:
     run ends; 0 waits for a day."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
             raise VitkitError(
                 "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "

@@ -162,6 +162,21 @@ class ImageData:
         same = {**self.same, name: self.same[split][rows]} if split in self.same else self.same
         return replace(self, splits={**self.splits, name: samples.take(rows)}, same=same)
 
+    def seen_by(self, rule: DecodeRule, class_names: tuple[str, ...]) -> "ImageData":
+        """Return the same images, decoded by another rule and with their classes in another order."""
+        order = np.array([class_names.index(name) for name in self.class_names], dtype=np.int64)
+        splits = {
+            split: replace(
+                samples,
+                labels=_reordered(samples.labels, order, len(order)),
+                rule=rule,
+                # Pixels that were decoded by another rule are not handed out.
+                shared=samples.shared if samples.rule == rule else Shared(),
+            )
+            for split, samples in self.splits.items()
+        }
+        return replace(self, class_names=class_names, splits=splits)
+
     @property
     def multi_label(self) -> bool:
         """Whether an image has several labels, or none."""

@@ -69,11 +69,11 @@ class FeatureExtractor:
     workers: int = 0
     """Processes that decode images."""
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, head: bool = False) -> str:
         """Hash everything except the images that features depend on: weights, arithmetic, preprocessing.
 
-        The head is left out, because features come before it, and so is the batch size, which moves the last
-        digits alone.
+        The batch size is left out, which moves the last digits alone, and so is the head, because features
+        come before it, unless the logits are asked for.
         """
         with autocast(self.device, self.precision):
             bfloat16 = torch.is_autocast_enabled(self.device.type)
@@ -85,7 +85,7 @@ class FeatureExtractor:
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for name, tensor in sorted(self.model.state_dict().items()):
-            if not name.startswith("head."):
+            if head or not name.startswith("head."):
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()

@@ -47,8 +47,7 @@ from vitkit.models.measure import (
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Plot, Result, table_of
-from vitkit.runs.destination import make_folder, require_folder
-from vitkit.runs.folder import is_checkpoint
+from vitkit.runs.folder import is_checkpoint, make_folder, require_folder
 from vitkit.runs.machine import (
     BFLOAT16_FEATURES,
     available_memory,

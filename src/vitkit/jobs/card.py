@@ -13,7 +13,7 @@ from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.checkpoints import identify_any
+from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
 from vitkit.weights.format_names import LoadOptions

@@ -25,7 +25,7 @@ from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.destination import beside, refuse_taken
+from vitkit.runs.folder import beside, refuse_taken
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.loading import Identity

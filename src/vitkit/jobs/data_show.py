@@ -22,14 +22,14 @@ from vitkit.data.stream.order import sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
-from vitkit.jobs.finetune_recipes import AUGMENTATION
 from vitkit.jobs.options import StrPath
+from vitkit.jobs.recipes import AUGMENTATION
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_views
 from vitkit.runs.config import Run, with_options
-from vitkit.runs.destination import make_folder, require_folder
+from vitkit.runs.folder import make_folder, require_folder
 from vitkit.runs.plan import list_images
 from vitkit.runs.run_options import RunOptions
 from vitkit.text import format_size, pluralize, visible

@@ -24,8 +24,7 @@ from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.destination import refuse_taken
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line
 from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import preprocessing_of

@@ -99,7 +99,7 @@ def load_ready(
                 )
         refuse_options(record.engine, device, exact)
         return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)
-    from vitkit.runs.checkpoints import load_any
+    from vitkit.runs.start import load_any
 
     if engine is None or engine == "torch":
         from vitkit.runs.machine import find_device, prepare

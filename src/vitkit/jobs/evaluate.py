@@ -130,7 +130,7 @@ def evaluate(
     divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            ready = _load(place, **model)
+            ready = load_evaluated(place, **model)
             with listener.progress("listing images"):
                 images = open_model_data(ready.model, data, ready.max_pixels)
             if not ready.model.card.class_names:
@@ -169,7 +169,7 @@ def evaluate(
     )
 
 
-def _load(place: Place, **model: Unpack[ModelOptions]) -> Ready:
+def load_evaluated(place: Place, **model: Unpack[ModelOptions]) -> Ready:
     """Load a model for evaluation, and log the notes on it.
 
     Raises:
@@ -367,7 +367,7 @@ def evaluate_protocol(
     given = None if wnids is None else read_wnids(str(wnids))
     with listener.progress("listing images"):
         images = list_labelled(protocol, str(data), None if labels is None else str(labels))
-    ready = _load(place, **model)
+    ready = load_evaluated(place, **model)
     names = ready.model.card.class_names
     columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
     candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])

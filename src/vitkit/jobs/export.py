@@ -35,8 +35,8 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
-from vitkit.runs.checkpoints import load_any
-from vitkit.runs.destination import beside, refuse_taken
+from vitkit.runs.folder import beside, refuse_taken
+from vitkit.runs.start import load_any
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of
 from vitkit.text import without_places

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.default_start import choose_start
-from vitkit.jobs.finetune_defaults import suit_length, suit_start
-from vitkit.jobs.finetune_options import sort_out
+from vitkit.jobs.finetune_defaults import choose_start, suit_length, suit_start
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out
 from vitkit.jobs.training_options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, StartConfig, require_data, with_options
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import TrainedFolder, kind_of, sort_out
 from vitkit.runs.machine import find_device
-from vitkit.runs.outlook import describe_images
-from vitkit.runs.plan import Opened, list_images
+from vitkit.runs.plan import Opened, describe_images, list_images
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import RunOptions
-from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.weights.files.download import is_local
 from vitkit.world import ALONE
 
@@ -61,15 +57,16 @@ def finetune(
     job, given = split_options(options, out=out)
     divide_threads(ALONE, job.threads)  # before starts are timed
     allow = (lambda _: True) if download else ask
-    config, data = _choose_start_and_data(start, data, recipe, given, job, allow)
-    if job.dry_run and kind_of(config.start).is_fetched and not is_local(config.start):
+    base = _choose_start_and_data(start, data, recipe, given, job, allow)
+    name = base.start.start
+    if job.dry_run and kind_of(name).is_fetched and not is_local(name):
         if not start:  # what was chosen is shown
             return TrainedFolder()
         raise VitkitError(
-            f"--dry-run fetches nothing, and {config.start} is not on this machine. vitkit card "
-            f"{shlex.quote(config.start)} fetches and describes it; then give the same command again."
+            f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
+            "fetches and describes it; then give the same command again."
         )
-    run, opened = _complete_run(config, data, recipe, given, job.listener, keep=not job.is_series)
+    run, opened = _complete_run(base, given, job.listener, keep=not job.is_series)
     return carry_out(job, run, given, opened)
 
 
@@ -91,8 +88,8 @@ def finetune_run(
         VitkitError: there is no such start, no such data or no such recipe.
     """
     allow = (lambda _: True) if download else None
-    config, data = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)
-    return _complete_run(config, data, recipe, {**options}, listener)[0]
+    base = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)
+    return _complete_run(base, {**options}, listener)[0]
 
 
 def _choose_start_and_data(
@@ -102,8 +99,8 @@ def _choose_start_and_data(
     options: Mapping[str, Any],
     job: Job,
     allow: Callable[[str], bool] | None,
-) -> tuple[StartConfig, str]:
-    """Return the start and the data of a run, where one of them may be left out.
+) -> Run:
+    """Return the recipe's run with the start and the data, where one of them may be left out.
 
     Raises:
         VitkitError: the chosen start would have to be fetched, and nobody allows it.
@@ -113,38 +110,33 @@ def _choose_start_and_data(
     if isinstance(start, str | Path) and start and not data:
         start, data = sort_out(str(start))
     config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
+    base = replace(base, data=data, start=config)
     if config.start:
-        return config, data
-    run = with_options(replace(base, data=data, start=config), options)
+        return base
+    run = with_options(base, options)
     require_data(run)
     device = find_device(job.device)
     chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
     job.listener.show(chosen.rows())
     if job.dry_run and not chosen.is_here:
         job.listener.show([("data", [describe_images(list_images(run))])])
-    if chosen.is_here or job.dry_run:
-        return replace(config, start=chosen.start.name), data
-    if allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "):
+    if not (chosen.is_here or job.dry_run) and (
+        allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
+    ):
         if job.command:
             raise chosen.refusal(f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}")
         raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
-    return replace(config, start=chosen.start.name), data
+    return replace(base, start=replace(config, start=chosen.start.name))
 
 
 def _complete_run(
-    start: StartConfig,
-    data: str,
-    recipe: str,
-    options: Mapping[str, Any],
-    listener: Listener,
-    keep: bool = False,
+    base: Run, options: Mapping[str, Any], listener: Listener, keep: bool = False
 ) -> tuple[Run, Opened]:
-    """Make the run that fine-tunes a start on images, and return them with it."""
-    base = replace(named_recipe(recipe) if recipe else Run(), data=data, start=start)
+    """Make the run that fine-tunes the start of a recipe's run on its images, and return them with it."""
     with listener.progress("looking at the start"):
         suited = suit_start(with_options(base, options), listener, keep)
     run = with_options(suited.run, options)
-    if not recipe and run.training != suited.run.training:
+    if not base.recipe and run.training != suited.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
         run = suit_length(replace(suited.run, training=run.training), len(suited.images.splits["train"]))
         run = with_options(run, options)

@@ -33,9 +33,8 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result
-from vitkit.runs.checkpoints import load_model
-from vitkit.runs.destination import make_folder, require_folder
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import kind_of, make_folder, require_folder
+from vitkit.runs.start import load_model
 from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, answers
 from vitkit.text import pluralize

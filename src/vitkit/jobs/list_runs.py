@@ -29,14 +29,12 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, table_of
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.data_record import read_record
-from vitkit.runs.destination import require_runs
-from vitkit.runs.folder import SERIES, Place, kind_of
+from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
 from vitkit.runs.series_record import Series, read_score, read_series
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
-from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, step_of
-from vitkit.training.ended import read_ended
+from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
 
 DEPTH = 4

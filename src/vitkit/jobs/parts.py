@@ -28,8 +28,7 @@ from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import Cluster, require_at_least
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner, claim
+from vitkit.runs.folder import Owner, claim, require_folder
 from vitkit.text import visible
 
 PART_ROWS = 4096

@@ -12,13 +12,13 @@ from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
-from vitkit.jobs.train import carry_out, choose_steps, names_of
+from vitkit.jobs.train import carry_out, names_of, refuse_lengths
 from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
-from vitkit.runs.plan import Opened, describe_start, list_images
+from vitkit.runs.folder import TrainedFolder
+from vitkit.runs.plan import Opened, choose_length, describe_start, list_images
 from vitkit.runs.processes import divide_threads
-from vitkit.runs.trained_folder import TrainedFolder
 from vitkit.tasks import find_task
 from vitkit.world import ALONE
 
@@ -88,9 +88,12 @@ def pretrain(
             "--from-scratch or --dry-run."
         )
     if run.training.minutes is not None:
+        refuse_lengths(run, given)
         if job.folder is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
-        run = choose_steps(replace(job, out=job.folder / PRETRAINING), run, given, opened)
+        run = choose_length(
+            run, job.folder / PRETRAINING, opened, device=job.device, given=given, listener=job.listener
+        )
     command = job.command or "vitkit.pretrain(...)"
     machine = StudyOptions(job.device, job.threads, listener=job.listener, command=command)
     helped = compare_pretraining(run, comparison, job.folder, machine)

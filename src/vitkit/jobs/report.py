@@ -21,18 +21,17 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.checkpoints import load_any
 from vitkit.runs.config import shown_command
 from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
 from vitkit.runs.records import read_metrics, read_speed
 from vitkit.runs.series_record import explain_no_model, read_series
+from vitkit.runs.start import load_any
 from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
 from vitkit.tasks import task_of
 from vitkit.text import without_places
-from vitkit.training.checkpoint import find_checkpoint, processor_name, read_manifest
-from vitkit.training.ended import read_ended
+from vitkit.training.checkpoint import processor_name, read_ended, read_manifest, survey
 from vitkit.weights.loading import find_doubts
 
 LINKED = ("model.safetensors", "model.json", "config.json", "metrics.jsonl", "speed.jsonl")
@@ -153,7 +152,7 @@ def write_series_report(folder: Path, listener: Listener) -> Path:
 
 def _environment(folder: Path) -> dict[str, str]:
     """Describe the machine of the run, from its last checkpoint, and of this page."""
-    checkpoint, _ = find_checkpoint(folder)
+    checkpoint = survey(folder).whole
     ended = read_ended(folder)
     trained: Any = {} if ended is None else ended.environment
     if (

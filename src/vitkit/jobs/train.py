@@ -10,15 +10,13 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train_run import preview_run, train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
-from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig, with_options
-from vitkit.runs.folder import kind_of
-from vitkit.runs.plan import Opened, choose_length, look_at
+from vitkit.runs.folder import TrainedFolder, kind_of
+from vitkit.runs.plan import Opened
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series_record
-from vitkit.runs.trained_folder import TrainedFolder
-from vitkit.world import ALONE, world_of_environment
+from vitkit.world import ALONE
 
 
 def train(
@@ -94,14 +92,14 @@ def carry_out(
         opened: the images and the start that were looked at already.
         resume: whether the folder holds the run, or the series, already.
     """
+    if not resume:
+        refuse_lengths(run, given)
     divide_threads(ALONE, job.threads)
-    if run.training.minutes is not None and not resume and not world_of_environment().rank:
-        opened = opened or look_at(run, keep=not job.is_series)
-        run = choose_steps(job, run, given, opened)
     circumstances: dict[str, Any] = {
         "resume": resume,
         "device": job.device,
         "opened": opened,
+        "given": given,
         "listener": job.listener,
     }
     if job.dry_run:
@@ -112,29 +110,11 @@ def carry_out(
     return TrainedFolder(train_run(run, job.out, from_scratch=job.from_scratch, **circumstances))
 
 
-def choose_steps(job: Job, run: Run, given: Mapping[str, Any], opened: Opened) -> Run:
-    """Choose as many steps as the minutes of a run have time for.
-
-    Raises:
-        VitkitError: another length is given too; or as `choose_length`.
-    """
+def refuse_lengths(run: Run, given: Mapping[str, Any]) -> None:
+    """Refuse another length beside minutes."""
     for length in ("steps", "epochs"):
-        if length in names_of(given):
+        if run.training.minutes is not None and length in names_of(given):
             raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
-
-    def set_steps(run: Run, steps: int, num_images: int) -> Run:
-        # A warm-up that is left out is a part of the new length; one that is given stays.
-        return with_options(with_steps(run, steps, num_images), given)
-
-    return choose_length(
-        run,
-        job.folder,
-        opened,
-        device=job.device,
-        ending=job.ending if job.is_series else "",
-        set_steps=set_steps,
-        listener=job.listener,
-    )
 
 
 def names_of(given: Mapping[str, Any]) -> set[str]:

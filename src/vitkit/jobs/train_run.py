@@ -1,20 +1,22 @@
 """Train a run, evaluate its model and write its report; or show what a run would do."""
 
 import shlex
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitkit.durable import moved_error
-from vitkit.errors import NonFiniteError
-from vitkit.jobs.finetune_recipes import departures
-from vitkit.jobs.follow import follow
+from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
+from vitkit.runs.budget import measure_cost
 from vitkit.runs.build import Parts, build_new, build_parts
-from vitkit.runs.checkpoints import starting_point, tell_set_aside
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -25,29 +27,39 @@ from vitkit.runs.config import (
     write_config,
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
-from vitkit.runs.folder import Owner, claim, foresee, numbered_folders, require_locked
-from vitkit.runs.machine import choose_for, compute_as, deterministic, keep_freed_memory, require_threads
-from vitkit.runs.outlook import (
+from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
+from vitkit.runs.machine import (
+    choose_for,
+    deterministic,
+    find_device,
+    keep_freed_memory,
+    require_threads,
+)
+from vitkit.runs.plan import (
+    NOTHING,
+    Opened,
+    Plan,
     choose_sharding,
     first_screen,
     free_memory,
+    list_images,
+    plan_run,
     reading_rows,
 )
-from vitkit.runs.plan import Opened, Plan, plan_run
 from vitkit.runs.processes import (
+    Invitation,
+    await_message,
     begin_steps,
     divide_threads,
-    invite,
     join_processes,
     lost_processes_explained,
 )
 from vitkit.runs.records import DIVERGED, keep_divergence
-from vitkit.runs.start import find_start, load_start
-from vitkit.runs.step_cost import measure_cost
+from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.runs.steps import RunPosition, fit
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.training.config import Sharding
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
@@ -63,6 +75,7 @@ def train_run(
     from_scratch: bool = False,
     command: str = "",
     opened: Opened | None = None,
+    given: Mapping[str, Any] = NOTHING,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a run; see `vitkit.train`, whose arguments these are.
@@ -75,6 +88,7 @@ def train_run(
         device, threads, from_scratch, listener: as for `vitkit.train`.
         command: the command line, which the run folder records.
         opened: the images and the start that were looked at already; left out, none.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
         The run folder.
@@ -87,10 +101,12 @@ def train_run(
     keep_freed_memory()
     if not world.writes:
         return follow(world) or Path()
-    given = None if out is None else Path(out)
-    plan = plan_run(run, given, device=device, opened=opened, keep=True, world=world, listener=listener)
+    own = None if out is None else Path(out)
+    plan = plan_run(
+        run, own, device=device, opened=opened, keep=True, given=given, world=world, listener=listener
+    )
     numbered = partial(numbered_folders, plan.run, plan.images.name)
-    with claim(_owner(plan, resume), given, numbered) as folder, deterministic(plan.device):
+    with claim(_owner(plan, resume), own, numbered) as folder, deterministic(plan.device):
         if (folder / "config.json").exists():
             recorded = read_config(folder)
             compute = parse_compute(recorded, folder)
@@ -150,14 +166,11 @@ def _complete(
             start = plan.start or find_start(run.start)
             record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
         parts = replace(parts, start=record)
-    compute_as(model, parts.compute)
     from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
     # The screen stands before everything that takes time.
-    sharding: Sharding = "replicas"
-    if world.size > 1:
-        sharding = choose_sharding(model.config, run, device, world)
-    elif run.training.sharding not in ("auto", "replicas"):
+    sharding = choose_sharding(model.config, run, device, world)
+    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
@@ -166,7 +179,12 @@ def _complete(
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
     if world.size > 1:
-        invite(world, parts, checkpoint, plan.device_name, sharding)
+        images = parts.data.fingerprint(), model.config, model.card, parts.rejects
+        name = None if checkpoint is None else checkpoint.name
+        device_and_threads = plan.device_name, torch.get_num_threads()
+        world.tell(
+            Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
+        )
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
@@ -221,7 +239,14 @@ def check_run(
 
 
 def preview_run(
-    run: Run, out: Path | None, *, resume: bool, device: str, opened: Opened | None, listener: Listener
+    run: Run,
+    out: Path | None,
+    *,
+    resume: bool,
+    device: str,
+    opened: Opened | None,
+    given: Mapping[str, Any],
+    listener: Listener,
 ) -> Path:
     """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
 
@@ -233,13 +258,13 @@ def preview_run(
     Raises:
         VitkitError: as `train_run`.
     """
-    plan = plan_run(run, out, device=device, opened=opened, listener=listener)
+    plan = plan_run(run, out, device=device, opened=opened, given=given, listener=listener)
     numbered = partial(numbered_folders, plan.run, plan.images.name)
-    folder, has_begun = foresee(_owner(plan, resume), out, numbered)
+    folder, has_begun = next(folders_for(_owner(plan, resume), out, numbered))
     run, data, config = plan.run, plan.images, plan.config
-    model = build_new(run, config, listener, drawn=False)
     precision, exact = run.training.precision, run.training.exact
-    compute_as(model, choose_for(config, plan.device, precision, phase="training", exact=exact))
+    compute = choose_for(config, plan.device, precision, phase="training", exact=exact)
+    model = build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
     cost = measure_cost(run, data, config, plan.device, listener)
@@ -276,3 +301,46 @@ def _owner(plan: Plan, resume: bool) -> Owner:
         return again + train_longer(changes, folder)
 
     return Owner("run", "config.json", changes, advise=advise)
+
+
+def follow(world: World) -> Path | None:
+    """Take part in the steps of the next run of process 0.
+
+    Returns:
+        The folder of the run; None where there is no further one.
+
+    Raises:
+        VitkitError: the run's folder or images are not the same on this machine.
+        StopRequest: a signal asked to stop; the current step is finished and committed.
+    """
+    invitation: Invitation | None = await_message(world)
+    if invitation is None:
+        return None
+    torch.set_num_threads(invitation.threads)
+    run, folder = invitation.run, invitation.folder
+    here = f"process {world.rank} on {socket.gethostname()}"
+    if not (folder / "config.json").is_file():
+        raise VitkitError(
+            f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
+        )
+    data = list_images(run, keep=True)
+    if data.fingerprint() != invitation.fingerprint:
+        raise VitkitError(
+            f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "
+            f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
+        )
+    # Process 0 alone evaluates the finished model: the test images are not read here.
+    data = replace(
+        data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
+    )
+    device = find_device(invitation.device)
+    # Process 0 shares its weights where no checkpoint is read.
+    drawn = invitation.checkpoint is not None
+    model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
+    model.card = invitation.card
+    parts = Parts(run, data, folder, model, invitation.rejects)
+    checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
+    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
+        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
+        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    return folder

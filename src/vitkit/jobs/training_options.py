@@ -13,7 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.trackers import Tracker, log_to
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.runs.destination import require_folder
+from vitkit.runs.folder import require_folder
 from vitkit.runs.run_options import RunOptions
 from vitkit.runs.series_options import SeriesOptions
 

@@ -1,11 +1,13 @@
-"""Turn the minutes of a run into steps: time the steps on this machine, and fix their number once.
+"""Turn the minutes of a run into steps, and estimate its cost: time and memory of a step on this machine.
 
-The number is written into the run's configuration before the first step. A run that is continued takes it
-from there, so that its bits depend on no clock.
+The number of steps that fits into the minutes is written into the run's configuration before the first step.
+A run that is continued takes it from there, so that its bits depend on no clock.
 """
 
 import bisect
+import itertools
 import math
+import statistics
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -13,11 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.optim import Optimizer
 
 from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
+from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
+from vitkit.models.build import build_model
+from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.build import (
     Parts,
@@ -29,13 +36,13 @@ from vitkit.runs.build import (
 )
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
-from vitkit.runs.records import StartRecord
+from vitkit.runs.timing import Clock, training_step
 from vitkit.tasks import find_task
-from vitkit.text import pluralize
+from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import out_of_memory_explained
-from vitkit.training.optim import learning_rate
+from vitkit.training.optim import create_optimizer, learning_rate, rate_scales
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
 
@@ -107,12 +114,7 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
 
 
 def measure_pace(
-    run: Run,
-    data: ImageData,
-    config: ModelConfig,
-    start: StartRecord | None,
-    device: torch.device,
-    listener: Listener,
+    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
@@ -120,24 +122,17 @@ def measure_pace(
     the run has a start: the time does not depend on them. Of several processes, process 0 times its own part
     of a batch; the sums over all processes are not timed.
     """
-    world = world_of_environment()
-    training = run.training
-    each, micro = training.batch_size, training.micro_batch_size
-    training = replace(
-        training,
-        batch_size=-(-each // world.size),
-        micro_batch_size=None if micro is None else -(-micro // world.size),
-    )
-    run = replace(run, training=training)
-    precision, exact = run.training.precision, run.training.exact
+    world, training = world_of_environment(), run.training
+    micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
+    each = -(-training.batch_size // world.size)
+    run = replace(run, training=replace(training, batch_size=each, micro_batch_size=micro))
     with (
         tempfile.TemporaryDirectory() as folder,
         deterministic(device),
         listener.progress("measuring the speed"),
     ):
-        compute = choose_for(config, device, precision, phase="training", exact=exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, config, start, drawn=True)
-        compute_as(parts.model, compute)
+        compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, config)
         trainer = build_trainer(parts, device)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
@@ -159,35 +154,29 @@ def measure_pace(
 
 def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
-    guess = 0.0
-    if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few black images
-        training, config, targets = run.training, parts.model.config, parts.data.splits["train"].targets
+    guess, training, batches = 0.0, run.training, trainer.loader.batches(0, MOST_STEPS + 2)
+    first = next(batches)
+    if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few images
         count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
-        shape = torch.Size((count, config.in_channels, *config.image_size))
-        some = {
-            name: torch.from_numpy(np.resize(values[:count], (count, *values.shape[1:])))
-            for name, values in targets.items()
-        }
-        ids = torch.arange(count)
-        batch = Batch(torch.zeros(shape, dtype=torch.uint8), some, ids >= 0, ids)
-        with out_of_memory_explained(count, shape):
+        some = first.slice(0, count, None)
+        with out_of_memory_explained(count, first.images.shape):
             for _ in range(2):  # the first pass is slower: it allocates memory
                 began = time.monotonic()
                 with trainer.autocast():
-                    loss, _metrics = trainer.objective(parts.model, batch, 0, trainer.total_steps)
+                    loss, _metrics = trainer.objective(parts.model, some, 0, trainer.total_steps)
                 loss.backward()
                 guess = (time.monotonic() - began) * training.batch_size / count
         trainer.trained.zero_grad()
     if guess > MEASURED_SECONDS:
         return guess
     # The first step is not counted, at least one other is. The 1e-6 keeps it from a division by 0.
-    count = 2 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
+    count = 1 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
     ends = [time.monotonic()]
-    for number, batch in enumerate(trainer.loader.batches(0, count)):
+    for number, batch in enumerate(itertools.chain([first], itertools.islice(batches, count))):
         # Any learning rate would do: the time does not depend on it.
         trainer.update(batch, number, learning_rate(run.optimizer, 0, 1))
         ends.append(time.monotonic())
-    # The first step is excluded: it waits for memory and for the workers that decode.
+    # The first step is excluded: it waits for memory.
     return float(np.median(np.diff(ends)[1:]))
 
 
@@ -214,3 +203,122 @@ def _some(samples: Samples, count: int) -> Samples:
     """Take so many images of a split, evenly spread over it."""
     chosen = np.unique(np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(np.int64))
     return samples.take(chosen)
+
+
+ENOUGH_SECONDS = 0.5
+"""A shorter step is timed again with more images, up to the batch."""
+FIRST_IMAGES = 2
+"""Images of the first timed step: so few that no model takes minutes over them."""
+LOADED_IMAGES = 32
+"""Training images that are decoded to measure the time of one."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of a run on this machine."""
+
+    run: Run
+    steps: int
+    seconds: float
+    """Seconds of the whole run, from the measured time of a step."""
+    memory: int
+    """The most bytes of a training step, beside PyTorch's own."""
+    flops: float
+    """FLOPs of the forward pass of one image."""
+
+    def __str__(self) -> str:
+        """Describe steps, time and memory."""
+        return (
+            f"{pluralize(self.steps, 'step')} of {pluralize(self.run.training.batch_size, 'image')}, about "
+            f"{format_duration(self.seconds)}, {format_bytes(self.memory)} of memory"
+        )
+
+
+def measure_cost(
+    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
+) -> Cost:
+    """Measure the time of a run's steps, and estimate its memory.
+
+    Args:
+        run: the options of the run.
+        data: its images.
+        config: the configuration of its model.
+        device: where it would be trained.
+        listener: hears the progress.
+    """
+    train_images, training = len(data.splits["train"]), run.training
+    steps = training.total_steps(train_images)
+    with listener.progress(f"measuring the speed of {run.model}"):
+        # New weights do not change the time.
+        model = build_model(config).to(device)
+        precision, exact = training.precision, training.exact
+        compute_as(model, choose_for(config, device, precision, phase="training", exact=exact))
+        scales = rate_scales(model, run.optimizer)
+        for parameter, scale in scales.items():
+            parameter.requires_grad_(scale > 0)  # a frozen layer takes less time
+        optimizer = create_optimizer(model, run.optimizer, scales)
+        compute = image_seconds(model, optimizer, training.micro_batch_size or training.batch_size)
+        loader = TrainLoader(
+            data.splits["train"],
+            run.preprocessing,
+            run.augmentation,
+            batch_size=LOADED_IMAGES,
+            seed=training.seed,
+            bad_quota=1.0,
+        )
+        started = time.monotonic()
+        next(loader.batches(0, 1))  # by this process alone
+        load = (time.monotonic() - started) / LOADED_IMAGES
+    validations = -(-steps // training.evaluation_interval(train_images)) + 1
+    evaluated = validations * len(data.splits.get("val", ())) + len(data.splits.get("test", ()))
+    # The forward pass of an evaluation is a third of a training step.
+    seconds = steps * training.batch_size * (compute + load) + evaluated * compute / 3
+    memory = step_memory(run, config, device)
+    return Cost(run, steps, seconds, memory, float(forward_flops(config, head=True)))
+
+
+def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
+    """Estimate the most bytes of a training step, beside PyTorch's own, without building the model."""
+    training = run.training
+    chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+    batch = training.micro_batch_size or training.batch_size
+    memory = training_memory(
+        config,
+        batch,
+        chosen,
+        Outline(chosen.precision),
+        state_bytes=run.optimizer.state_bytes,
+        average=run.optimizer.polyak is not None,
+        accumulate=batch < training.batch_size,
+        recompute=training.recompute,
+    )
+    return memory.peak
+
+
+def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
+    """Measure the seconds that an image takes in training: forward, backward and its part of an update.
+
+    Images are black: that does not change the time. Images of a step grow fourfold until a step takes long
+    enough to be measured.
+
+    Args:
+        model: with its way to compute, on its device; it is trained.
+        optimizer: of the model.
+        most: images of the largest step.
+
+    Raises:
+        VitkitError: a step does not fit into memory.
+    """
+    # Two threads mean wall time, for which a person waits.
+    device, count = model.pixel_mean.device, min(FIRST_IMAGES, most)
+    clock = Clock(device, threads=2)
+    while True:
+        images = torch.zeros((count, model.config.in_channels, *model.config.image_size), device=device)
+        with out_of_memory_explained(count, images.shape):
+            step = training_step(model, model, model.chosen.precision, images, optimizer)
+            clock.seconds(step)  # warms up: memory is taken, kernels are chosen
+            times = [clock.seconds(step)]
+            if times[0] >= ENOUGH_SECONDS or count == most:
+                times += [clock.seconds(step) for _ in range(2)]
+                return statistics.median(times) / count
+        count = min(4 * count, most)

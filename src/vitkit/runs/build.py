@@ -24,14 +24,17 @@ from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.compare_ways import IMAGES, compare_once, is_plain, require_same_gradients
 from vitkit.runs.config import Run
 from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
+    IMAGES,
     available_memory,
+    compare_once,
     compute_as,
     device_features,
+    is_plain,
     keep_freed_memory,
+    require_same_gradients,
     usable_processors,
 )
 from vitkit.runs.records import StartRecord, read_start_record
@@ -41,8 +44,7 @@ from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import FOLDER, newest_first
 from vitkit.training.config import ClassificationConfig, Sharding
 from vitkit.training.evaluators import Evaluator
-from vitkit.training.gradients import step_seed
-from vitkit.training.parallel import divide, places_of
+from vitkit.training.gradients import divide, places_of, step_seed
 from vitkit.training.trainer import Trainer
 from vitkit.weights.loading import fill
 from vitkit.weights.model_card import card_of
@@ -60,8 +62,6 @@ class Parts:
     model: ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
-    compute: Compute
-    """The way in which the model computes."""
     start: StartRecord | None = None
     """The start that the run begins from; None for new weights."""
 
@@ -74,17 +74,15 @@ def build_parts(
     compute: Compute,
     config: ModelConfig,
     start: StartRecord | None = None,
-    drawn: bool = False,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
     The model of a run that begins from a start has no weights yet: `jobs.train_run` loads them.
 
     Args:
-        run, data, folder, compute, start: the fields of `Parts`.
+        run, data, folder, start: the fields of `Parts`.
         listener: hears the progress.
         config: of the model.
-        drawn: whether it gets new weights even if the run begins from a start.
 
     Raises:
         VitkitError: the images have changed, or the record of them is damaged.
@@ -92,28 +90,34 @@ def build_parts(
     start = None if start is None else read_start_record(folder) or start
     record = require_same_images(folder, data, data.fingerprint(), run.loading.check_images, listener)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
-    drawn = drawn or start is None or bool(newest_first(folder / FOLDER))
-    model = build_new(run, config, listener, drawn)
+    drawn = start is None or bool(newest_first(folder / FOLDER))
+    model = build_new(run, config, compute, listener, drawn)
     model.card = run_card(run, record, config, start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record), compute, start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
 
 
-def build_new(run: Run, config: ModelConfig, listener: Listener, drawn: bool = True) -> ImageModel:
+def build_new(
+    run: Run, config: ModelConfig, compute: Compute, listener: Listener, drawn: bool = True
+) -> ImageModel:
     """Build the model of a run with new weights.
 
     Args:
         run: its seed decides the weights.
         config: of the model.
+        compute: the way in which it computes.
         listener: hears the progress.
         drawn: whether weights are drawn; else the model has room for weights that replace all of them.
     """
     with listener.progress("building the model"):
         if drawn:
             # A generator of its own: the weights follow from the seed alone.
-            return build_model(config, torch.Generator().manual_seed(run.training.seed))
-        model = build_empty(lambda: build_model(config))
-        # By `to_empty` PyTorch would import its compiler, for half a second.
-        return fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
+            model = build_model(config, torch.Generator().manual_seed(run.training.seed))
+        else:
+            model = build_empty(lambda: build_model(config))
+            # By `to_empty` PyTorch would import its compiler, for half a second.
+            fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
+        compute_as(model, compute)
+    return model
 
 
 def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts:

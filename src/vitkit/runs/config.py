@@ -18,7 +18,7 @@ from vitkit.config import (
     from_json,
     nearest,
     read_value,
-    require_finite,
+    require_valid,
     to_json,
 )
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
@@ -31,6 +31,7 @@ from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
 from vitkit.other_names import OTHER_NAMES
+from vitkit.runs.records import StartRecord
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
@@ -51,7 +52,7 @@ class Finite:
     """A configuration whose numbers are finite, and is refused otherwise."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,9 @@ class Architecture(Finite):
             VitkitError: no such model, or a change that a ResNet does not know.
         """
         config = model_config(name, num_classes, preprocessing.image_size)
-        if preprocessing.decode.channels != config.in_channels:
-            config = with_channels(config, preprocessing.decode.channels)
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        changes = {key: value for key, value in given.items() if value is not None}
-        names = {field.name for field in fields(config)}
-        unknown = [key for key in changes if key not in names]
-        if unknown:
+        config = with_channels(config, preprocessing.decode.channels)
+        changes = {key: value for key, value in vars(self).items() if value is not None}
+        if unknown := [key for key in changes if key not in vars(config)]:
             raise VitkitError(
                 f"{name} has no {', '.join(unknown)}, which a Vision Transformer alone has: choose such a "
                 "--model, or leave them out."
@@ -189,12 +186,14 @@ def require_data(run: Run) -> None:
         raise VitkitError(WHICH_IMAGES)
 
 
-def new_model_config(run: Run, num_classes: int) -> ModelConfig:
-    """Give the configuration of a model with new weights, with the pixel statistics that the run gives.
+def model_config_of(run: Run, num_classes: int, start: StartRecord | None = None) -> ModelConfig:
+    """Give the configuration of a run's model: its start's, or with the pixel statistics that the run gives.
 
     Raises:
         VitkitError: as `Architecture.build_config`; or statistics of another number of channels.
     """
+    if start is not None:
+        return start.config
     config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
     return with_statistics(config, run.start.image_mean, run.start.image_std)
 
@@ -216,12 +215,8 @@ def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict
     Returns:
         The contents of the file.
     """
-    written = {
-        "vitkit_version": __version__,
-        "command": command,
-        "run": to_json(run),
-        "compute": to_json(compute),
-    }
+    options = {"run": to_json(run), "compute": to_json(compute)}
+    written = {"vitkit_version": __version__, "command": command, **options}
     replace_json(folder / "config.json", written)
     return written
 
@@ -261,11 +256,6 @@ def shown_command(command: str) -> str:
     except ValueError:  # nothing that a shell could read
         return command
     return shlex.join(f"{name}{mark}{without_places(value)}" for name, mark, value in arguments)
-
-
-def read_run(folder: Path) -> Run:
-    """Read the run configuration of a run folder."""
-    return parse_run(read_config(folder), folder)
 
 
 def parse_run(config: Mapping[str, Any], folder: Path) -> Run:

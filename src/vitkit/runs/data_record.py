@@ -112,29 +112,8 @@ def require_same_images(
     Raises:
         VitkitError: the images have changed, or the record is damaged.
     """
-    record = read_record(folder)
-    if record is None:
-        counts, images = {}, {split: len(samples) for split, samples in data.splits.items()}
-        for split, samples in data.splits.items():
-            numbers = count_labels(samples.labels, len(data.class_names))
-            counts[split] = dict(zip(data.class_names, numbers, strict=True))
-        facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
-        record = DataRecord(*facts, {}, fingerprint, images)
-        if check != "names":
-            record = _with_states(folder, record, file_states(data, check == "content", listener))
-        write(folder / RECORD, record)
-        return record
-    record = _compare(folder, record, data, fingerprint, check, listener)
-    if record.spec != data.spec:  # the images were moved
-        record = replace(record, name=data.name, spec=data.spec)
-        write(folder / RECORD, record)
-    return record
-
-
-def _compare(
-    folder: Path, record: DataRecord, data: "ImageData", fingerprint: str, check: str, listener: Listener
-) -> DataRecord:
-    """Compare images with their record; it raises the errors of `require_same_images`."""
+    recorded, content = read_record(folder), check == "content"
+    record = recorded or _describe(data, fingerprint)
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
@@ -143,26 +122,44 @@ def _compare(
     before = None if record.image_files is None else _recorded_states(folder, record)
     if check == "names":  # the user has confirmed the files as they are now
         if record.image_files is not None:
-            content = before is not None and before.shape[1] == 6
-            record = _with_states(folder, record, file_states(data, content, listener))
-            write(folder / RECORD, record)
-        return record
-    now = file_states(data, check == "content", listener)
-    if record.image_files is None:
-        if len(now):
+            has_hashes = before is not None and before.shape[1] == 6
+            record = _with_states(folder, record, file_states(data, has_hashes, listener))
+    elif record.image_files is None:
+        now = file_states(data, content, listener)
+        if recorded is not None and len(now):
             listener.warn(
                 "Sizes and times of the image files were not written down when this run began: they are now."
             )
-            record = _with_states(folder, record, now)
-            write(folder / RECORD, record)
-        return record
+        record = _with_states(folder, record, now)
+    else:
+        _compare(folder, data, before, file_states(data, content, listener), content)
+    if record.spec != data.spec:  # the images were moved
+        record = replace(record, name=data.name, spec=data.spec)
+    if record != recorded:
+        write(folder / RECORD, record)
+    return record
+
+
+def _describe(data: "ImageData", fingerprint: str) -> DataRecord:
+    """Describe images as they are listed, without the states of their files."""
+    images = {split: len(samples) for split, samples in data.splits.items()}
+    counts = {
+        split: dict(zip(data.class_names, count_labels(samples.labels, len(data.class_names)), strict=True))
+        for split, samples in data.splits.items()
+    }
+    facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
+    return DataRecord(*facts, {}, fingerprint, images)
+
+
+def _compare(folder: Path, data: "ImageData", before: States | None, now: States, content: bool) -> None:
+    """Compare files with their recorded states; it raises the errors of `require_same_images`."""
     if before is None:
         raise VitkitError(
             f"{folder / STATES}, the record of sizes and times of image files, is missing or damaged. Put it "
             "back, or run the same command again with --check-images names: it takes the files as they "
             "are now."
         )
-    if check == "content" and before.shape[1] == 2:
+    if content and before.shape[1] == 2:
         raise VitkitError(
             f"{folder} was started without hashes of the images' bytes, so that --check-images content has "
             "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
@@ -182,7 +179,6 @@ def _compare(
             "back, or start a new run with another --out. If they were only copied, moved or restored, run "
             "the same command again with --check-images names: it takes the files as they are now."
         )
-    return record
 
 
 def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:

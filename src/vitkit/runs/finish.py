@@ -21,8 +21,8 @@ from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
-from vitkit.runs.checkpoints import keep_damaged, model_is_whole
 from vitkit.runs.machine import prepare
+from vitkit.runs.start import keep_damaged, model_is_whole
 from vitkit.runs.trained_model import write_evaluation, write_examples
 from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.training.checkpoint import (
@@ -30,10 +30,11 @@ from vitkit.training.checkpoint import (
     find_damage,
     load_objective,
     load_weights,
+    read_ended,
     read_progress,
+    remove_checkpoints,
     step_name,
 )
-from vitkit.training.ended import read_ended, remove_checkpoints
 from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -48,15 +49,10 @@ EVALUATED = ("val", "test")
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
-    if checkpoint is None:
-        finished = read_ended(parts.folder) is not None
-    else:
-        finished = read_progress(checkpoint).finished
-    if not finished:
-        return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
-    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
+    return finished and all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
 
 def tidy(folder: Path, listener: Listener) -> None:

@@ -1,4 +1,4 @@
-"""Find out the kind of a path, and lock the folder of a run.
+"""Find out the kind of a path, lock the folder of a run, and write a new folder so that it appears complete.
 
 A run folder:
 
@@ -17,24 +17,28 @@ report.html
 """
 
 import errno
+import html
 import itertools
 import os
 import re
+import shlex
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitkit.durable import moved_error, refuse_links, require_regular_file
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import zoo_name
 from vitkit.runs.config import Run, parse_run, read_config
-from vitkit.runs.destination import make_folder
 from vitkit.weights.format_names import ENDINGS
-from vitkit.weights.published import find_start_named, is_address
+from vitkit.weights.published import find_start_named, is_address, near_published
 
 Kind = Literal[
     "run",
@@ -266,6 +270,10 @@ def require_locked(folder: Path) -> None:
         raise moved_error(folder)
 
 
+class BusyError(VitkitError):
+    """Another process has locked a folder."""
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[Path]:
     """Lock a run folder for this process; the folder is made where there is none.
@@ -274,79 +282,9 @@ def lock_folder(folder: Path) -> Iterator[Path]:
     can be continued at once.
 
     Raises:
-        VitkitError: another process trains in it, it cannot be locked, or a link in it leads out of it.
+        BusyError: another process has locked it.
+        VitkitError: it cannot be locked, or a link in it leads out of it.
     """
-    with _try_lock(folder) as is_ours:
-        if not is_ours:
-            raise VitkitError(
-                f"Another process is at work in {folder}. Wait for it, stop it, or choose another --out."
-            )
-        yield folder
-
-
-@contextmanager
-def claim(
-    owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]] | None = None
-) -> Iterator[Path]:
-    """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
-
-    Without a given folder, the folder that holds this run or series already is taken, else the first new one.
-    Folders that another process has locked are skipped, so that runs begun at the same time take different
-    folders.
-
-    Args:
-        owner: the run or series.
-        given: the folder.
-        numbered: yields the folders to choose from where none is given.
-
-    Raises:
-        VitkitError: the given folder holds something else, before anything is made; another process holds it;
-            or a folder cannot be locked.
-    """
-    if given is not None:
-        owner.refuse_others(given)
-        with lock_folder(given) as folder:
-            owner.refuse_others(folder)  # another process may have begun there before the lock
-            yield folder
-        return
-    assert numbered is not None
-    begun = ((folder, owner.has_begun) for folder in itertools.takewhile(Path.is_dir, numbered()))
-    new = ((folder, is_new_folder) for folder in numbered())
-    for folder, fits in itertools.chain(begun, new):
-        if fits(folder):
-            with _try_lock(folder) as is_ours:
-                if is_ours and fits(folder):  # as above
-                    yield folder
-                    return
-
-
-def foresee(owner: Owner, given: Path | None, numbered: Callable[[], Iterator[Path]]) -> tuple[Path, bool]:
-    """Find the folder that `claim` would lock with the same arguments; nothing is made or locked.
-
-    Returns:
-        The folder, and whether it holds this run or series already.
-
-    Raises:
-        VitkitError: the given folder holds something else.
-    """
-    if given is not None:
-        return given, owner.refuse_others(given)
-    for folder in itertools.takewhile(Path.is_dir, numbered()):
-        if owner.has_begun(folder):
-            return folder, True
-    return next(folder for folder in numbered() if is_new_folder(folder)), False
-
-
-def is_new_folder(folder: Path) -> bool:
-    """Whether a run may begin in a folder: it does not exist, or holds nothing but hidden files."""
-    if not folder.is_dir():
-        return not os.path.lexists(folder)
-    return all(path.name[0] == "." for path in folder.iterdir())
-
-
-@contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    """Make a folder and lock it; yields False where another process holds it."""
     import fcntl
 
     make_folder(folder)
@@ -367,19 +305,82 @@ def _try_lock(folder: Path) -> Iterator[bool]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            is_ours = False
+            raise BusyError(
+                f"Another process is at work in {folder}. Wait for it, stop it, or choose another --out."
+            ) from None
         except OSError as error:  # some network disks have no locks
             raise VitkitError(
                 f"{path} cannot be locked: {error.strerror}. Choose a folder on another disk with --out."
             ) from error
-        else:
-            refuse_links(folder)
-            is_ours = True
-        yield is_ours
+        refuse_links(folder)
+        yield folder
     finally:
         if descriptor in _held:  # a forked process has closed it
             _held.remove(descriptor)
             os.close(descriptor)
+
+
+Numbered = Callable[[], Iterator[Path]]
+"""Yields the folders to choose from where none is given, without end."""
+
+
+def folders_for(owner: Owner, given: Path | None, numbered: Numbered) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders that `claim` would lock, the first choice first; nothing is made or locked.
+
+    Yields:
+        Each folder, and whether it holds the run or series already.
+
+    Raises:
+        VitkitError: the given folder holds something else.
+    """
+    if given is not None:
+        yield given, owner.refuse_others(given)
+        return
+    for folder in itertools.takewhile(Path.is_dir, numbered()):
+        if owner.has_begun(folder):
+            yield folder, True
+    yield from ((folder, False) for folder in numbered() if is_new_folder(folder))
+
+
+@contextmanager
+def claim(owner: Owner, given: Path | None, numbered: Numbered = lambda: iter(())) -> Iterator[Path]:
+    """Lock the folder of a run or a series, as `lock_folder` does: the given one, else one below `runs/`.
+
+    Without a given folder, the folder that holds this run or series already is taken, else the first new one.
+    Folders that another process has locked are skipped, so that runs begun at the same time take different
+    folders.
+
+    Args:
+        owner: the run or series.
+        given: the folder.
+        numbered: yields the folders to choose from where none is given.
+
+    Raises:
+        VitkitError: the given folder holds something else, before anything is made; another process holds it;
+            or a folder cannot be locked.
+    """
+    for folder, has_begun in folders_for(owner, given, numbered):
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(lock_folder(folder))
+            except BusyError:
+                if given is not None:
+                    raise
+                continue
+            # Another process may have begun there before the lock.
+            if given is not None:
+                owner.refuse_others(folder)
+            elif not (owner.has_begun(folder) if has_begun else is_new_folder(folder)):
+                continue
+            yield folder
+            return
+
+
+def is_new_folder(folder: Path) -> bool:
+    """Whether a run may begin in a folder: it does not exist, or holds nothing but hidden files."""
+    if not folder.is_dir():
+        return not os.path.lexists(folder)
+    return all(path.name[0] == "." for path in folder.iterdir())
 
 
 def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
@@ -389,3 +390,191 @@ def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Pat
     name = f"{data_name}-{model}{ending}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
+
+
+UNFINISHED = ".unfinished"
+"""The end of the name of a hidden folder in which a result is made."""
+
+
+def refuse_taken(out: Path) -> None:
+    """Refuse a destination that cannot be written, before work begins.
+
+    Raises:
+        VitkitError: it is there already, or would be inside a file.
+    """
+    if out.exists():
+        raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+    blocking = next((parent for parent in out.parents if parent.exists() and not parent.is_dir()), None)
+    if blocking is not None:
+        raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a place where no folder can be written, before work begins.
+
+    Raises:
+        VitkitError: it is a file, would be inside one, or may not be written.
+    """
+    try:
+        there = next(place for place in (out, *out.parents) if place.exists())
+    except OSError as error:  # a folder on the way that may not be looked into, or a name that is too long
+        raise _no_folder(out, error) from None
+    if not there.is_dir():
+        what = "is a file" if there == out else f"would be in {there}, which is a file"
+        raise VitkitError(f"{out} {what}: --out names a folder. Give another name.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise VitkitError(
+            f"This user may not write to {there}, and so not to {out}. Give another --out, or change the "
+            "permissions of that folder."
+        )
+
+
+def make_folder(out: Path) -> None:
+    """Make a folder and its parents, unless they are there.
+
+    Raises:
+        VitkitError: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(out, error) from error
+
+
+def _no_folder(out: Path, error: OSError) -> VitkitError:
+    return VitkitError(
+        f"No folder can be made at {out} ({error.strerror}): expected a place that this user may write to. "
+        "Give another name."
+    )
+
+
+@contextmanager
+def beside(out: Path) -> Iterator[Path]:
+    """Make a temporary folder on the same disk as `out`, from which the finished result is moved there.
+
+    It is removed afterwards, and so are new parents of `out` if they are empty, and the temporary folders of
+    killed processes that were writing `out`.
+    """
+    made = [parent for parent in out.parents if not parent.exists()]
+    require_folder(out.parent)
+    make_folder(out.parent)
+    for leftover in out.parent.glob(f".{escape(out.name)}.*{UNFINISHED}"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            _remove_dead(leftover)
+    folder, lock = _make_locked(out)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        with suppress(OSError):  # not empty: the work succeeded
+            for parent in made:
+                parent.rmdir()
+
+
+def _make_locked(out: Path) -> tuple[Path, int]:
+    """Make a hidden folder beside `out`, and lock it as long as this process lives.
+
+    Returns:
+        The folder, and the descriptor of its lock.
+    """
+    import fcntl
+
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=UNFINISHED, dir=out.parent))
+        # Before it is locked another process may remove it as a leftover: then a new one is made.
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError:  # a disk without locks, where no folder is taken for a leftover
+            held = True
+        if held and folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove a folder that no living process has locked; on a disk without locks nothing is removed."""
+    import fcntl
+
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def require_runs(folder: str | Path) -> Path:
+    """Refuse a folder of runs that is not there."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise VitkitError(
+            f"{folder} is no folder: expected a folder of run folders. Name another; vitkit train makes "
+            "runs/ in the working folder."
+        )
+    return path
+
+
+def sort_out(given: str) -> tuple[str, str]:
+    """Tell whether a path that is given alone holds weights to begin from or images to train on.
+
+    Args:
+        given: a path, an address or the name of a published start.
+
+    Returns:
+        The start and the images, one of which is "".
+
+    Raises:
+        VitkitError: it holds both weights and images, or neither.
+    """
+    place = kind_of(given)
+    contents, quoted = contents_of(place), shlex.quote(given)
+    if contents == "both":
+        raise VitkitError(
+            f"{given} holds weights and class folders of images: expected one of them. To begin from its "
+            f"weights: vitkit finetune {quoted} PATH. To train on its images: vitkit finetune --data "
+            f"{quoted}."
+        )
+    if contents == "nothing":
+        there = "neither" if place.path.exists() else "no such path"
+        raise VitkitError(
+            f"Expected images to train on or weights to begin from, found {there} at {given}."
+            f"{near_published(place.path)} vitkit finetune PHOTOS takes a folder of class folders, a .csv or "
+            "Parquet files; vitkit starts lists weights by name."
+        )
+    return ("", given) if contents == "images" else (given, "")
+
+
+if TYPE_CHECKING:
+    PathOfSystem = Path
+else:
+    PathOfSystem = type(Path())  # before Python 3.12 `Path` itself cannot be extended
+HEIGHT = 640
+"""Pixels of the report in a notebook: its headline and its curves are seen, the rest scrolls."""
+
+
+class TrainedFolder(PathOfSystem):
+    """The folder of a run, of several runs or of a study; a notebook shows its report."""
+
+    study: Any = None
+    """The result of a study; None for runs, whose results are in their folder."""
+
+    def with_segments(self, *segments: Any) -> Path:
+        """Return a plain path for what is in the folder (Python 3.12 and later)."""
+        return Path(*segments)
+
+    def _repr_html_(self) -> str | None:
+        """Return the report, with curves, accuracy in a sentence and mistakes; None without one."""
+        report = self / "report.html"
+        if not report.is_file():
+            return None
+        page = html.escape(report.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{page}" style="width:100%;height:{HEIGHT}px;border:0"></iframe>'

@@ -1,44 +1,48 @@
-"""Complete a run before it is trained: list its images, describe its start, fix its steps, and refuse
-what its images or this machine do not allow.
+"""Complete a run before it is trained: list its images, describe its start, fix its steps, refuse what its
+images or this machine do not allow, and describe it on the screen.
 
 Images and start are listed and described once, and handed down: in `Opened` until the run is planned, then in
 its plan.
 """
 
 import itertools
-from collections.abc import Callable
+import resource
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
+from vitkit.data.advice import advise_on_start, where_to_ask
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
+from vitkit.data.stream.loader import worker_count
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
-from vitkit.runs.config import Run, changed_options, new_model_config, require_data
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import kind_of, numbered_folders
-from vitkit.runs.machine import find_device
-from vitkit.runs.outlook import require_memory
+from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
+from vitkit.runs.folder import kind_of, numbered_folders, require_folder
+from vitkit.runs.machine import available_memory, find_device
 from vitkit.runs.records import StartRecord, read_start_record
 from vitkit.runs.series_record import read_series_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
-from vitkit.text import pluralize
-from vitkit.training.layer_rates import refuse_layers
+from vitkit.text import format_bytes, format_count, format_size, pluralize
+from vitkit.training.config import OptimizerConfig, Sharding
+from vitkit.training.optim import rate_scales, refuse_layers
 from vitkit.world import ALONE, World, world_of_environment
 
-SetSteps = Callable[[Run, int, int], Run]
-"""A function of a run, a number of steps and the number of its training images; returns the run with these
-steps."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class Plan:
 
     def measure(self, listener: Listener) -> Pace:
         """Time the steps of the run on this machine; its folder is not needed."""
-        return measure_pace(self.run, self.images, self.config, self.record, self.device, listener)
+        return measure_pace(self.run, self.images, self.config, self.device, listener)
 
 
 def plan_run(
@@ -144,6 +148,7 @@ def plan_run(
     device: str = "auto",
     opened: Opened | None = None,
     keep: bool = False,
+    given: Mapping[str, Any] = NOTHING,
     world: World = ALONE,
     listener: Listener = SILENT,
 ) -> Plan:
@@ -157,6 +162,7 @@ def plan_run(
         device: of the computation.
         opened: images and start that were looked at already.
         keep: as for `list_images`.
+        given: as for `choose_length`.
         world: the processes that train together.
         listener: hears the progress.
 
@@ -175,10 +181,10 @@ def plan_run(
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)
     opened = Opened(run, images, same_start(run, opened))
-    if run.training.minutes is not None and run.training.steps is None:
-        run = choose_length(run, out, opened, device=device, listener=listener)
     if run.start.measure_pixels:
         run = with_measured_pixels(run, images, listener)
+    if run.training.minutes is not None and run.training.steps is None:
+        run = choose_length(run, out, opened, device=device, given=given, listener=listener)
     run, start, record, config = resolve_start(run, opened, out)
     if run.training.patience is not None and "val" not in images.splits:
         raise VitkitError(
@@ -236,16 +242,14 @@ def resolve_start(
     Raises:
         VitkitError: there is no such start, or the run's options contradict it.
     """
-    names = opened.images.class_names
-    if not run.start.start:
-        return run, None, None, new_model_config(run, len(names))
-    start, record = None, None if folder is None else read_start_record(folder)
-    if record is None:
-        start = describe_start(run, opened)
-        record, config = plan_start(run, names, start)
-    else:
-        config = record.config
-    return (run if run.model else replace(run, model=record.model)), start, record, config
+    names, record, start = opened.images.class_names, None, None
+    if run.start.start:
+        record = None if folder is None else read_start_record(folder)
+        if record is None:
+            start = describe_start(run, opened)
+            record = plan_start(run, names, start)
+        run = run if run.model else replace(run, model=record.model)
+    return run, start, record, model_config_of(run, len(names), record)
 
 
 def begun_run(folder: Path) -> Run | None:
@@ -263,68 +267,51 @@ def choose_length(
     *,
     device: str = "auto",
     ending: str = "",
-    set_steps: SetSteps = with_steps,
+    given: Mapping[str, Any] = NOTHING,
     listener: Listener = SILENT,
 ) -> Run:
     """Turn the minutes of a run into a number of steps, once for all continuations.
 
     Args:
         run: with `training.minutes`.
-        out: its folder. Where a run has begun there, its steps are taken.
+        out: its folder. Where a run has begun there, its steps are taken; where no folder is given, those of
+            a run of the same options in a default folder.
         opened: its images and its start.
         device: of the computation.
         ending: the end of its default folder's name.
-        set_steps: puts the steps into the run.
+        given: options by their names that another length leaves as they are. A warm-up that is not among them
+            is a part of the length.
         listener: hears the measured times.
 
     Raises:
         VitkitError: the images, the start or the machine do not allow the run, or not even one step.
     """
     images = list_images(run, opened)
-    count, begun = len(images.splits["train"]), None if out is None else begun_run(out)
-    # Other minutes are refused with the folder, whose error names them.
-    steps = None if begun is None else begun.training.steps
-    if steps is None and out is None:
-        steps = _steps_in_default_folder(run, replace(opened, images=images), ending, set_steps, listener)
-    if steps is None:
-        steps = _measure_length(run, replace(opened, images=images), out, device, listener)
-    return set_steps(run, steps, count)
+    count = len(images.splits["train"])
 
+    def with_length(run: Run, steps: int) -> Run:
+        return with_options(with_steps(run, steps, count), given)
 
-def _steps_in_default_folder(
-    run: Run, opened: Opened, ending: str, set_steps: SetSteps, listener: Listener
-) -> int | None:
-    """Return the steps of a run or a series of the same options that has begun in a default folder."""
-    count, named = len(opened.images.splits["train"]), resolve_start(run, opened)[0]
-    there = itertools.takewhile(Path.is_dir, numbered_folders(named, opened.images.name, ending))
-    for folder in there:
+    # With all that a plan fills in, so that the timed model is the trained model.
+    named, _, _, config = resolve_start(run, replace(opened, images=images), out)
+    default = itertools.takewhile(Path.is_dir, numbered_folders(named, images.name, ending))
+    for folder in default if out is None else (out,):
         begun = begun_run(folder)
         if begun is not None and begun.training.steps is not None:
-            same = with_absolute_paths(set_steps(named, begun.training.steps, count))
-            # A run records its measured pixel statistics; a series does not, because its runs measure them.
-            if same.start.measure_pixels and None not in (begun.start.image_mean, begun.start.image_std):
-                same = with_measured_pixels(same, opened.images, listener)
-            if not changed_options(to_json(begun), str(folder), same):
-                return begun.training.steps
-    return None
-
-
-def _measure_length(run: Run, opened: Opened, out: Path | None, device: str, listener: Listener) -> int:
-    """Choose as many steps as the minutes of a run have time for on this machine."""
-    images, place = opened.images, find_device(device)
-    # With all that a plan fills in, so that the timed model is the trained model.
-    if run.start.measure_pixels:
-        run = with_measured_pixels(run, images, listener)
-    named, _, record, config = resolve_start(run, opened, out)
-    require_memory(config, named, place)  # before anything of the run is built
-    pace = measure_pace(named, images, config, record, place, listener)
-    steps = choose_steps(run.training, pace, len(images.splits["train"]), listener)
+            same = with_absolute_paths(with_length(named, begun.training.steps))
+            # Other minutes are refused with the given folder, whose error names them.
+            if out is not None or not changed_options(to_json(begun), str(folder), same):
+                return with_length(run, begun.training.steps)
+    computing_device = find_device(device)
+    require_memory(config, named, computing_device)  # before anything of the run is built
+    pace = measure_pace(named, images, config, computing_device, listener)
+    steps = choose_steps(run.training, pace, count, listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
             "counted in these minutes: the run takes longer."
         )
-    return steps
+    return with_length(run, steps)
 
 
 MOST_IMAGES = 500
@@ -386,3 +373,187 @@ def _measure_pixels(
 
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(round(float(value), 4) for value in values)
+
+
+Row = tuple[str, list[str]]
+"""A heading and its lines."""
+
+NAMES_SHOWN = 8
+"""Class names that fit on a line; the last is shown as well."""
+
+
+def first_screen(
+    run: Run,
+    data: ImageData,
+    model: ImageModel,
+    folder: Path,
+    device: torch.device,
+    start: StartRecord | None = None,
+    departures: Sequence[str] = (),
+) -> list[Row]:
+    """Describe a run before its images are read.
+
+    Args:
+        run: its configuration.
+        data: its images, as they are listed.
+        model: with its card, as it is trained, and its way to compute.
+        folder, device: the run folder, and where it is trained.
+        start: the record of its start; None for new weights.
+        departures: differences from the paper's fine-tuning, where it has a start.
+
+    Returns:
+        Rows in the order in which they are shown.
+    """
+    training, optimizer, images = run.training, run.optimizer, len(data.splits["train"])
+    steps, config, names = training.total_steps(images), model.config, data.class_names
+    rows: list[Row] = [("data", [describe_images(data)]), ("", list(data.notes))]
+    if names:
+        more = f", ... {names[-1]}" if len(names) > NAMES_SHOWN else ""
+        rows.append(("classes", [f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}"]))
+    if start is not None:
+        rows.append(("start", list(start.lines)))
+
+    tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
+    described = [
+        f"{full_name(run, config.num_classes or 1)} at {format_size(config.image_size)}: {tokens}"
+        f"{format_count(count_parameters(model))} parameters, "
+        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
+    ]
+    if config.cut_off:
+        described.append(f"! {config.cut_off}: cut off")
+    warmup = optimizer.warmup_steps
+    if warmup > steps / 2:
+        described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")
+    rows.append(("model", described))
+    if optimizer.differs_by_layer:
+        rows.append(("learns", _learning(run, model)))
+
+    select = "best" if training.select == "best" and "val" in data.splits else "last"
+    trained = [
+        f"{pluralize(steps, 'step')} of {training.batch_size} images "
+        f"({steps * training.batch_size / images:.1f} epochs), {optimizer.optimizer}, learning rate "
+        f"{optimizer.learning_rate:g} {optimizer.schedule}, seed {training.seed}; it ends with the {select} "
+        "weights"
+    ]
+    if start is not None and names:
+        paper = f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
+        trained.append(paper if departures else "fine-tuning as in the paper (B.1.1)")
+    elif names and (advice := advise_on_start(data.spec, images, len(names))):
+        trained += [f"! {advice}", where_to_ask(data.spec)]
+    rows.append(("training", trained))
+    if start is not None:
+        rows.append(("advice", [where_to_ask(data.spec, run.start.start)]))
+    threads = pluralize(torch.get_num_threads(), "thread")
+    rows.append(("device", [f"{device}, {model.chosen.precision}, {threads}"]))
+
+    # float32: the weights and two moments of the optimiser, and the average where there is one.
+    state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    every = training.checkpoint_every or training.evaluation_interval(images)
+    often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
+    checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
+    return [*rows, ("folder", [f"{folder} ({checkpoints})"])]
+
+
+def reading_rows(run: Run, data: ImageData) -> list[Row]:
+    """Describe how images are read, once the splits that fit into memory have been read."""
+    train, splits = data.splits["train"], data.splits.items()
+    reading = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
+    if train.held is None:
+        reading = (
+            f"read as needed by {worker_count(train, run.loading)} workers: decoded, they exceed "
+            f"{run.loading.memory_gib:g} GiB"
+        )
+    # Of the splits that are not in memory nobody knows yet.
+    bad = {split: len(samples.held.bad) for split, samples in splits if samples.held is not None}
+    counts = [f"{count:,} of {split}" for split, count in bad.items() if count]
+    are = "file cannot be read and is" if sum(bad.values()) == 1 else "files cannot be read and are"
+    warning = f"! {sum(bad.values()):,} {are} excluded: {', '.join(counts)}"
+    return [("images", [reading, *([warning] if counts else [])])]
+
+
+def describe_images(data: ImageData) -> str:
+    """Name a data set with its layout, and count the images of each split."""
+    counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
+    return f"{data.name} ({data.kind}): {counts} images"
+
+
+def _learning(run: Run, model: ImageModel) -> list[str]:
+    """Describe which weights learn, at which rate and from which step."""
+    optimizer, lines = run.optimizer, []
+    scales = rate_scales(model, optimizer)
+    moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
+    if optimizer.freezes:
+        trained = (
+            "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+        )
+        total = count_parameters(model)
+        lines.append(
+            f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
+        )
+    alone = optimizer.freeze == "trunk"
+    if optimizer.layer_decay != 1 and not alone:
+        lowest = min(scale for scale in scales.values() if scale)
+        lines.append(
+            f"each layer at {optimizer.layer_decay:g} of the rate of the next one, the first at {lowest:.2g}"
+        )
+    if optimizer.head_rate != 1:
+        lines.append(f"the head at {optimizer.head_rate:g} times the learning rate")
+    return lines
+
+
+def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
+    """Choose how the state of a run is divided among processes: replicas wherever they fit into memory."""
+    if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
+        return "replicas"
+    if run.training.sharding != "auto":
+        return run.training.sharding
+    available = free_memory(device, world)
+    whole = parameters(config) * bytes_per_weight(run.optimizer)
+    return "replicas" if available is None or whole <= available else "fsdp"
+
+
+def require_memory(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
+    """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
+
+    A model that barely fits is not refused: the memory of activations depends on more than the configuration.
+
+    Raises:
+        VitkitError: it does not fit; the message says how much is needed, and how much there is.
+    """
+    available = free_memory(device, world)
+    if available is None:
+        return
+    count, parts = parameters(config), 1
+    if choose_sharding(config, run, device, world) != "replicas":
+        parts = world.on_machine if run.training.sharding == "hsdp" else world.size
+    needed = count * bytes_per_weight(run.optimizer) // parts
+    if needed > available:
+        each = "" if world.size == 1 else f" for each of {world.size} processes"
+        raise VitkitError(
+            f"{run.model} does not fit into memory: {format_count(count)} parameters need "
+            f"{format_bytes(needed)} with gradients and optimiser{each}, and {format_bytes(available)} are "
+            "free. Choose a smaller model (vitkit models lists them), or a machine with more memory."
+        )
+    height, width = config.image_size
+    images = -(-run.training.batch_size // world.size)
+    needed = images * (3 * height * width + 32)  # pixels, labels, numbers of the images
+    if needed > available:
+        raise VitkitError(
+            f"A batch of {run.training.batch_size:,} images of {height}x{width} does not fit into memory: it "
+            f"needs {format_bytes(needed)}, and {format_bytes(available)} are free. Choose a smaller "
+            "--batch-size."
+        )
+
+
+def bytes_per_weight(optimizer: OptimizerConfig) -> int:
+    """Count the bytes per weight in training: itself, its gradient, the optimiser's moments, its average."""
+    return 4 + 4 + optimizer.state_bytes + (4 if optimizer.polyak is not None else 0)
+
+
+def free_memory(device: torch.device, world: World = ALONE) -> int | None:
+    """Estimate the free bytes of a process's GPU, or its part of the machine's; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limits = [limit for limit in (available_memory(), None if space < 0 else space) if limit is not None]
+    return min(limits) // world.on_machine if limits else None

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,10 +27,14 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
-from vitkit.config import to_json
 from vitkit.errors import VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.build import Parts, build_trainer, read_images
+from vitkit.runs.config import Run
+from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import require_threads, usable_processors
 from vitkit.signals import STOP_SIGNALS
 from vitkit.training.config import Sharding
@@ -56,15 +60,20 @@ LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed 
 class Invitation:
     """The run for the processes that follow process 0."""
 
-    folder: str
-    run: Mapping[str, Any]
-    """Its configuration as plain data: as recorded in the folder, but for options of memory and loading."""
+    folder: Path
+    run: Run
+    """Its configuration: as recorded in the folder, but for options of memory and loading."""
+    fingerprint: str
+    """The fingerprint of its images, which must be the same everywhere."""
+    config: ModelConfig
+    card: Card
+    """The card of its model; evaluators read the images of the run from it."""
+    rejects: RejectedFiles
+    compute: Compute
     sharding: Sharding
     """The division of its state among the processes."""
     checkpoint: str | None
     """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
-    fingerprint: str
-    """The fingerprint of its images, which must be the same everywhere."""
     device: str
     threads: int
     """CPU threads of each process."""
@@ -285,30 +294,8 @@ def _limit_waiting(seconds: float = 0.0) -> None:
         distributed_c10d._set_pg_timeout(limit, group)
 
 
-def invite(
-    world: World, parts: Parts, checkpoint: Path | None, device: str, sharding: Sharding = "replicas"
-) -> None:
-    """Have the other processes take part in the steps of a run."""
-    invitation = Invitation(
-        str(parts.folder.absolute()),
-        to_json(parts.run),
-        sharding,
-        None if checkpoint is None else checkpoint.name,
-        parts.data.fingerprint(),
-        device,
-        torch.get_num_threads(),
-    )
-    world.tell(invitation)
-
-
-def await_invitation(world: World) -> Invitation | None:
-    """Wait until process 0 begins the steps of a run; returns None where there is no further run."""
-    invitation: Invitation | None = await_message(world)
-    return invitation
-
-
 def await_message(world: World) -> Any:
-    """Wait for the next message of process 0.
+    """Wait for the next message of process 0, such as an `Invitation`; None: there is no further run.
 
     Raises:
         SystemExit: process 0 has ended; its own message or torchrun's says why.

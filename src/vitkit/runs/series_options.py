@@ -3,7 +3,7 @@ torch."""
 
 from dataclasses import dataclass
 
-from vitkit.config import require_finite
+from vitkit.config import require_valid
 from vitkit.errors import VitkitError
 
 MOST_RUNS = 1_000
@@ -37,7 +37,7 @@ class SeriesOptions:
     left out, the part of the training images that is not held out."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if any(rate <= 0 for rate in self.sweep_rates):
             raise VitkitError(f"sweep_rates are above 0, found {min(self.sweep_rates):g}.")
         if len({f"{rate:g}" for rate in self.sweep_rates}) < len(self.sweep_rates):  # they name folders

@@ -32,8 +32,7 @@ from vitkit.runs.series_options import SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
-from vitkit.training.checkpoint import FOLDER, commit_size, newest_first
-from vitkit.training.ended import read_ended
+from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ A committed checkpoint is removed for one reason only: newer ones were committed
 that is damaged is set aside under another name, `damaged-step-00000120`; one that cannot be read, because the
 disk or the system refuses, stops the run and stays as it is.
 
-From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, and its
-files: names, commits, setting aside, removing.
+From top to bottom: the records of a checkpoint, saving, the search for a whole checkpoint, loading, its files
+(names, commits, setting aside, removing), and a run whose checkpoints are no longer needed.
 """
 
 import errno
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.config import Count, from_json, to_json
+from vitkit.config import Count, from_json, read, to_json, write
 from vitkit.durable import (
     JSON_LIMIT,
     hash_file,
@@ -44,6 +44,8 @@ from vitkit.durable import (
     moved_error,
     parse_json,
     read_regular_file,
+    refuse_links,
+    remove_leftovers,
     replace_file,
     sync_folder,
     write_file,
@@ -224,23 +226,25 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.clone() if is_read_in_place else collect(tensor)
 
 
+def _modules(state: TrainState) -> dict[str, nn.Module]:
+    """List the modules of a state that have tensors, by the file of a checkpoint that holds these."""
+    modules = {
+        "model": state.model,
+        "average": state.average,
+        # A file of its own: the state of the loss is not part of the model that a run ends with.
+        "objective": state.objective,
+        "averaged_objective": state.averaged_objective,
+    }
+    return {name: module for name, module in modules.items() if module is not None and module.state_dict()}
+
+
 def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     """List the tensors of a state, by the file of a checkpoint that holds them.
 
     All processes go through them in this order: each sharded tensor is collected from all at the same time.
     """
-    tensors: dict[str, Mapping[str, Tensor]] = {
-        "model": state.model.state_dict(),
-        "optimizer": _optimizer_tensors(state.optimizer),
-    }
-    if state.average is not None:
-        tensors["average"] = state.average.state_dict()
-    # A file of its own: the state of the loss is not part of the model that a run ends with.
-    if objective := state.objective.state_dict():
-        tensors["objective"] = objective
-    if state.averaged_objective is not None:
-        tensors["averaged_objective"] = state.averaged_objective.state_dict()
-    return tensors
+    of_modules = {name: module.state_dict() for name, module in _modules(state).items()}
+    return {"model": of_modules.pop("model"), "optimizer": _optimizer_tensors(state.optimizer), **of_modules}
 
 
 def _count_bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
@@ -443,21 +447,6 @@ def _free(folder: Path) -> str:
         return "the free space is unknown"
 
 
-def find_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest whole checkpoint of a run folder.
-
-    Returns:
-        Its folder, or None; and a sentence for each newer one that is damaged or was never committed.
-
-    Raises:
-        UnreadableError: the system refuses to list the checkpoints or to read one.
-    """
-    checkpoints = survey(run)
-    sentences = [f"{path} is not used: {reason}." for path, reason in checkpoints.damaged.items()]
-    sentences += [f"{path} was never committed: its save was cut short." for path in checkpoints.uncommitted]
-    return checkpoints.whole, sentences
-
-
 def survey(run: Path) -> Survey:
     """Look for the newest whole checkpoint of a run folder; nothing is changed.
 
@@ -565,38 +554,30 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     Raises:
         VitkitError: it is of another model or optimiser, or was damaged in the meantime.
     """
-    manifest, progress = read_manifest(checkpoint), read_progress(checkpoint)
+    manifest, progress, modules = read_manifest(checkpoint), read_progress(checkpoint), _modules(state)
     # Compared before anything is loaded: without an average or an objective's state that the run has, or with
     # one that it has not, training would go on as another run.
-    has_objective = bool(state.objective.state_dict())
-    for name, what, is_needed in (
-        ("average", "Polyak average of the weights (polyak)", state.average is not None),
-        ("objective", "state of an objective (parameters or buffers of the loss)", has_objective),
-        (
-            "averaged_objective",
-            "Polyak average of the objective's parameters",
-            state.averaged_objective is not None,
-        ),
+    for name, what in (
+        ("average", "Polyak average of the weights (polyak)"),
+        ("objective", "state of an objective (parameters or buffers of the loss)"),
+        ("averaged_objective", "Polyak average of the objective's parameters"),
     ):
-        if is_needed != (f"{name}.safetensors" in manifest.files):
-            has, wants = ("no", "one") if is_needed else ("a", "none")
+        if (name in modules) != (f"{name}.safetensors" in manifest.files):
+            has, wants = ("no", "one") if name in modules else ("a", "none")
             raise VitkitError(
                 f"{checkpoint} holds {has} {what}, but the run's options ask for {wants}. {_EDITED}"
             )
-    try:
-        state.model.load_state_dict(_read_model(checkpoint / "model.safetensors", state.model))
-        if state.average is not None:
-            state.average.load_state_dict(_read_model(checkpoint / "average.safetensors", state.average))
-    except RuntimeError as error:
-        raise _misfit_error(checkpoint, "weights of another model", error) from error
-    if state.objective.state_dict():
+    for name, module in modules.items():
         try:
-            state.objective.load_state_dict(read_safetensors(checkpoint / "objective.safetensors"))
-            if state.averaged_objective is not None:
-                averaged_tensors = read_safetensors(checkpoint / "averaged_objective.safetensors")
-                state.averaged_objective.load_state_dict(averaged_tensors)
+            module.load_state_dict(_read_model(checkpoint / f"{name}.safetensors", module))
         except RuntimeError as error:
-            raise _misfit_error(checkpoint, "state of another objective", error) from error
+            content = "state of another objective" if "objective" in name else "weights of another model"
+            # Its first line names the class, the next ones keys and shapes, of which two are enough.
+            lines = [line.strip() for line in str(error).splitlines()]
+            raise VitkitError(
+                f"{checkpoint} holds the {content} than the run's options describe: "
+                f"{' '.join(lines[1:3] or lines)} {_EDITED}"
+            ) from error
     parameters = {str(index): parameter for index, parameter in enumerate(_parameters(state.optimizer))}
     tensors = read_safetensors(
         checkpoint / "optimizer.safetensors",
@@ -609,24 +590,12 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         )
     # Not by its `load_state_dict`, which would turn a bfloat16 momentum into float32, the parameter's type.
     state.optimizer.state.clear()
-    for index, parameter in parameters.items():
-        prefix = f"{index}."
-        values = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        state.optimizer.state[parameter] = {
-            name: value.to(parameter.device) for name, value in values.items()
-        }
+    state.optimizer.state.update((parameter, {}) for parameter in parameters.values())
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        state.optimizer.state[parameters[index]][name] = value.to(parameters[index].device)
     state.progress = progress
     return manifest
-
-
-def _misfit_error(checkpoint: Path, content: str, error: RuntimeError) -> VitkitError:
-    """Make the error for tensors that do not fit, from the error of `load_state_dict`."""
-    # Its first line names the class, the next ones keys and shapes, of which two are enough for a message.
-    lines = [line.strip() for line in str(error).splitlines()]
-    return VitkitError(
-        f"{checkpoint} holds the {content} than the run's options describe: "
-        f"{' '.join(lines[1:3] or lines)} {_EDITED}"
-    )
 
 
 def _fits(
@@ -837,3 +806,52 @@ def _mode(path: Path) -> int | None:
         return os.lstat(path).st_mode
     except FileNotFoundError:
         return None
+
+
+ENDED = "ended.json"
+"""The record of a run that has ended for good, as the runs of a series do: with many of them, checkpoints
+that nobody continues would fill the disk."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The contents of `ended.json`."""
+
+    step: Count
+    """The step of the last checkpoint."""
+    environment: Mapping[str, Any]
+    """The environment that it was computed in, as its manifest had it."""
+
+
+def read_ended(run: Path) -> Ended | None:
+    """Read the record of a run's removed checkpoints; None where they were not removed.
+
+    Raises:
+        VitkitError: the record is damaged.
+    """
+    return read(Ended, run / ENDED)
+
+
+def remove_checkpoints(run: Path) -> None:
+    """Remove the checkpoints of a run whose model and result are written; damaged ones set aside stay.
+
+    A kill at any moment leaves whole checkpoints or none, and the same call goes on. Without a whole
+    checkpoint nothing is removed: there is something to look into.
+
+    Raises:
+        VitkitError: the checkpoints cannot be read, or are behind a link.
+        OSError: the disk refused.
+    """
+    refuse_links(run)
+    last = survey(run).whole
+    if last is not None:
+        manifest = read_manifest(last)
+        # Before anything is removed: a run with this record is not trained again for want of a checkpoint.
+        write(run / ENDED, Ended(manifest.step, manifest.environment))
+    elif not (run / ENDED).exists():
+        return
+    for checkpoint in reversed(newest_first(run / FOLDER)):  # the last one goes last
+        remove(checkpoint)
+    for leftover in (run / FOLDER).glob(".step-*.tmp"):  # of a removal that was cut short
+        remove(leftover)
+    remove_leftovers(run)  # of a kill while the record was written: nothing else is written there any more

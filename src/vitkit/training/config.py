@@ -6,9 +6,9 @@ The objectives of all tasks are configured here, because the configuration of a 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import require_finite
+from vitkit.config import AtLeastOne, BelowOne, Positive, Range, WithinOne, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.compute_config import Precision
 
@@ -20,17 +20,17 @@ class ClassificationConfig:
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """Loss function. softmax: cross entropy over classes that exclude each other. sigmoid: binary cross
     entropy of each class, summed over the classes, as big_vision pre-trains; multi-label always uses it."""
-    label_smoothing: float = 0.0
+    label_smoothing: BelowOne = 0.0
     """Fraction of each target that is spread evenly over all classes, from 0 to below 1; in multi-label, over
     yes and no."""
-    mixup: float = 0.0
+    mixup: ZeroOrMore = 0.0
     """Strength of mixup: alpha of the Beta distribution from which the weights of two images are drawn; 0 for
     no mixup."""
-    cutmix: float = 0.0
+    cutmix: ZeroOrMore = 0.0
     """Strength of CutMix: alpha of the Beta distribution of the fraction of an image that stays when a box of
     it is replaced by another image's; 0 for no CutMix (arXiv 1905.04899). With mixup too, each batch draws
     one of the two."""
-    logit_adjustment: float = 0.0
+    logit_adjustment: ZeroOrMore = 0.0
     """Tau of the logit adjustment against imbalance: in training, tau times the logarithm of each class's
     fraction of the training images is added to its logit (arXiv 2007.07314: 1); 0 for none."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -43,9 +43,7 @@ class ClassificationConfig:
         return self.mixup > 0 or self.cutmix > 0
 
     def __post_init__(self) -> None:
-        require_finite(self)
-        if self.logit_adjustment < 0:
-            raise VitkitError(f"logit_adjustment is 0 or more, found {self.logit_adjustment}.")
+        require_valid(self)
         if self.logit_adjustment and self.loss != "softmax":
             raise VitkitError(
                 "logit_adjustment shifts classes against each other, which the sigmoid loss does not "
@@ -55,11 +53,6 @@ class ClassificationConfig:
             raise VitkitError(
                 "logit_adjustment and class_weights both even out the classes, and together do it twice: "
                 "choose one of the two."
-            )
-        if not 0 <= self.label_smoothing < 1 or min(self.mixup, self.cutmix) < 0:
-            raise VitkitError(
-                "Expected label_smoothing from 0 to below 1, mixup and cutmix of 0 or more, found "
-                f"{self.label_smoothing}, {self.mixup} and {self.cutmix}."
             )
 
 
@@ -75,20 +68,19 @@ class MaskedPatchesConfig:
     """Prediction for a hidden patch: its mean colour in 3 bits a channel (mean-colour: one of 512 classes),
     the colours of 4x4 parts of it (4x4-colours: 16 predictions of 512 classes), or all its pixels, judged by
     the squared difference (pixels)."""
-    mask_fraction: float = 0.5
+    mask_fraction: WithinOne = 0.5
     """Fraction of the patches of an image that are hidden, rounded up (paper: 0.5; 0.15 is slightly worse).
     """
-    token_fraction: float = 0.8
+    token_fraction: ZeroOrMore = 0.8
     """Fraction of the hidden patches that a learned mask token stands in for."""
-    other_fraction: float = 0.1
+    other_fraction: ZeroOrMore = 0.1
     """Fraction of the hidden patches that another patch of the same image stands in for. The rest stays as it
     is, and is predicted too."""
     mask_block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _check_fraction(self.mask_fraction)
-        require_finite(self)
-        if min(self.token_fraction, self.other_fraction) < 0 or self.token_fraction + self.other_fraction > 1:
+        require_valid(self)
+        if self.token_fraction + self.other_fraction > 1:
             raise VitkitError(
                 "token_fraction and other_fraction are fractions of the hidden patches, together 1 at most, "
                 f"found {self.token_fraction} and {self.other_fraction}."
@@ -99,52 +91,39 @@ class MaskedPatchesConfig:
 class SimMIMConfig:
     """SimMIM (arXiv 2111.09886): the pixels of hidden patches, by one linear layer."""
 
-    mask_fraction: float = 0.6
+    mask_fraction: WithinOne = 0.6
     """Fraction of an image that is hidden, rounded up."""
-    mask_block: int = 2
+    mask_block: AtLeastOne = 2
     """Side of the squares of patches that are hidden together; SimMIM: 2, which makes 32 pixels of patches of
     16."""
 
     def __post_init__(self) -> None:
-        _check_fraction(self.mask_fraction)
-        if self.mask_block < 1:
-            raise VitkitError(f"mask_block is 1 patch or more, found {self.mask_block}.")
+        require_valid(self)
 
 
 @dataclass(frozen=True)
 class MAEConfig:
     """MAE (arXiv 2111.06377): a decoder predicts the pixels of hidden patches from the visible ones."""
 
-    mask_fraction: float = 0.75
+    mask_fraction: WithinOne = 0.75
     """Fraction of the patches that are hidden, rounded up; the model computes the others alone."""
-    decoder_width: int = 512
+    decoder_width: AtLeastOne = 512
     """Width of the decoder's tokens, a multiple of 4 and of its heads."""
-    decoder_depth: int = 8
+    decoder_depth: AtLeastOne = 8
     """Blocks of the decoder."""
-    decoder_heads: int = 16
+    decoder_heads: AtLeastOne = 16
     """Heads of the decoder's attention."""
     normalize_patches: bool = True
     """Predict the pixels of a patch minus their mean, divided by their standard deviation."""
     mask_block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _check_fraction(self.mask_fraction)
-        if min(self.decoder_width, self.decoder_depth, self.decoder_heads) < 1:
-            raise VitkitError(
-                "The decoder has a width, a depth and heads of 1 or more, found "
-                f"{self.decoder_width}, {self.decoder_depth} and {self.decoder_heads}."
-            )
+        require_valid(self)
         if self.decoder_width < 8 or self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
             raise VitkitError(
                 "decoder_width is a multiple of 4 and of decoder_heads, at least 8, found "
                 f"{self.decoder_width} and {self.decoder_heads} heads."
             )
-
-
-def _check_fraction(fraction: float) -> None:
-    """Refuse a fraction of hidden patches that hides nothing or all."""
-    if not 0 < fraction < 1:
-        raise VitkitError(f"mask_fraction is above 0 and below 1, found {fraction}.")
 
 
 MaskedImagesConfig = MaskedPatchesConfig | SimMIMConfig | MAEConfig
@@ -171,44 +150,44 @@ class OptimizerConfig:
     """Optimiser. The paper's Adam (Table 3) decays weights apart from the gradient, which is adamw; adam is
     the same without weight decay. muon: orthogonalised momentum for the matrices of a Transformer's blocks,
     adamw for all else, at the rates of adamw."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Peak learning rate of the schedule."""
-    weight_decay: float = 0.1
+    weight_decay: ZeroOrMore = 0.1
     """Decoupled weight decay: each step shrinks the kernels by the fraction learning_rate * weight_decay;
     biases and norms are not decayed."""
-    beta1: float = 0.9
+    beta1: BelowOne = 0.9
     """Decay of Adam's running mean of the gradients, from 0 to below 1."""
-    beta2: float = 0.999
+    beta2: BelowOne = 0.999
     """Decay of Adam's running mean of the squared gradients, from 0 to below 1."""
-    momentum: float = 0.9
+    momentum: BelowOne = 0.9
     """Momentum of SGD, from 0 to below 1."""
     momentum_dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the first moment or momentum. The original code keeps bfloat16; the decay 0.9 is then
     rounded too, to 0.8984375."""
-    clip_norm: float | None = 1.0
+    clip_norm: Positive | None = 1.0
     """Largest global norm of the gradients; larger gradients are scaled down to it. None does not clip."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Decay of the learning rate from its peak: by a cosine to 0, linearly to 1e-5, or not at all."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, Range("0 or more", 0, math.inf)] = 0
     """Steps of linear warm-up from 0; the warm-up multiplies the decayed learning rate, as in the original
     code."""
-    polyak: float | None = None
+    polyak: WithinOne | None = None
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
     freeze: Literal["nothing", "trunk"] = "nothing"
     """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers and
     layer_decay have nothing to act on."""
-    freeze_layers: int = 0
+    freeze_layers: Annotated[int, Range("0 or more", 0, math.inf)] = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, Range("above 0 and at most 1", math.ulp(0.0), 1)] = 1.0
     """Layer-wise decay: the learning rate of a layer divided by the next layer's (BEiT and MAE: 0.75); 1 for
     the same rate in all layers."""
-    head_rate: float = 1.0
+    head_rate: Positive = 1.0
     """Factor of the head's learning rate: above 1, a new head learns faster than the trained layers below
     it."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         if self.optimizer == "adam" and self.weight_decay:
             raise VitkitError(
                 "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "
@@ -219,27 +198,6 @@ class OptimizerConfig:
                 f"muon keeps its momentum in float32, found momentum_dtype {self.momentum_dtype}: leave it "
                 "out, or choose adamw or sgd."
             )
-        if self.learning_rate <= 0 or self.weight_decay < 0 or self.warmup_steps < 0:
-            raise VitkitError(
-                "Expected a learning rate above 0 and neither decay nor warm-up below 0, found "
-                f"learning_rate {self.learning_rate}, weight_decay {self.weight_decay}, "
-                f"warmup_steps {self.warmup_steps}."
-            )
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1 and 0 <= self.momentum < 1):
-            raise VitkitError(
-                "beta1, beta2 and momentum are from 0 to below 1, found "
-                f"{self.beta1}, {self.beta2} and {self.momentum}."
-            )
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise VitkitError(f"clip_norm is above 0 or none, found {self.clip_norm}.")
-        if self.polyak is not None and not 0 < self.polyak < 1:
-            raise VitkitError(f"polyak is a decay between 0 and 1, or none, found {self.polyak}.")
-        if not 0 < self.layer_decay <= 1:
-            raise VitkitError(f"layer_decay is above 0 and at most 1, found {self.layer_decay}.")
-        if self.head_rate <= 0:
-            raise VitkitError(f"head_rate is a factor above 0, found {self.head_rate}.")
-        if self.freeze_layers < 0:
-            raise VitkitError(f"freeze_layers is 0 or more, found {self.freeze_layers}.")
 
     @property
     def state_bytes(self) -> int:
@@ -270,16 +228,16 @@ lines have the kind "validation"; all others have the kind "evaluation" and the 
 class TrainingConfig:
     """The length of training, its batches, and the intervals of logs, validations and checkpoints."""
 
-    epochs: float = 100.0
+    epochs: Positive = 100.0
     """Passes over the training images; may be a fraction, such as 0.5."""
-    steps: int | None = None
+    steps: AtLeastOne | None = None
     """Number of updates of the weights, in place of --epochs."""
-    minutes: float | None = None
+    minutes: Positive | None = None
     """Minutes of training with its validations, in place of --epochs and --steps: the speed of the machine is
     measured before the first step, and decides the number of steps once and for all."""
-    batch_size: int = 128
+    batch_size: AtLeastOne = 128
     """Images per update of the weights, of all processes together."""
-    micro_batch_size: int | None = None
+    micro_batch_size: AtLeastOne | None = None
     """Images that are computed at a time, by all processes together; gradients are summed until a batch is
     complete, which takes less memory. The update is the same but for dropout and mixup, which are drawn for
     each micro-batch. A GPU whose memory is too small computes fewer of them at a time by itself."""
@@ -291,7 +249,7 @@ class TrainingConfig:
     fsdp: each holds a part, and collects a block at a time (FSDP2). hsdp: divided among the processes of a
     machine, while every machine holds all. auto: fsdp where replicas do not fit into memory. It may change
     when a run is continued."""
-    seed: int = 0
+    seed: Annotated[int, Range("0 or more, and below 2 to the 63", 0, 2**63 - 1)] = 0
     """Seed of the initial weights, the order of images, augmentation and dropout."""
     precision: Precision = "auto"
     """Number format of the computation: float32, bfloat16 (by autocast), or auto: bfloat16 where the device
@@ -299,15 +257,15 @@ class TrainingConfig:
     exact: bool = False
     """Compute in the plain way, without the faster ways to the same result. Then precision auto chooses
     bfloat16 on a GPU only."""
-    log_every: int = 10
+    log_every: AtLeastOne = 10
     """Steps between lines of the metrics log."""
-    evaluate_every: int | None = None
+    evaluate_every: AtLeastOne | None = None
     """Steps between validations; left out, once per epoch, but at most 50 times in a run."""
-    checkpoint_every: int | None = None
+    checkpoint_every: AtLeastOne | None = None
     """Steps between checkpoints; left out, a checkpoint is written at every validation."""
-    keep: int = 2
+    keep: Annotated[int, Range("at least 1 (the checkpoint to continue from)", 1, math.inf)] = 2
     """Number of latest checkpoints that are not removed, besides the best one."""
-    patience: int | None = None
+    patience: AtLeastOne | None = None
     """Validations in a row without a better accuracy after which training stops; left out, it never stops
     early."""
     select: Literal["best", "last"] = "best"
@@ -317,20 +275,7 @@ class TrainingConfig:
     the best is chosen."""
 
     def __post_init__(self) -> None:
-        require_finite(self)
-        counts = ("batch_size", "micro_batch_size", "steps", "log_every")
-        for name in (*counts, "evaluate_every", "checkpoint_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise VitkitError(f"{name} is at least 1, found {value}.")
-        if self.minutes is not None and self.minutes <= 0:
-            raise VitkitError(f"minutes is a number above 0, found {self.minutes:g}.")
-        if self.steps is None and self.epochs <= 0:
-            raise VitkitError(f"epochs is a number above 0, found {self.epochs}.")
-        if not 0 <= self.seed < 2**63:
-            raise VitkitError(f"seed is 0 or more, and below 2 to the 63, found {self.seed}.")
-        if self.keep < 1:
-            raise VitkitError(f"keep is at least 1 (the checkpoint to continue from), found {self.keep}.")
+        require_valid(self)
 
     def total_steps(self, num_samples: int) -> int:
         """Count the updates of the whole run over a training set of `num_samples` images.

@@ -18,11 +18,6 @@ Measure = Callable[["nn.Module", "nn.Module"], Mapping[str, float]]
 trains the two nor changes their modes."""
 
 
-def no_line(measured: Mapping[str, float]) -> str:
-    """Return no text, whatever was measured."""
-    return ""
-
-
 @dataclass(frozen=True)
 class Evaluator:
     """A measurement that is repeated while a model is trained, at an interval of its own."""
@@ -31,7 +26,7 @@ class Evaluator:
     every: int | None = None
     """Steps between two measurements; None: the run's validation interval. After the last step of a run every
     evaluator measures."""
-    line: Callable[[Mapping[str, float]], str] = no_line
+    line: Callable[[Mapping[str, float]], str] = lambda measured: ""
     """Writes the last measurement in a word or two, for the progress line of a run: "val 97.2%"."""
     together: bool = False
     """Whether all processes that train together measure, each a part; else the first one measures alone and

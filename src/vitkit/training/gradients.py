@@ -1,25 +1,90 @@
 """The gradients of a batch, computed in micro-batches that fit into memory, and by several processes.
 
+Every process holds the whole model (a replica), unless it is sharded, and computes a part of each batch. The
+batch is the run's, whatever their number: the images of a micro-batch are divided as evenly as they can be,
+so that one process may have an image more than another, or none. Gradients, losses and metrics are sums over
+the whole batch, in which each image counts the same.
+
 Every process and every pass that computes a part of a micro-batch draws mixup, and the images that skip a
 branch, for all of it. So the update is the same as if one process computed all at once, but for rounding and
 for dropout.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import BatchRows, ImageModel
 from vitkit.training.config import TrainingConfig
-from vitkit.training.parallel import Share, divide
 from vitkit.training.sharding import is_sharded
 from vitkit.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Share:
+    """The images of a micro-batch that one process computes."""
+
+    part: int
+    """The number of the micro-batch in its batch."""
+    start: int
+    stop: int
+    total: int
+    """Images of the micro-batch, of which these are `start` to `stop - 1`."""
+    offset: int
+    """The place of the micro-batch's first image in the batch."""
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def divide(
+    batch_size: int, micro_batch_size: int | None, world: World, with_empty: bool = False
+) -> list[Share]:
+    """Divide a batch among the processes, micro-batch by micro-batch; returns the shares of this one.
+
+    The first processes have an image more where the number cannot be divided, and the last ones may have
+    none.
+
+    Args:
+        batch_size: images of a batch, of all processes together.
+        micro_batch_size: images of a micro-batch, of all processes together; None: the whole batch.
+        world: the processes.
+        with_empty: whether micro-batches of which this process has no image are listed too.
+    """
+    shares = []
+    for part, offset in enumerate(range(0, batch_size, micro_batch_size or batch_size)):
+        total = min(micro_batch_size or batch_size, batch_size - offset)
+        each, extra = divmod(total, world.size)
+        start = world.rank * each + min(world.rank, extra)
+        stop = start + each + (world.rank < extra)
+        if stop > start or with_empty:
+            shares.append(Share(part, start, stop, total, offset))
+    return shares
+
+
+def places_of(shares: Sequence[Share], mixes: bool) -> NDArray[np.int64]:
+    """List the places of a batch that a process reads, for `vitkit.data.stream.loader.TrainLoader`.
+
+    Args:
+        shares: the process's parts of the micro-batches.
+        mixes: whether each image is mixed with the one before it. Then the image before a share's first one
+            is read too, ahead of the share, though another process trains on it.
+    """
+    places = list[int]()
+    for share in shares:
+        if mixes and 0 < len(share) < share.total:
+            places.append(share.offset + (share.start - 1) % share.total)
+        places += range(share.offset + share.start, share.offset + share.stop)
+    return np.array(places, dtype=np.int64)
 
 
 @contextmanager
@@ -38,44 +103,39 @@ def out_of_memory_explained(size: int, shape: torch.Size) -> Iterator[None]:
         ) from error
 
 
+@dataclass
 class Gradients:
-    """Adds up the gradients of a batch, micro-batch by micro-batch.
+    """Adds up the gradients of a batch, micro-batch by micro-batch."""
 
-    Args:
-        model, objective: they compute the loss; both on one device.
-        optimizer: clears the gradients of the step before.
-        autocast: makes the context of the forward pass.
-        total_steps: updates of the whole run, for the objective.
-        config: has the run's seed, from which all randomness follows, and the images of a batch and of a
-            micro-batch, for which random numbers are drawn together, of all processes together.
-        mixes: whether the objective mixes each image with the one before it.
-        world: the processes that compute the gradients together.
-    """
+    model: nn.Module
+    objective: nn.Module
+    """It computes the loss of the model, on the same device."""
+    optimizer: torch.optim.Optimizer
+    """It clears the gradients of the step before."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """It makes the context of the forward pass."""
+    total_steps: int
+    """Updates of the whole run, for the objective."""
+    config: TrainingConfig
+    """It has the run's seed, from which all randomness follows, and the images of a batch and of a
+    micro-batch, for which random numbers are drawn together, of all processes together."""
+    mixes: bool = False
+    """Whether the objective mixes each image with the one before it."""
+    world: World = ALONE
+    """The processes that compute the gradients together."""
 
-    size: int
-    """Images that this process computes at a time: fewer than its share of a micro-batch, once the share did
-    not fit into the memory of its GPU."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        autocast: Callable[[], AbstractContextManager[Any]],
-        total_steps: int,
-        config: TrainingConfig,
-        mixes: bool = False,
-        world: World = ALONE,
-    ) -> None:
-        self.model, self.objective, self.optimizer = model, objective, optimizer
-        self.autocast, self.total_steps, self.seed = autocast, total_steps, config.seed
-        self.mixes, self.world = mixes, world
-        self.is_sharded = any(map(is_sharded, model.parameters()))
+    def __post_init__(self) -> None:
+        config, self.seed = self.config, self.config.seed
+        self.is_sharded = any(map(is_sharded, self.model.parameters()))
         # Every pass through a sharded model is a step that all processes take together, whether they have
         # images for it or not.
-        self.shares = divide(config.batch_size, config.micro_batch_size, world, with_empty=self.is_sharded)
+        self.shares = divide(
+            config.batch_size, config.micro_batch_size, self.world, with_empty=self.is_sharded
+        )
+        # Images that this process computes at a time: fewer than its share of a micro-batch, once the share
+        # did not fit into the memory of its GPU.
         self.size = max((len(share) for share in self.shares), default=0)
-        self.device = next(model.parameters()).device
+        self.device = next(self.model.parameters()).device
         stream: Any = torch.cuda.Stream
         self.copies = stream(self.device) if self.device.type == "cuda" else None
 
@@ -154,7 +214,7 @@ class Gradients:
         before = None
         if self.mixes and stop - start < share.total:
             # The first image of a micro-batch is mixed with its last one, which the process has or has read.
-            before = at + (start - 1) % len(share) if share.is_whole else at + start - 1
+            before = at + (start - 1) % len(share) if len(share) == share.total else at + start - 1
         return batch.slice(at + start, at + stop, before)
 
     def _rows(self, share: Share, start: int, count: int, step: int) -> BatchRows | None:

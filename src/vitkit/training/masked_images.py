@@ -89,6 +89,9 @@ class MaskedImages(nn.Module):
         model_config: the configuration of the model that it trains.
     """
 
+    head: nn.Linear
+    """Predicts the numbers of a patch."""
+
     def __init__(self, config: MaskedImagesConfig, model_config: ViTConfig) -> None:
         super().__init__()
         self.config, self.model_config = config, model_config
@@ -114,12 +117,12 @@ class MaskedImages(nn.Module):
         raise NotImplementedError
 
     def losses(self, hidden: Hidden) -> Tensor:
-        """Compute the loss of each hidden patch, `(B, M)`."""
-        raise NotImplementedError
+        """Compute the loss of each hidden patch, `(B, M)`; left as it is, the mean squared difference."""
+        return ((hidden.outputs.float() - hidden.targets) ** 2).mean(2)
 
     def baseline(self, model: ViT) -> Baseline:
         """Make a counter of targets, for the losses that need no model."""
-        raise NotImplementedError
+        return SquaredBaseline(self.head.out_features)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         """Turn predictions into pixel values.
@@ -132,7 +135,7 @@ class MaskedImages(nn.Module):
         Returns:
             `(B, M, C, p, q)` from 0 to 255, in float32.
         """
-        raise NotImplementedError
+        return from_normalized(model, hidden.outputs, self.model_config)
 
     def draw_hidden(self, model: ViT, images: Tensor) -> Tensor:
         """Draw the patches to hide, `(B, M)`, ascending: equally many in every image."""
@@ -226,25 +229,21 @@ class MaskedPatches(MaskedImages):
         return Hidden(index, shown, outputs, self._targets(model, images, index))
 
     def losses(self, hidden: Hidden) -> Tensor:
-        if self.cells:
-            # Flattened to a row for each prediction: with the classes along another axis than the last, the
-            # cross entropy is slower.
-            logits = hidden.outputs.float().reshape(-1, self.num_classes)
-            entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
-            losses = entropies.view_as(hidden.targets)  # (B, M, cells**2)
-        else:
-            losses = (hidden.outputs.float() - hidden.targets) ** 2
-        return losses.mean(2)
+        if not self.cells:
+            return super().losses(hidden)
+        # Flattened to a row for each prediction: with the classes along another axis than the last, the cross
+        # entropy is slower.
+        logits = hidden.outputs.float().reshape(-1, self.num_classes)
+        entropies = F.cross_entropy(logits, hidden.targets.flatten(), reduction="none")
+        return entropies.view_as(hidden.targets).mean(2)  # of (B, M, cells**2)
 
     def baseline(self, model: ViT) -> Baseline:
-        if self.cells:
-            return ClassBaseline(self.cells**2, self.num_classes)
-        return SquaredBaseline(self.head.out_features)
+        return ClassBaseline(self.cells**2, self.num_classes) if self.cells else super().baseline(model)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         config = self.model_config
         if not self.cells:
-            return from_normalized(model, hidden.outputs, config)
+            return super().pixels(model, hidden, patches)
         logits = hidden.outputs.reshape(*hidden.index.shape, self.cells, self.cells, self.num_classes)
         colours = class_colours(logits.argmax(-1), config.in_channels)  # (B, M, cells, cells, C)
         height, width = config.patch_size
@@ -296,9 +295,6 @@ class SimMIM(MaskedImages):
 
     def baseline(self, model: ViT) -> Baseline:
         return AbsoluteBaseline(model)
-
-    def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
-        return from_normalized(model, hidden.outputs, self.model_config)
 
 
 class MAE(MaskedImages):
@@ -355,12 +351,6 @@ class MAE(MaskedImages):
         with torch.no_grad():
             targets = self._targets(model, self.cut_patches(model, images, index))
         return Hidden(index, torch.full_like(index, -1), outputs, targets)
-
-    def losses(self, hidden: Hidden) -> Tensor:
-        return ((hidden.outputs.float() - hidden.targets) ** 2).mean(2)
-
-    def baseline(self, model: ViT) -> Baseline:
-        return SquaredBaseline(self.head.out_features)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         outputs = hidden.outputs.float()

@@ -1,7 +1,11 @@
-"""Optimisers, decay groups, clipping, schedules and Polyak averaging.
+"""Optimisers, decay groups, rates by layer, clipping, schedules and Polyak averaging.
 
 The arithmetic follows the original's optax chains (vision_transformer `train.py:135-145`, big_vision
 `optax.py`): clip, optimiser, learning rate, decay.
+
+Layers, whose weights may be frozen or learn slowly, are numbered as in BEiT and MAE (`util/lr_decay.py`
+there): 0 is all that comes before the first block, block i is i + 1, and the final norm, the pooling and the
+head come after the last one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.sharding import collect, take_local
@@ -84,12 +89,6 @@ def decay_groups(
         groups.append({"params": decayed, "weight_decay": config.weight_decay, "scale": scale})
         groups.append({"params": undecayed, "weight_decay": 0.0, "scale": scale})
     return groups
-
-
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of the next update, times the factor of each group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["scale"]
 
 
 def create_optimizer(
@@ -305,3 +304,47 @@ def update_average(average: nn.Module, model: nn.Module, decay: float, updates: 
     torch._foreach_lerp_(averages, weights, 1 - decay)
     for averaged, buffer in zip(average.buffers(), model.buffers(), strict=True):
         averaged.copy_(buffer)
+
+
+HEAD = ("head.", "pre_logits.")
+"""Beginnings of the names of the head's parameters, the tanh layer of pre-training among them."""
+AFTER = ("norm.", "pooling.", *HEAD)
+"""Beginnings of the names of all parameters after the last layer."""
+
+
+def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter, float]:
+    """Compute the factor of each parameter's learning rate; 0 where it is frozen.
+
+    Raises:
+        VitkitError: more layers are to be frozen than the model has, or it has no head to train alone.
+    """
+    layers, named = model.layers(), dict(model.named_parameters())
+    depth, head = len(layers), {weights for name, weights in named.items() if name.startswith(HEAD)}
+    refuse_layers(depth, config)
+    numbers = {weights: depth + 1 if name.startswith(AFTER) else 0 for name, weights in named.items()}
+    for number, layer in enumerate(layers, start=1):
+        numbers |= dict.fromkeys(layer.parameters(), number)
+    if config.freeze == "trunk":
+        if not head:
+            raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
+        return {parameter: float(parameter in head) * config.head_rate for parameter in numbers}
+    last_frozen = config.freeze_layers if config.freeze_layers else -1
+    return {
+        parameter: 0.0
+        if number <= last_frozen
+        else config.layer_decay ** (depth + 1 - number) * (config.head_rate if parameter in head else 1.0)
+        for parameter, number in numbers.items()
+    }
+
+
+def refuse_layers(depth: int, config: OptimizerConfig) -> None:
+    """Refuse to freeze more layers than the `depth` of the model.
+
+    Raises:
+        VitkitError: it has fewer.
+    """
+    if config.freeze_layers > depth:
+        raise VitkitError(
+            f"The model has {depth} layers, so freeze_layers is from 0 to {depth}, found "
+            f"{config.freeze_layers}."
+        )

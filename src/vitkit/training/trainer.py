@@ -6,7 +6,7 @@ needs no random state, and why a run that was killed ends with the same bits as 
 
 On a GPU the numbers of a step (loss, metrics, gradient norm) are read a step later. Reading them at once
 would wait until the step is computed, and leave the GPU idle until the next one is launched. So `launch`
-sends them to the CPU, `_count` puts them at the end of `unread`, and `_read` takes them out once there are
+sends them to the CPU, `fit` puts them at the end of `unread`, and `_read` takes them out once there are
 more than `lag`. Two things follow. A step whose numbers are not finite must be skipped by the optimiser
 itself, before anybody has seen them, by its `found_inf`. And before a training line of the log or a
 checkpoint all is read, as it must hold the numbers of all steps. On a CPU, with an optimiser that cannot skip
@@ -43,16 +43,9 @@ from vitkit.training.checkpoint import (
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
-from vitkit.training.layer_rates import rate_scales
 from vitkit.training.metrics_log import Log, MetricsLog, NoLog, repair_log
 from vitkit.training.objectives import AfterStep
-from vitkit.training.optim import (
-    clip_gradients,
-    create_optimizer,
-    learning_rate,
-    set_rate,
-    update_average,
-)
+from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
 from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
 
@@ -216,25 +209,17 @@ class Trainer:
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
-        self.environment = environment(self.device, world.size)
-        self.environment[SHARDING] = sharding
+        self.environment = {**environment(self.device, world.size), SHARDING: sharding}
+        if compute is not None:
+            self.environment["compute"] = to_json(compute)
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
         skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # of the last step whose numbers were read
-        if compute is not None:
-            self.environment |= {"compute": to_json(compute)}
         self.gradients = Gradients(
-            model,
-            self.objective,
-            optimizer,
-            self.autocast,
-            self.total_steps,
-            config,
-            mixes,
-            world,
+            model, self.objective, optimizer, self.autocast, self.total_steps, config, mixes, world
         )
         self.full_size = self.gradients.size  # images at a time, unless the memory is too small for them
 
@@ -242,16 +227,6 @@ class Trainer:
     def evaluated_model(self) -> nn.Module:
         """The model that evaluators measure: the Polyak average where there is one, else the model itself."""
         return self.state.average or self.state.model
-
-    def whole_model(self) -> nn.Module:
-        """Return the model that evaluators measure, with all of its weights in this process.
-
-        A sharded one is assembled, which all processes do at the same point.
-        """
-        if self.skeleton is None:
-            return self.evaluated_model
-        with self.world.activity.together():
-            return assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
 
     @property
     def evaluated_objective(self) -> nn.Module:
@@ -314,7 +289,12 @@ class Trainer:
                 step = state.progress.step  # updates made before this one: the first is number 0
                 rate = learning_rate(self.optimizer_config, step, self.total_steps)
                 size_before = self.gradients.size
-                loss = self._count(self.launch(batch, step, rate), log)
+                self.unread.append(self.launch(batch, step, rate))
+                self.state.progress = replace(self.state.progress, step=step + 1)
+                # The first step of a process is waited for, so that its report has a loss.
+                self.loss = loss = self._read(0 if self.loss is None else self.lag)
+                if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
+                    self._write_window(rate, log)
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
                 measured = self._evaluate(step + 1, log)
@@ -412,7 +392,8 @@ class Trainer:
         """Make one update as `update` does, and return its numbers without waiting for a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
-        set_rate(optimizer, rate)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
         self.trained.train()  # a loaded model comes in evaluation mode, without dropout
         totals = self.gradients.compute(batch, step)
         if self.gradients.size < self.full_size:  # written down: a resumed run adds up as this one does
@@ -450,21 +431,6 @@ class Trainer:
             if average is not None and self.optimizer_config.polyak is not None:
                 update_average(average, trained, self.optimizer_config.polyak, step)
         return numbers
-
-    def _count(self, numbers: StepNumbers, log: Log) -> float:
-        """Count a step and write a line of the log if it is due.
-
-        Returns:
-            The last loss that was read.
-        """
-        step = numbers.step + 1
-        self.state.progress = replace(self.state.progress, step=step)
-        self.unread.append(numbers)
-        # The first step of a process is waited for, so that its report has a loss.
-        self.loss = self._read(0 if self.loss is None else self.lag)
-        if step % self.config.log_every == 0 or step == self.total_steps:
-            self._write_window(numbers.rate, log)
-        return self.loss
 
     def _read(self, lag: int = 0) -> float:
         """Add the numbers of launched steps to the sums since the last line, until `lag` steps are unread.
@@ -512,7 +478,11 @@ class Trainer:
             evaluator = self.evaluators[name]
             if self._is_over(step) or step % (evaluator.every or self.evaluate_every) == 0:
                 numbers: Mapping[str, float] = {}
-                model = model or self.whole_model()
+                if self.skeleton is None:
+                    model = self.evaluated_model
+                elif model is None:  # a whole one is assembled, which all processes do at the same point
+                    with self.world.activity.together():
+                        model = assemble(self.skeleton, self.evaluated_model.state_dict(), self.device)
                 # An evaluator that is not for all processes together measures in process 0, which tells the
                 # others.
                 if evaluator.together or self.world.writes:

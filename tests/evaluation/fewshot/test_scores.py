@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from vitkit.evaluation.fewshot.config import Learning
 from vitkit.evaluation.fewshot.methods import Draws, fit
 from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 
@@ -23,7 +24,9 @@ def _draws(seeds: int) -> list[Draws]:
 
 def test_mean_deviation_and_interval_are_those_of_the_draws() -> None:
     heard: list[int] = []
-    scores = measure(_draws(3), (1, 5), ("ridge", "knn"), POOL, TEST, 4, progress=heard.append)
+    scores = measure(
+        _draws(3), Learning((1, 5), methods=("ridge", "knn")), POOL, TEST, 4, progress=heard.append
+    )
     assert [(score.method, score.shots) for score in scores] == [
         ("ridge", 1), ("ridge", 5), ("knn", 1), ("knn", 5)
     ]  # fmt: skip
@@ -44,7 +47,7 @@ def test_mean_deviation_and_interval_are_those_of_the_draws() -> None:
 
 
 def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
-    (score,) = measure(_draws(2), (5,), ("ridge",), POOL, TEST, 5)
+    (score,) = measure(_draws(2), Learning((5,), methods=("ridge",)), POOL, TEST, 5)
     counts = np.bincount(TEST.labels, minlength=5)
     assert score.class_accuracy[4] is None  # no test image
     total = sum(share * count for share, count in zip(score.class_accuracy, counts, strict=True) if share)
@@ -52,7 +55,7 @@ def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
 
 
 def test_a_single_draw_has_no_spread() -> None:
-    (score,) = measure(_draws(1), (5,), ("ridge",), POOL, TEST, 4)
+    (score,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
     assert score.deviation is None
     assert score.interval is None
     assert len(score.accuracies) == 1

@@ -15,7 +15,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.folds import Folded
-from vitkit.jobs import default_start
+from vitkit.jobs import finetune_defaults as default_start
 from vitkit.jobs import train_run as training
 from vitkit.jobs.advice import advise as advising
 from vitkit.jobs.advice.advise import Option, advise, choose, follow

@@ -16,15 +16,14 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.config import Run, StartConfig, read_run
-from vitkit.runs.folder import lock_folder
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import kind_of, lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start
-from vitkit.training import checkpoint, ended
-from vitkit.training.checkpoint import survey
-from vitkit.training.ended import read_ended
+from vitkit.training import checkpoint
+from vitkit.training.checkpoint import read_ended, survey
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -104,7 +103,7 @@ def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp
     files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
     before = {name: (final / name).read_bytes() for name in files}
     hearing = Hearing()
-    training.train_run(read_run(final), final, resume=True, listener=hearing)  # nothing is computed
+    training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
     assert before == {name: (final / name).read_bytes() for name in files}
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
     load_model(final)
@@ -130,11 +129,11 @@ def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
         gone.append(path)
         remove(path)
 
-    monkeypatch.setattr(ended, "remove", remove_some)
+    monkeypatch.setattr(checkpoint, "remove", remove_some)
     out = tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
         train_series(saving, out, options)
-    monkeypatch.setattr(ended, "remove", remove)
+    monkeypatch.setattr(checkpoint, "remove", remove)
     left = list((out / "final/checkpoints").glob("step-*"))
     assert len(left) == 3 - removed and survey(out / "final").whole == out / "final/checkpoints/step-00000004"
     written = (out / "final/model.safetensors").stat().st_mtime_ns

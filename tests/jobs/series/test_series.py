@@ -19,7 +19,8 @@ from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import series as job
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.config import Run, read_run
+from vitkit.runs.config import Run
+from vitkit.runs.folder import kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import OptimizerConfig
@@ -40,14 +41,14 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Pat
         evaluated = {path.name.split(".")[0] for path in (folder / "evaluation").iterdir()}
         assert evaluated == {"val"}
         # Judged as the last run will end, which has no validation: by its last weights.
-        assert read_run(folder).training.select == "last"
+        assert kind_of(folder).run().training.select == "last"
         recorded = json.loads((folder / "evaluation/val.json").read_text())
         assert member.score is not None and member.score.value == recorded["accuracy"]
         assert list(member.score.interval or ()) == recorded["accuracy_interval"]
     assert counts(out / "final") == {"train": 1437, "test": 360}
     scores = {member.learning_rate: member.score for member in series.rates if member.score is not None}
     best = max(scores, key=lambda rate: (scores[rate].value or 0.0, -(scores[rate].tie or 0.0)))
-    final = read_run(out / "final")
+    final = kind_of(out / "final").run()
     assert series.chosen == best == final.optimizer.learning_rate
     assert final.training == SMALL.training and final.splits.val_fraction == 0
     tested = json.loads((out / "final/evaluation/test.json").read_text())
@@ -87,7 +88,7 @@ def test_a_sweep_is_done_once_for_several_runs(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "both", replace(SWEEP, runs=2))
     series = read_series(out)
     assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "seed-0", "seed-1"]
-    rates = {read_run(out / member.folder).optimizer.learning_rate for member in series.members}
+    rates = {kind_of(out / member.folder).run().optimizer.learning_rate for member in series.members}
     assert rates == {series.chosen}
 
 
@@ -95,7 +96,7 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
     out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=3))
     tested: Counter[str] = Counter()
     for number in range(3):
-        run = read_run(out / f"fold-{number}")
+        run = kind_of(out / f"fold-{number}").run()
         test = open_data("digits", run.splits).splits["test"]
         tested.update(test.key(index) for index in range(len(test)))
         assert counts(out / f"fold-{number}")["test"] == len(test)
@@ -145,7 +146,7 @@ def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
 def test_a_single_rate_needs_no_sweep(tmp_path: Path) -> None:
     out = train_series(SMALL, tmp_path / "one", SeriesOptions(sweep_rates=(0.005,)))
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"final"}
-    assert read_run(out / "final").optimizer.learning_rate == 0.005
+    assert kind_of(out / "final").run().optimizer.learning_rate == 0.005
     assert counts(out / "final") == {"train": 1437, "test": 360}
     train_series(SMALL, out, SeriesOptions(sweep_rates=(0.005,)))  # the same series
 
@@ -155,7 +156,7 @@ def test_a_validation_split_of_the_datas_own_chooses_and_stays(tmp_path: Path) -
     out = train_series(replace(SMALL, data=str(data)), tmp_path / "sweep", SWEEP)
     for folder in ("rate-0.001", "rate-0.02", "final"):
         assert counts(out / folder) == {"train": 30, "val": 30, "test": 30}
-        assert read_run(out / folder).training.select == "best"
+        assert kind_of(out / folder).run().training.select == "best"
 
 
 def test_the_images_of_a_series_may_move(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series.series import train_series
-from vitkit.runs.config import Run, StartConfig, read_run
+from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.folder import kind_of
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model
@@ -27,7 +28,7 @@ def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) 
     out = train_series(run, tmp_path / "tuned")
     series = read_series(out)
     assert [member.learning_rate for member in series.rates] == [0.001, 0.003, 0.01, 0.03]
-    assert read_run(out / "final").optimizer.optimizer == "sgd"
+    assert kind_of(out / "final").run().optimizer.optimizer == "sgd"
     assert vitkit.finetune(str(tmp_path / "start"), "digits", tmp_path / "two", runs=2, minutes=0.01).is_dir()
     assert read_series(tmp_path / "two").run.training.minutes == 0.01
 

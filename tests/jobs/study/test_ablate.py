@@ -15,12 +15,12 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import OTHER_RATES
-from vitkit.jobs.recipes import recipe
+from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, Design, make_arms
 from vitkit.jobs.study.study import StudyPlan
 from vitkit.result import Table
-from vitkit.runs.config import Architecture, Run, StartConfig, option_value, read_run
+from vitkit.runs.config import Architecture, Run, StartConfig, option_value
+from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
 
@@ -112,7 +112,7 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
     [
         (["positoin=none"], "No option of training is named positoin. Did you mean 'position'"),
         (["position=learnt"], "position: expected one of 'learned', .*, found 'learnt'"),
-        (["label_smoothing=2"], "Expected label_smoothing from 0 to below 1"),
+        (["label_smoothing=2"], "label_smoothing is a number from 0 to below 1"),
         (["optimizer=sgd+momentun=0.5"], "Did you mean 'momentum'"),
         (["position"], "an option and its values, as in position=learned,none, found 'position'"),
         (["position="], "an option and its values"),
@@ -208,7 +208,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
         assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
         assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
-        assert read_run(tmp_path / arm.folder / "final").optimizer.learning_rate == series.chosen
+        assert kind_of(tmp_path / arm.folder / "final").run().optimizer.learning_rate == series.chosen
         assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
     page = (tmp_path / "report.html").read_text()
     assert "this is about these weights only" in page

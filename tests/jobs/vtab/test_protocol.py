@@ -13,7 +13,7 @@ from vitkit.jobs.vtab.vtab import (
     task_run,
     vtab,
 )
-from vitkit.runs.config import read_run
+from vitkit.runs.folder import kind_of
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -64,7 +64,7 @@ def test_the_classes_of_a_task_are_those_of_the_paper() -> None:
 
 def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_path: Path) -> None:
     evaluation = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
-    run = read_run(tmp_path / "out/clevr_count/final")
+    run = kind_of(tmp_path / "out/clevr_count/final").run()
     assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
     assert "optimizer adamw (sgd)" in evaluation.departures
     assert (

@@ -13,7 +13,7 @@ from vitkit.cli.main import run as command
 from vitkit.jobs.vtab.vtab import (
     vtab,
 )
-from vitkit.runs.config import read_run
+from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -30,7 +30,7 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
         assert (task.accuracy, task.images) == (stored["accuracy"], 50)
         assert list(task.interval) == stored["accuracy_interval"]
         assert not (folder / "evaluation/val.json").exists()
-        assert read_run(folder).data.endswith("train800val200.txt")
+        assert kind_of(folder).run().data.endswith("train800val200.txt")
         assert json.loads((folder / "data.json").read_text())["images"] == {"train": 50, "test": 50}
     cards = [json.loads((Path(task.run) / "model.json").read_text()) for task in evaluation.tasks]
     assert [len(card["class_names"]) for card in cards] == [37, 8]
@@ -68,7 +68,7 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
     assert {member.folder: member.score.value for member in series.rates if member.score is not None} == {
         f"rate-{name}": accuracy for name, accuracy in task.validation.items()
     }
-    final = read_run(tmp_path / "out/clevr_count/final")
+    final = kind_of(tmp_path / "out/clevr_count/final").run()
     assert task.learning_rate == series.chosen == final.optimizer.learning_rate
     assert json.loads((tmp_path / "out/clevr_count/final/data.json").read_text())["images"]["train"] == 50
     assert "1e-09" in (tmp_path / "out/vtab.html").read_text()

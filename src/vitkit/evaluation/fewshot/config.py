@@ -1,7 +1,10 @@
 """The options of few-shot evaluation."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
+
+from vitkit.errors import VitkitError
 
 Method = Literal["ridge", "knn", "logistic"]
 """The ways to learn the classes from the features of the shots."""
@@ -18,3 +21,25 @@ ALL_SHOTS = 2**31
 def listed(values: Sequence[object]) -> str:
     """Write values with commas between; "none" where there is no value."""
     return ", ".join(map(str, values)) or "none"
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The ways in which classes are learned from the shots."""
+
+    shots: tuple[int, ...] = SHOTS
+    seeds: int = 3
+    methods: Sequence[Method] = METHODS
+    l2: float = L2
+    neighbours: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.shots or min(self.shots) < 1:
+            raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
+        if not self.methods or not set(self.methods) <= set(METHODS):
+            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
+        for name, number in (("seeds", self.seeds), ("neighbours", self.neighbours)):
+            if number is not None and number < 1:
+                raise VitkitError(f"{name} is at least 1, found {number}.")
+        if not 0 < self.l2 < float("inf"):
+            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")

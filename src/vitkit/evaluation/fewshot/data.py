@@ -1,7 +1,7 @@
 """Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import Features
+from vitkit.evaluation.fewshot.config import Learning
 from vitkit.evaluation.fewshot.methods import Draws
-from vitkit.evaluation.fewshot.scores import LabelledFeatures
+from vitkit.evaluation.fewshot.scores import FewShotScore, LabelledFeatures, measure
+from vitkit.listener import SILENT, Listener
 from vitkit.weights.model_card import TrainingData
 from vitkit.world import ALONE, World, prepared_together
 
@@ -55,8 +57,7 @@ class FewShotData:
 
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
         """Return the same images, decoded by another rule."""
-        splits = {name: replace(samples, rule=rule) for name, samples in self.data.splits.items()}
-        return FewShotData(replace(self.data, splits=splits), self.test_split)
+        return FewShotData(self.data.seen_by(rule, self.data.class_names), self.test_split)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,18 @@ class Shots:
     """`(n, 2)` hashes of the pixels that the model was shown."""
     unreadable: dict[int, str]
     """Index and reason of drawn images that cannot be read; others replace them."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The accuracies of a model, and the features that they were measured by."""
+
+    scores: tuple[FewShotScore, ...]
+    shots: Shots
+    test: LabelledFeatures
+    """The readable test images."""
+    computed: Features
+    """The features of all test images, as they were computed."""
 
 
 def open_fewshot_data(
@@ -112,24 +125,40 @@ def open_fewshot_data(
     return FewShotData(data, split)
 
 
-def test_features(data: FewShotData, compute: ComputeFeatures) -> tuple[LabelledFeatures, Features]:
-    """Compute the features of all test images.
+def measure_data(
+    data: FewShotData,
+    learning: Learning,
+    compute: ComputeFeatures,
+    listener: Listener = SILENT,
+    name: str = "",
+) -> Measured:
+    """Measure the accuracies of a model on data.
 
-    Returns:
-        The features of readable images with their labels; and the features as they were computed.
+    Args:
+        data: the images.
+        learning: the ways to learn.
+        compute: computes the model's features.
+        listener: hears the progress.
+        name: of the model, for progress.
 
     Raises:
-        VitkitError: as `compute`; or no test image can be read.
+        VitkitError: as `compute`; there are no shots, or no test image can be read.
     """
-    indices = np.arange(len(data.test))
-    features = compute(data.test, indices, data.test_split)
-    if not features.readable.any():
+    draws, indices = data.draws(learning.seeds), np.arange(len(data.test))
+    shots = shot_features(data, draws, max(learning.shots), compute)
+    computed = compute(data.test, indices, data.test_split)
+    if not computed.readable.any():
         raise VitkitError(
             f"None of the {len(indices):,} {data.test_split} images of {data.data.spec} can be read. The "
-            f"first, {data.test.key(0)}: {features.reasons[0]}"
+            f"first, {data.test.key(0)}: {computed.reasons[0]}"
         )
-    readable = indices[features.readable]
-    return LabelledFeatures(readable, features.rows, class_numbers(data.test.labels[readable])), features
+    readable = indices[computed.readable]
+    test = LabelledFeatures(readable, computed.rows, class_numbers(data.test.labels[readable]))
+    fits = len(learning.methods) * len(learning.shots) * learning.seeds
+    with listener.progress(f"learning from shots, {name}", fits) as progress:
+        features, unreadable = shots.features, list(shots.unreadable)
+        scores = measure(draws, learning, features, test, data.classes, unreadable, progress)
+    return Measured(scores, shots, test, computed)
 
 
 def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitkit.evaluation.fewshot.config import L2, Method
+from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws, Floats, Integers, fit
 
 
@@ -67,28 +67,22 @@ class FewShotScore:
 
 def measure(
     draws: Sequence[Draws],
-    shots: Sequence[int],
-    methods: Sequence[Method],
+    learning: Learning,
     pool: LabelledFeatures,
     test: LabelledFeatures,
     classes: int,
-    *,
     unreadable: Sequence[int] = (),
-    l2: float = L2,
-    neighbours: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[FewShotScore, ...]:
     """Fit every method to the shots and measure its accuracy on the test images.
 
     Args:
         draws: one for each seed.
-        shots: numbers of images of each class.
-        methods: names.
+        learning: the numbers of shots and the methods.
         pool: features of all drawn images.
         test: of the test images.
         classes: K.
         unreadable: indices in the pool's split of images that are not drawn.
-        l2, neighbours: as for `fit`.
         progress: called after each fit with the number of fits done.
 
     Raises:
@@ -96,23 +90,24 @@ def measure(
     """
     scores, done = [], 0
     counts = np.bincount(test.labels, minlength=classes)
-    for method in methods:
-        for count in shots:
+    for method in learning.methods:
+        for shots in learning.shots:
             fits, rights = [], []
             for draw in draws:
-                features, labels = pool.taken(draw.take(count, unreadable))
-                fits.append(fit(method, features, labels, classes, l2=l2, neighbours=neighbours))
+                features, labels = pool.taken(draw.take(shots, unreadable))
+                fits.append(
+                    fit(method, features, labels, classes, l2=learning.l2, neighbours=learning.neighbours)
+                )
                 rights.append(fits[-1].predict(test.rows) == test.labels)
                 done += 1
-                if progress is not None:
-                    progress(done)
+                progress(done)
             accuracies = tuple(float(right.mean()) for right in rights)
             sums = np.bincount(test.labels, weights=np.array(rights).mean(0), minlength=classes)
             by_class = zip(sums, counts, strict=True)
             scores.append(
                 FewShotScore(
                     method,
-                    count,
+                    shots,
                     accuracies,
                     math.fsum(accuracies) / len(accuracies),
                     *_spread(accuracies),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
+from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Learning, Method, listed
 from vitkit.world import ALONE, World, prepared_together
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ class FewShotTracking:
         import torch
 
         from vitkit.evaluation.features import FeatureExtractor
-        from vitkit.evaluation.fewshot.data import open_fewshot_data, shot_features, test_features
-        from vitkit.evaluation.fewshot.scores import measure
+        from vitkit.evaluation.fewshot.data import measure_data, open_fewshot_data
         from vitkit.models.image_model import ImageModel
 
-        shots = sorted(set(self.shots))
+        shots = tuple(sorted(set(self.shots)))
+        seeds = SEEDS if max(shots) != ALL_SHOTS else 1  # all images are the same every time
+        learning = Learning(shots, seeds, methods)
         opened = open_fewshot_data(self.data, trained_on, world).decoded_by(preprocessing.decode)
-        draws = opened.draws(SEEDS if max(shots) != ALL_SHOTS else 1)  # all images are the same every time
 
         def evaluate(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             if not isinstance(model, ImageModel):
@@ -103,17 +103,7 @@ class FewShotTracking:
             # All processes fit the same features, since they could only wait meanwhile, and need no message
             # for the result; one reports an error.
             with prepared_together(world):
-                drawn = shot_features(opened, draws, max(shots), compute)
-                test, _ = test_features(opened, compute)
-                scores = measure(
-                    draws,
-                    shots,
-                    methods,
-                    drawn.features,
-                    test,
-                    opened.classes,
-                    unreadable=list(drawn.unreadable),
-                )
+                scores = measure_data(opened, learning, compute).scores
             return {_name(score.method, score.shots): score.mean for score in scores}
 
         return evaluate

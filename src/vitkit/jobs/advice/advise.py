@@ -20,8 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import explain_no_features
 from vitkit.evaluation.fewshot.folds import FOLDS, Folded
 from vitkit.jobs.advice.probe import PIXEL_SIDE, probe_features, probe_pixels
-from vitkit.jobs.default_start import measure_starts
-from vitkit.jobs.finetune_defaults import suit_start
+from vitkit.jobs.finetune_defaults import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run
@@ -29,12 +28,12 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result, table_of
+from vitkit.runs.budget import Cost, measure_cost
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.start import find_start
-from vitkit.runs.step_cost import Cost, measure_cost
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize

@@ -18,8 +18,8 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, Features, cached_features
 from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.listener import Listener
-from vitkit.runs.checkpoints import load_model
 from vitkit.runs.config import Run
+from vitkit.runs.start import load_model
 from vitkit.weights.files.cache import cache_folder
 
 MOST_IMAGES = 4_000

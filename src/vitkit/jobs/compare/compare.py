@@ -9,52 +9,49 @@ report.html
 The same command again reads what is there, and ends with the same page.
 """
 
-import hashlib
 import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitkit._version import __version__
 from vitkit.config import read, write
 from vitkit.data.slices import parse_split
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import hash_file, remove_leftovers, replace_file
+from vitkit.durable import hash_file, remove_leftovers
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
-from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes, render
-from vitkit.jobs.engines import Ready, load_ready
-from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
-from vitkit.jobs.options import StrPath
+from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
+from vitkit.jobs.engines import Ready
+from vitkit.jobs.evaluate import choose_split, is_whole, load_evaluated, without_training_images
+from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.notebook import AUTOMATIC
+from vitkit.report.template import write_page
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import evaluate_split
-from vitkit.runs.folder import Owner, Place, claim, kind_of
+from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
-from vitkit.tasks import Answering, answering_of, learned_by, task_of
+from vitkit.tasks import Answering, answering_of, learned_by
 from vitkit.text import distinct_ends, join_names, without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
 RECORD = "compare.json"
@@ -89,16 +86,8 @@ class Record:
     """None before they are measured."""
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    """The answers of one model to the images."""
-
-    result: Any
-    predictions: Any
-    was_stored: bool
-    """Whether it was read from a run folder."""
-    trained_on_tested: int | None
-    """Number of tested images that the model was trained on; None where nobody could look."""
+Evaluated: TypeAlias = tuple[Side, Any, Any]
+"""A model that was evaluated: its description, the numbers and the predictions."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +113,9 @@ class Contender:
         return answering_of(self.ready.model.card)
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes; none where the model records none."""
-        return self.ready.model.card.class_names
-
-    @property
     def trained_on(self) -> TrainingData | None:
         """Return the training images as the card records them."""
         return card_of(self.ready.model).data
-
-    def samples(self, tested: "Tested") -> Samples | None:
-        """Return the tested images as the model reads them."""
-        return None if self.data is None else self.data.splits[tested.split]
 
     def fingerprint(self) -> str:
         """Hash everything beside the images that the logits depend on."""
@@ -143,13 +123,8 @@ class Contender:
         if isinstance(model, EngineModel):  # the description holds the hashes of the graph's files
             return hash_file(self.place.path / DESCRIPTION)[1]
         device: Any = self.ready.device
-        body = FeatureExtractor(model, preprocessing_of(model), device, self.ready.precision)
-        digest = hashlib.sha256(body.fingerprint().encode())
-        for name, tensor in sorted(model.state_dict().items()):
-            if name.startswith("head."):  # which the hash of features leaves out
-                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        extractor = FeatureExtractor(model, preprocessing_of(model), device, self.ready.precision)
+        return extractor.fingerprint(head=True)
 
 
 @dataclass(frozen=True)
@@ -163,6 +138,8 @@ class Tested:
     """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
     fingerprint: str
     """The hash of all keys and labels of the data set."""
+    missing: str = ""
+    """Why the images are not at hand; empty where they are."""
 
 
 def compare(
@@ -211,10 +188,8 @@ def compare(
         VitkitError: a model or the images are not there; the two models differ in task or classes, or could
             not read the same images; or `out` holds something else.
     """
-    if workers < 0:
-        raise VitkitError(f"workers is 0 or more, found {workers}.")
-    if batch_size < 1:
-        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+    require_at_least(0, workers=workers)
+    require_at_least(1, batch_size=batch_size)
     if not 0 <= speed_seconds < math.inf:
         raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
     require_threads(threads)
@@ -242,65 +217,24 @@ def compare(
             if record is None:  # first of all, so that the same call recognises an interrupted comparison
                 record = Record(__version__, facts)
                 write(folder / RECORD, record)
-            evaluations = [
+            first_answers, second_answers = (
                 _evaluate(contender, tested, folder / name, batch_size, workers, listener)
                 for name, contender in zip(PARTS, pair, strict=True)
-            ]
-            _require_same_answers(pair, tested, evaluations)
+            )
+            _require_same_answers(pair, tested, first_answers[2], second_answers[2])
             speeds = record.speeds
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / RECORD, replace(record, speeds=speeds))
-            return _conclude(
-                folder,
-                pair,
-                tested,
-                evaluations,
-                speeds if speed_seconds else None,
-                shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named])),
-                listener,
+            comparison = _compare(folder, pair, tested, first_answers, second_answers)
+            comparison = replace(
+                comparison,
+                speeds=speeds if speed_seconds else None,
+                command=shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named])),
             )
-
-
-def _conclude(
-    folder: Path,
-    pair: tuple[Contender, Contender],
-    tested: Tested,
-    evaluations: Sequence[_Evaluation],
-    speeds: Speeds | None,
-    command: str,
-    listener: Listener,
-) -> ModelComparison:
-    """Compare two models by their evaluations, and write the page."""
-    first, second = evaluations
-    answering = pair[0].answering
-    scores = [answering.score_images(evaluation.predictions) for evaluation in evaluations]
-    sides = [
-        _side(contender, answering, evaluation)
-        for contender, evaluation in zip(pair, evaluations, strict=True)
-    ]
-    both = ((first.result, first.predictions), (second.result, second.predictions))
-    comparison = ModelComparison(
-        folder=folder,
-        task=learned_by(pair[0].ready.model.card).name,
-        score=answering.image_score,
-        data=tested.name,
-        split="" if tested.whole else tested.split,
-        images=first.result.count,
-        unreadable=first.result.bad,
-        first=sides[0],
-        second=sides[1],
-        difference=model_difference(scores[0], scores[1]),
-        classes=compare_classes(answering, *both),
-        speeds=speeds,
-        options=_differing_options(pair),
-        notes=tuple(contender.note for contender in pair if contender.note),
-        command=command,
-    )
-    with listener.progress("writing the page"):
-        page = render(comparison, answering, both, pair[0].samples(tested))
-        replace_file(comparison.page, [page.encode()])
-    return comparison
+            with listener.progress("writing the page"):
+                write_page(comparison, comparison.page, command=comparison.command)
+            return comparison
 
 
 def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
@@ -319,7 +253,7 @@ def _evaluate(
     batch_size: int,
     workers: int,
     listener: Listener,
-) -> _Evaluation:
+) -> Evaluated:
     """Read the evaluation of a model from its run folder or from the comparison's; else make it.
 
     Args:
@@ -328,10 +262,10 @@ def _evaluate(
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
         batch_size, workers, listener: as for `compare`.
     """
-    answering = contender.answering
-    trained_on, data, model = contender.trained_on, contender.data, contender.ready.model
+    answering, data, model = contender.answering, contender.data, contender.ready.model
     own = tested.fingerprint if data is None else data.fingerprint()
-    is_own = trained_on is not None and trained_on.fingerprint == own  # cut in the same way
+    recorded = contender.trained_on
+    is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
         try:
@@ -341,134 +275,140 @@ def _evaluate(
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
             continue
-        if not _is_of_these_images(contender, tested, result, predictions):
-            listener.note(
-                f"The evaluation in {place} is not of the {tested.split} images and classes that are there "
-                "now: evaluated again."
+        outdated = _explain_outdated(contender, tested, result, predictions, batch_size)
+        if not outdated:
+            break
+        listener.note(f"The evaluation in {place} {outdated}: evaluated again.")
+    else:
+        place = folder
+        if data is None:
+            raise VitkitError(
+                f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the "
+                f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
             )
-        elif place != folder and not _is_confirmed(contender, tested, predictions, batch_size):
-            listener.note(
-                f"The evaluation in {place} differs from the model's answers now: evaluated again. Its "
-                "weights have been replaced since."
-            )
-        else:
-            return _Evaluation(result, predictions, place != folder, _trained_on(result, is_own, tested))
-    if data is None:
-        raise VitkitError(
-            f"{contender.given} has no stored evaluation of {tested.split} that can be used, and the images "
-            "are not at hand. Bring them back, or give other images with --data."
+        listener.note(f"{contender.label} is evaluated on {tested.name}.")
+        result, predictions = evaluate_split(
+            model,
+            data,
+            tested.split,
+            contender.ready.device,
+            {},
+            batch_size=batch_size,
+            workers=workers,
+            precision=contender.ready.precision,
+            listener=listener,
         )
-    listener.note(f"{contender.label} is evaluated on {tested.name}.")
-    result, predictions = evaluate_split(
-        model,
-        data,
-        tested.split,
-        contender.ready.device,
-        {},
-        batch_size=batch_size,
-        workers=workers,
-        precision=contender.ready.precision,
-        listener=listener,
-    )
-    result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
-    folder.mkdir(exist_ok=True)
-    write_evaluation(folder, tested.split, result, predictions)
-    remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits
-    return _Evaluation(result, predictions, False, _trained_on(result, is_own, tested))
-
-
-def _trained_on(result: Any, is_own: bool, tested: Tested) -> int | None:
-    """Return the number of tested images that a model was trained on; None where nobody could look."""
-    if is_own and parse_split(tested.split)[0] == "train":
-        count: int = result.count
-        return count
-    return None if result.repeated is None else int(result.repeated.count)
-
-
-def _is_confirmed(contender: Contender, tested: Tested, predictions: Any, batch_size: int) -> bool:
-    """Whether a model still gives the logits of its stored evaluation, on some of the images.
-
-    A folder that was given away may hold the evaluation of other weights than the ones beside it. Where the
-    images are not at hand, nobody can check.
-    """
-    samples, model = contender.samples(tested), contender.ready.model
-    if samples is None:
-        return True
-    rows = np.unique(np.linspace(0, len(predictions) - 1, CONFIRMED_BY).astype(np.int64))
-    batches = evaluation_batches(samples, preprocessing_of(model), batch_size, indices=predictions.ids[rows])
-    device, precision = contender.ready.device, contender.ready.precision
-    fresh = run_model.predict(model, batches, loss=model.card.loss, device=device, precision=precision)
-    if not np.array_equal(fresh.ids, predictions.ids[rows]):  # a file has become unreadable
-        return False
-    stored = predictions.logits[rows]
-    return bool(np.abs(fresh.logits - stored).mean() <= LOGIT_SLACK * stored.std())
-
-
-def _is_of_these_images(contender: Contender, tested: Tested, result: Any, predictions: Any) -> bool:
-    """Whether a stored evaluation has the images and labels that are there now."""
-    names = contender.class_names if contender.data is None else contender.data.class_names
-    samples = contender.samples(tested)
-    if result.class_names != names:
-        return False
-    if samples is None:
-        return True
-    ids = predictions.ids
-    if len(ids) + len(predictions.bad) != len(samples) or ids.max(initial=-1) >= len(samples):
-        return False
-    now = labels_by_name(samples.labels[ids], names)
-    return np.array_equal(labels_by_name(predictions.labels, names), now)
-
-
-def _require_same_answers(
-    pair: tuple[Contender, Contender], tested: Tested, evaluations: list[_Evaluation]
-) -> None:
-    """Refuse two evaluations whose images or labels differ."""
-    first, second = (evaluation.predictions.ids for evaluation in evaluations)
-    if not np.array_equal(first, second):
-        alone = [len(np.setdiff1d(first, second)), len(np.setdiff1d(second, first))]
-        raise VitkitError(
-            f"The two models could not read the same {tested.split} images: {alone[0]:,} were read for "
-            f"{pair[0].label} alone and {alone[1]:,} for {pair[1].label} alone. Repair those files, or give "
-            "other images with --data."
-        )
-    names, others = (evaluation.result.class_names for evaluation in evaluations)
-    labels = labels_by_name(evaluations[0].predictions.labels, names)
-    other_labels = labels_by_name(evaluations[1].predictions.labels, others)
-    if {*names} != {*others} or not np.array_equal(labels, other_labels):
-        raise VitkitError(
-            f"The stored evaluations of {pair[0].given} and {pair[1].given} hold other labels for the same "
-            "images. Bring the images back, so that both can be evaluated, or give others with --data."
-        )
-
-
-def _side(contender: Contender, answering: Any, evaluation: _Evaluation) -> Side:
-    """Describe a model by its architecture and its evaluation."""
-    model = contender.ready.model
-    return Side(
+        result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
+        folder.mkdir(exist_ok=True)
+        write_evaluation(folder, tested.split, result, predictions)
+        remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits
+    trained_on_tested = None if result.repeated is None else result.repeated.count
+    side = Side(
         given=contender.given,
         label=contender.label,
         model=model.card.name,
         image_size=model.config.image_size,
         parameters=parameters(model.config),
         forward_flops=forward_flops(model.config, head=True),
-        score=float(answering.score_images(evaluation.predictions).mean()),
-        measures=answering.measures(evaluation.result),
-        numbers=evaluation.result.to_json(),
-        was_stored=evaluation.was_stored,
-        trained_on_tested=evaluation.trained_on_tested,
+        score=float(answering.score_images(predictions).mean()),
+        measures=answering.measures(result),
+        numbers=result.to_json(),
+        was_stored=place != folder,
+        trained_on_tested=result.count
+        if is_own and parse_split(tested.split)[0] == "train"
+        else trained_on_tested,
     )
+    return side, result, predictions
 
 
-def _differing_options(pair: tuple[Contender, Contender]) -> tuple[str, ...] | None:
-    """List the options in which two runs differ; None where either model is no run."""
-    first, second = (contender.place for contender in pair)
-    if not (first.is_run and second.is_run):
-        return None
-    recorded, config = (without_places(place.require_config()) for place in (first, second))
-    changes = changed_options(
-        recorded["run"], str(first.path / "config.json"), parse_run(config, second.path)
+def _explain_outdated(
+    contender: Contender, tested: Tested, result: Any, predictions: Any, batch_size: int
+) -> str:
+    """Say why a stored evaluation is not of the images and weights that are there now; "" where it is.
+
+    A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
+    are computed again. Where the images are not at hand, nobody can look.
+    """
+    card, data, ids = contender.ready.model.card, contender.data, predictions.ids
+    if data is None:
+        same = result.class_names == card.class_names
+    else:
+        samples = data.splits[tested.split]
+        same = (
+            result.class_names == data.class_names
+            and len(ids) + len(predictions.bad) == len(samples)
+            and ids.max(initial=-1) < len(samples)
+            and np.array_equal(predictions.labels, samples.labels[ids])
+        )
+    if not same:
+        return f"is not of the {tested.split} images and classes that are there now"
+    if data is None:
+        return ""
+    rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
+    rule = preprocessing_of(contender.ready.model)
+    batches = evaluation_batches(samples, rule, batch_size, indices=ids[rows])
+    ready, stored = contender.ready, predictions.logits[rows]
+    fresh = run_model.predict(
+        ready.model, batches, loss=card.loss, device=ready.device, precision=ready.precision
     )
-    return tuple(name_options(changes))
+    if (  # a file that has become unreadable has no row
+        not np.array_equal(fresh.ids, ids[rows])
+        or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
+    ):
+        return "differs from the model's answers now, so that its weights have been replaced since"
+    return ""
+
+
+def _require_same_answers(pair: tuple[Contender, Contender], tested: Tested, first: Any, second: Any) -> None:
+    """Refuse the predictions of two models whose images or labels differ."""
+    if not np.array_equal(first.ids, second.ids):
+        alone = [len(np.setdiff1d(*ids)) for ids in ((first.ids, second.ids), (second.ids, first.ids))]
+        raise VitkitError(
+            f"The two models could not read the same {tested.split} images: {alone[0]:,} were read for "
+            f"{pair[0].label} alone and {alone[1]:,} for {pair[1].label} alone. Repair those files, or give "
+            "other images with --data."
+        )
+    # Where the images are at hand, the labels have been compared with theirs.
+    if tested.missing and not np.array_equal(first.labels, second.labels):
+        raise VitkitError(
+            f"The stored evaluations of {pair[0].given} and {pair[1].given} hold other labels for the same "
+            "images. Bring the images back, so that both can be evaluated, or give others with --data."
+        )
+
+
+def _compare(
+    folder: Path,
+    pair: tuple[Contender, Contender],
+    tested: Tested,
+    first: Evaluated,
+    second: Evaluated,
+) -> ModelComparison:
+    """Compare two models by their evaluations."""
+    answering = pair[0].answering
+    options = None
+    if all(contender.place.is_run for contender in pair):
+        there, here = (without_places(contender.place.require_config()) for contender in pair)
+        recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
+        options = tuple(name_options(changed_options(there["run"], recorded, run)))
+    return ModelComparison(
+        folder=folder,
+        task=learned_by(pair[0].ready.model.card).name,
+        score=answering.image_score,
+        data=tested.name,
+        split="" if tested.whole else tested.split,
+        images=first[1].count,
+        unreadable=first[1].bad,
+        first=first[0],
+        second=second[0],
+        difference=model_difference(*(answering.score_images(each[2]) for each in (first, second))),
+        classes=compare_classes(answering, first[1:], second[1:]),
+        speeds=None,
+        options=options,
+        notes=tuple(contender.note for contender in pair if contender.note),
+        command="",
+        evaluations=(first[1:], second[1:]),
+        samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
+    )
 
 
 def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener: Listener) -> Speeds:
@@ -483,9 +423,8 @@ def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener:
         take_turns(turns, clock, seconds, times)
     first, second = (times[name] for name in PARTS)
     low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
-    medians = [SPEED_BATCH / spread(rounds)[1] for rounds in (first, second)]
     return Speeds(
-        images_per_second=(medians[0], medians[1]),
+        images_per_second=(SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]),
         ratio=ratio,
         ratio_quartiles=(low, high),
         batch_size=SPEED_BATCH,
@@ -515,7 +454,7 @@ def load_contenders(
     """Load the two models, which have to answer the same question.
 
     Raises:
-        VitkitError: a model is not there or has no answers; or they have different tasks or classes.
+        VitkitError: a model is not there or has no answers; or they have different tasks.
     """
     labels = make_labels(first, second)
     pair = (_load(first, labels[0], device, precision), _load(second, labels[1], device, precision))
@@ -525,9 +464,6 @@ def load_contenders(
             f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "
             "two models of the same task."
         )
-    names = [contender.class_names for contender in pair]
-    if all(names):
-        _require_same_classes(*pair, *names)
     return pair
 
 
@@ -551,26 +487,7 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
                 f"{label} is a series of {len(series.members)} runs: its first one, {member.folder}, stands "
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
-    ready = load_ready(place, "evaluation", device=device, precision=precision)
-    log_notes(given, ready.notes, ready.left_out)
-    contender = Contender(given, label, place, ready, note)
-    reason = contender.answering.explain_unfit(ready.model.config)
-    if reason:
-        raise VitkitError(f"{given} {reason}.")
-    return contender
-
-
-def _require_same_classes(
-    first: Contender, second: Contender, names: tuple[str, ...], others: tuple[str, ...]
-) -> None:
-    """Refuse two models of different classes; the order of the classes may differ."""
-    alone = (first.label, {*names} - {*others}), (second.label, {*others} - {*names})
-    if {*names} != {*others}:
-        sides = [f"{label} alone has {join_names(sorted(extra), 5)}" for label, extra in alone if extra]
-        raise VitkitError(
-            f"Two models are compared on the same classes, matched by their names: {'; '.join(sides)}. Name "
-            "two models of the same classes."
-        )
+    return Contender(given, label, place, load_evaluated(place, device=device, precision=precision), note)
 
 
 def open_tested(
@@ -578,108 +495,64 @@ def open_tested(
 ) -> tuple[Tested, tuple[Contender, Contender]]:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
 
+    Where they are not at hand, and both models were trained and tested on the same images, the stored
+    evaluations alone are compared.
+
     Raises:
         VitkitError: no images are given and neither model records its own; the images are not there, or have
             other classes than the models; or there is no such split.
     """
-    owner, opened = _open_own(pair, spec)
-    if owner is None:  # neither was trained on them, so that all of them may be tested
-        assert spec is not None
-        data = [open_model_data(contender.ready.model, spec) for contender in pair]
-    elif opened is None:
-        return _not_at_hand(pair, owner, split or "test", listener), pair
-    else:
-        trained_on = owner.trained_on
-        assert trained_on is not None  # it is the owner of the images
-        data = []
-        for contender in pair:
-            if contender is owner:
-                data.append(opened)
-                continue
-            model, path = contender.ready.model, spec or trained_on.spec
-            rule, names = preprocessing_of(model).decode, contender.class_names or None
-            learning = task_of(model.card).learning
-            data.append(learning.open_data(path, trained_on.splits, rule, names))
-    for contender, listed in zip(pair, data, strict=True):
-        outputs = contender.ready.model.config.num_classes
-        if len(listed.class_names) != outputs:
-            raise VitkitError(
-                f"{contender.given} has {outputs:,} outputs and no class names, and the images have "
-                f"{len(listed.class_names):,} classes: expected one class for each output. Give other images "
-                "with --data."
-            )
-    _require_same_classes(*pair, data[0].class_names, data[1].class_names)
-    given, is_owned = spec is not None, owner is not None
-    (images, chosen), (others, _) = (choose_split(listed, split, given, is_owned) for listed in data)
-    whole = is_whole(images, chosen, is_owned)
-    tested = Tested(chosen, images.name, whole, images.fingerprint())
-    _require_same_images(tested, images, others)
-    return tested, (replace(pair[0], data=images), replace(pair[1], data=others))
-
-
-def _open_own(
-    pair: tuple[Contender, Contender], spec: str | None
-) -> tuple[Contender | None, ImageData | None]:
-    """Find the first model that was trained on the images, and open them with the splits of its training.
-
-    Returns:
-        The model, or None where neither was trained on them; the images, or None where they are not at hand.
-
-    Raises:
-        VitkitError: no images are given, and neither model records its own.
-    """
-    if spec is not None:
-        owner = next((model for model in pair if is_training_data(model.ready.model.card, spec)), None)
-        return owner, None if owner is None else open_model_data(owner.ready.model, spec)
     owners = [contender for contender in pair if contender.trained_on is not None]
-    if not owners:
+    if spec is not None:
+        owners = [owner for owner in owners if is_training_data(owner.ready.model.card, spec)]
+    elif not owners:
         raise VitkitError(
             f"Neither {pair[0].given} nor {pair[1].given} says which images it was trained on: give "
             "images to test on with --data."
         )
-    for owner in owners:
+    # Images that neither was trained on have an order of classes of their own, which is that of a model
+    # without class names.
+    by_names = sorted(pair, key=lambda contender: bool(contender.ready.model.card.class_names))
+    missing: VitkitError | None = None
+    for opener in owners or by_names[:1]:
         try:
-            return owner, open_model_data(owner.ready.model)
-        except VitkitError:
-            continue
-    return owners[0], None
-
-
-def _not_at_hand(
-    pair: tuple[Contender, Contender], owner: Contender, split: str, listener: Listener
-) -> Tested:
-    """Compare by stored evaluations alone, where both models were trained and tested on the same images.
-
-    Raises:
-        VitkitError: they were not; the message is that of opening the images.
-    """
-    first, second = (contender.trained_on for contender in pair)
-    stored = all((contender.place.path / "evaluation" / f"{split}.json").is_file() for contender in pair)
-    if first is None or second is None or first.fingerprint != second.fingerprint or not stored:
-        open_model_data(owner.ready.model)  # raises the error that says why
-        raise VitkitError(f"The images of {owner.given} have just come back: run the same command again.")
-    listener.note(
-        "Without pictures: the images are not where they were, or have changed. The stored evaluations of "
-        "both are compared."
-    )
-    return Tested(split, first.name, False, first.fingerprint)
-
-
-def _require_same_images(tested: Tested, first: ImageData, second: ImageData) -> None:
-    """Refuse two listings of the same data that differ in their images or labels."""
-    samples, others = first.splits[tested.split], second.splits[tested.split]
-    keys, other_keys = ([listed.key(i) for i in range(len(listed))] for listed in (samples, others))
-    labels = labels_by_name(samples.labels, first.class_names)
-    if keys != other_keys or not np.array_equal(labels, labels_by_name(others.labels, second.class_names)):
-        raise VitkitError(
-            f"The {tested.split} images of {tested.name} are not listed alike for the two models: expected "
-            "the same images and labels. Give images with --data, or another --split."
+            images = open_model_data(opener.ready.model, spec)
+            break
+        except VitkitError as error:
+            missing = missing or error
+            if spec is not None:
+                raise
+    else:
+        first, second = (contender.trained_on for contender in pair)
+        assert missing is not None
+        if first is None or second is None or first.fingerprint != second.fingerprint:
+            raise missing
+        listener.note(
+            "Without pictures: the images are not where they were, or have changed. The stored evaluations "
+            "of both are compared."
         )
-
-
-def labels_by_name(labels: NDArray[Any], class_names: tuple[str, ...]) -> NDArray[np.int64]:
-    """Number the true labels of images by the alphabet of their names, `(N, A)`, so that they do not depend
-    on the order of the classes; of several labels they are 0 and 1 in the order of that alphabet."""
-    order = np.argsort(np.array(class_names))
-    numbers = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels][:, None]
-    return numbers.astype(np.int64)
+        return Tested(split or "test", first.name, False, first.fingerprint, str(missing)), pair
+    models = [contender.ready.model for contender in pair]
+    names = [model.card.class_names or images.class_names for model in models]
+    for contender, model, own in zip(pair, models, names, strict=True):
+        if len(own) != model.config.num_classes:
+            raise VitkitError(
+                f"{contender.given} has {model.config.num_classes:,} outputs and no class names, and the "
+                f"images have {len(own):,} classes: expected one class for each output. Give other images "
+                "with --data."
+            )
+    extra = [sorted({*one} - {*other}) for one, other in (names, names[::-1])]
+    if any(extra):
+        sides = zip(pair, extra, strict=True)
+        shown = [f"{contender.label} alone has {join_names(own, 5)}" for contender, own in sides if own]
+        raise VitkitError(
+            f"Two models are compared on the same classes, matched by their names: {'; '.join(shown)}. Name "
+            "two models of the same classes."
+        )
+    images, chosen = choose_split(images, split, spec is not None, bool(owners))
+    tested = Tested(chosen, images.name, is_whole(images, chosen, bool(owners)), images.fingerprint())
+    one, other = (
+        replace(contender, data=images.seen_by(preprocessing_of(model).decode, own))
+        for contender, model, own in zip(pair, models, names, strict=True)
+    )
+    return tested, (one, other)

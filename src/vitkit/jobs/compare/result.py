@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,14 @@ import numpy as np
 from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
-from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Table, Text
-from vitkit.tasks import Answering
-from vitkit.tasks.page import Pictures, describe_images, points, shown_p, shown_score
+from vitkit.models.config.card import TaskName
+from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
+from vitkit.tasks import Answering, find_task
+from vitkit.tasks.page import Pictures, count_cell, describe_images, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
-    from vitkit.report.template import Part
+    from matplotlib.figure import Figure
 
 CLASSES_SHOWN = 6
 """Classes whose accuracy changed most that a terminal shows; the page has all."""
@@ -127,7 +128,7 @@ class ModelComparison(Result):
 
     folder: Path
     """The folder of the page and of the evaluations that were made."""
-    task: str
+    task: TaskName
     score: str
     """The name of the mean score of the images: accuracy."""
     data: str
@@ -150,6 +151,9 @@ class ModelComparison(Result):
     """Sentences that belong to the result, such as which run of a series was taken."""
     command: str
     """The command that makes the comparison again, without the paths of folders."""
+    evaluations: Both = field(compare=False)
+    samples: Samples | None = field(compare=False)
+    """The images; None where they are not at hand."""
 
     @property
     def page(self) -> Path:
@@ -162,27 +166,45 @@ class ModelComparison(Result):
         images = describe_images(self.images, self.split) if self.split else pluralize(self.images, "image")
         return f"{images} of {self.data}"
 
+    @property
+    def flipped(self) -> str:
+        """The verb for a model that beats the other on an image."""
+        return "is better" if self.difference.flips.graded else "alone is right"
+
+    def heading(self) -> str:
+        """Name the two models."""
+        return f"{self.second.label} beside {self.first.label}"
+
+    def headline(self) -> Sequence[str]:
+        """Return the conclusions."""
+        return conclusions(self)
+
     def summary(self) -> str:
         """Give the answer."""
         return conclusions(self)[0]
 
-    def blocks(self) -> Sequence[Block]:
-        """Return both models side by side, the conclusions, and the classes that changed most."""
-        answer, *sentences = conclusions(self)
-        blocks: list[Block] = [measure_table(self), Text(answer, "answer"), *sentences]
-        if speed := speed_sentence(self):
-            blocks.append(speed)
-        classes = class_table(self, CLASSES_SHOWN)
-        if classes.rows:
-            blocks.append(classes)
-        left = len(self.classes) - len(classes.rows)
-        if classes.rows and left > 0:
-            blocks.append(f"... and {pluralize(left, 'more class', 'more classes')} on the page.")
-        if options := option_table(self):
-            blocks.append(options)
-        elif self.options is not None:
-            blocks.append("The two were trained with the same options.")
-        return blocks
+    def sections(self) -> Sequence[Section]:
+        """Return both models side by side, image by image and class by class, and their options."""
+        answering, labels = find_task(self.task).answering, (self.first.label, self.second.label)
+        assert answering is not None  # both were evaluated
+        sureness = answering.compare_sureness(self.evaluations[0][0], self.evaluations[1][0], labels)
+        parts = [
+            Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
+            *(_flipped(self, answering, number) for number in (0, 1)),
+            Section("Class by class", (*_draw_flips(self), class_table(self), ABOUT_CLASSES)),
+        ]
+        if sureness is not None:
+            title = "Are they as sure as they should be?"
+            parts.append(Section(title, (sureness, ABOUT_SURENESS), page_only=True))
+        options: Block = "At least one of the two is no run, so that its options are not recorded."
+        if self.options is not None:
+            options = option_table(self) or "The two were trained with the same options."
+        return [*parts, Section("Options that differ", (options,))]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        hidden = ("evaluations", "samples")
+        return {name: value for name, value in super().to_json().items() if name not in hidden}
 
     def following(self) -> Sequence[str]:
         """Return the command that opens the page, and the one that uses the better model."""
@@ -221,23 +243,20 @@ def conclusions(comparison: ModelComparison) -> list[str]:
     if len(comparison.classes) > 1:
         sentences.append(_classes(comparison))
     sides = comparison.first, comparison.second
-    trained = [side for side in sides if side.trained_on_tested]
-    if len({side.trained_on_tested for side in sides}) == 1 and trained:
+    both = {side.trained_on_tested for side in sides}
+    if len(both) == 1 and any(both):
         sentences.append(
             f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
             "pixel: the figures of both are too good."
         )
-        trained = []
-    sentences += [
-        f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: its "
-        "figures are too good, and the comparison is unfair."
-        for side in trained
-    ]
-    sentences += [
-        f"Whether {side.label} was trained on some of these images is not known."
-        for side in sides
-        if side.trained_on_tested is None
-    ]
+    for side in sides:
+        if side.trained_on_tested is None:
+            sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
+        elif side.trained_on_tested and len(both) > 1:
+            sentences.append(
+                f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: "
+                "its figures are too good, and the comparison is unfair."
+            )
     if comparison.split.startswith("val"):
         sentences.append(
             "These are validation images: if they helped to choose a model or its settings, its figures are "
@@ -308,11 +327,6 @@ def _classes(comparison: ModelComparison) -> str:
     return f"{comparison.second.label} {' and '.join(changes)} ({over})."
 
 
-def what_flipped(comparison: ModelComparison) -> str:
-    """Return the verb for a model that beats the other on an image: "alone is right", or "is better"."""
-    return "is better" if comparison.difference.flips.graded else "alone is right"
-
-
 def measure_table(comparison: ModelComparison) -> Table:
     """Make the table of both models side by side: architecture, numbers, calibration, speed."""
     sides = (comparison.first, comparison.second)
@@ -332,47 +346,32 @@ def measure_table(comparison: ModelComparison) -> Table:
     return Table(("", *(side.label for side in sides)), tuple(rows), text=range(3))
 
 
-def class_table(comparison: ModelComparison, most: int | None = None) -> Table:
-    """Make the table of the classes, the largest loss first.
-
-    Args:
-        comparison: the two models on the same images.
-        most: the largest number of classes, of which only changed ones are shown; None for all classes.
-    """
-    changes = sorted(comparison.classes, key=lambda change: (change.adjusted_p, -abs(change.gain)))
-    if most is not None:
-        changes = [change for change in changes if change.gain][:most]
-    headings = (
-        "class",
-        "images",
-        comparison.first.label,
-        comparison.second.label,
-        "difference",
-        f"only {comparison.first.label}",
-        f"only {comparison.second.label}",
-        "p by Holm",
-    )
-    rows = tuple(
+def class_table(comparison: ModelComparison) -> Table:
+    """Make the table of the classes, those first that differ most surely."""
+    first, second = comparison.first.label, comparison.second.label
+    only = (f"only {first}", f"only {second}")
+    rows = (
         (
             change.name,
-            Number(f"{change.count:,}", change.count),
+            count_cell(change.count),
             Number(shown_score(comparison, change.first), change.first),
             Number(shown_score(comparison, change.second), change.second),
-            Number(f"{points(comparison, change.gain, signed=True)}", change.gain),
-            Number(f"{change.flips.first_only:,}", change.flips.first_only),
-            Number(f"{change.flips.second_only:,}", change.flips.second_only),
+            Number(points(comparison, change.gain, signed=True), change.gain),
+            count_cell(change.flips.first_only),
+            count_cell(change.flips.second_only),
             Number(shown_p(change.adjusted_p), change.adjusted_p),
         )
-        for change in sorted(changes, key=lambda change: (change.gain, change.name))
+        for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    return Table(headings, rows, sortable=True)
+    headings = ("class", "images", first, second, "difference", *only, "p by Holm")
+    return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 
-def speed_sentence(comparison: ModelComparison) -> str:
-    """Say how fast both models are, and how that was measured; empty where it was not."""
+def speed_sentence(comparison: ModelComparison) -> str | None:
+    """Say how fast both models are, and how that was measured; None where it was not."""
     speeds = comparison.speeds
     if speeds is None:
-        return ""
+        return None
     low, high = speeds.ratio_quartiles
     return (
         f"{comparison.second.label} computes {speeds.ratio:.2f} times as many images per second as "
@@ -394,84 +393,42 @@ def option_table(comparison: ModelComparison) -> Table | None:
     return Table(("option", comparison.first.label, comparison.second.label), tuple(rows), text=range(3))
 
 
-def render(
-    comparison: ModelComparison, answering: Answering, evaluations: Both, samples: Samples | None
-) -> str:
-    """Render the page as HTML.
-
-    Args:
-        comparison: its numbers.
-        answering: the task of both models.
-        evaluations: of both models, on the same images in the same order.
-        samples: the images; None where they are not at hand.
-    """
-    from vitkit.report.template import render_page
-
-    sides = (comparison.first.label, comparison.second.label)
-    if comparison.options is None:
-        no_options = "At least one of the two is no run, so that its options are not recorded."
-    else:
-        no_options = "The two were trained with the same options."
-    sureness = answering.compare_sureness(evaluations[0][0], evaluations[1][0], sides)
-    parts: list[Part] = [
-        (
-            "Side by side",
-            (measure_table(comparison), ABOUT_INTERVALS, speed_sentence(comparison)),
-        ),
-        *(_flipped(comparison, answering, evaluations, samples, number) for number in (0, 1)),
-        (
-            "Class by class",
-            (*_draw_flips(comparison), class_table(comparison), ABOUT_CLASSES),
-        ),
-    ]
-    if sureness is not None:
-        parts.append(("Are they as sure as they should be?", (sureness, ABOUT_SURENESS)))
-    parts.append(("Options that differ", (option_table(comparison) or no_options,)))
-    title = f"{sides[1]} beside {sides[0]}"
-    return render_page(title, conclusions(comparison), parts, command=comparison.command)
-
-
-def _flipped(
-    comparison: ModelComparison,
-    answering: Answering,
-    evaluations: Both,
-    samples: Samples | None,
-    better: int,
-) -> "Part":
+def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:
     """Show the images on which the first (0) or the second (1) model is better."""
-    from vitkit.report.page import ShownEvaluation, pictures
-
-    sides = (comparison.first, comparison.second)
+    evaluations, samples = comparison.evaluations, comparison.samples
+    labels = (comparison.first.label, comparison.second.label)
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
-    title = f"Images on which {sides[better].label} {what_flipped(comparison)}"
-    if not len(rows):
-        return title, ("There is none.",)
-    if samples is None:
-        images = pluralize(len(rows), "image")
-        return title, (f"{images}, which cannot be shown: they are not at hand.",)
-    first, second = (answering.show(result, predictions, rows) for result, predictions in evaluations)
-    doubt = [-(a.confidence + b.confidence) for a, b in zip(first, second, strict=True)]
-    evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
-    shown: list[Photo] = []
-    # A stable order, so that the same comparison shows the same pictures; unreadable files are passed over.
-    for row in np.argsort(doubt, kind="stable").tolist():
-        answers = first[row], second[row]
-        for picture in pictures(evaluation, Pictures([answers[0]], 1, "", "")):
+    title, images = f"Images on which {labels[better]} {comparison.flipped}", pluralize(len(rows), "image")
+    if not len(rows) or samples is None:
+        why = f"{images}, which cannot be shown: they are not at hand." if len(rows) else "There is none."
+        return Section(title, (why,), page_only=True)
+
+    def load() -> list[Photo]:
+        from vitkit.report.page import ShownEvaluation, pictures
+
+        answers = zip(*(answering.show(*each, rows) for each in evaluations), strict=True)
+        # A stable order, so that the same comparison shows the same pictures.
+        surest = sorted(answers, key=lambda pair: -(pair[0].confidence + pair[1].confidence))
+        of_key = {samples.key(pair[0].index): pair for pair in surest}
+        chosen = Pictures([first for first, _ in surest], PICTURES_SHOWN, "", "")
+        evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
+        photos = []
+        for picture in pictures(evaluation, chosen):  # unreadable files are passed over
             guesses = tuple(
-                (side.label, answer.predicted, answer.confidence, number == better)
-                for number, (side, answer) in enumerate(zip(sides, answers, strict=True))
+                (label, answer.predicted, answer.confidence, number == better)
+                for number, (label, answer) in enumerate(zip(labels, of_key[picture.key], strict=True))
             )
-            true = answers[0].true
-            shown.append(Photo(picture.sources[0], f"An image of {true}.", picture.key, true, guesses))
-        if len(shown) == PICTURES_SHOWN:
-            break
+            alt = f"An image of {picture.true}."
+            photos.append(Photo(picture.sources[0], alt, picture.key, picture.true, guesses))
+        return photos
+
     caption = (
-        f"{len(shown):,} of {pluralize(len(rows), 'image')}, those first on which both models together are "
+        f"{min(len(rows), PICTURES_SHOWN)} of {images}, those first on which both models together are "
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
         "disagree, look at the label too."
     )
-    return title, (Photos(lambda: shown), Text(caption, "caption"))
+    return Section(title, (Photos(load), Text(caption, "caption")), page_only=True)
 
 
 def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
@@ -481,19 +438,22 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
     drawn = sorted(drawn[:CLASSES_DRAWN], key=lambda change: (change.gain, change.name))
     if not drawn:
         return ()
-    first, second, what = comparison.first.label, comparison.second.label, what_flipped(comparison)
-    from vitkit.analysis.study_figures import flip_figure
+    first, second, what = comparison.first.label, comparison.second.label, comparison.flipped
 
-    figure = flip_figure(
-        [change.name for change in drawn],
-        [change.flips.first_only for change in drawn],
-        [change.flips.second_only for change in drawn],
-        (f"{first} {what}", f"{second} {what}"),
-    )
+    def draw() -> "Figure":
+        from vitkit.analysis.study_figures import flip_figure
+
+        return flip_figure(
+            [change.name for change in drawn],
+            [change.flips.first_only for change in drawn],
+            [change.flips.second_only for change in drawn],
+            (f"{first} {what}", f"{second} {what}"),
+        )
+
     which = "" if len(drawn) == len(changed) else f"The {len(drawn)} classes with most such images. "
     caption = (
         f"{which}To the left the images of a class on which {first} {what}, to the right those on which "
         f"{second} {what}; the class that {second} lost most in stands first."
     )
     alt = f"For each class, the images on which {first} {what}, and those on which {second} {what}."
-    return Plot(lambda: figure, "flips", alt), Text(caption, "caption")
+    return Plot(draw, "flips", alt), Text(caption, "caption")

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Unpack
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.config import from_json
-from vitkit.data.config import DecodeRule
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
-from vitkit.durable import refuse_link, replace_file, replace_json
+from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import (
     FeatureCache,
@@ -24,27 +23,20 @@ from vitkit.evaluation.features import (
     cached_features,
     explain_no_features,
 )
-from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Method, listed
-from vitkit.evaluation.fewshot.data import (
-    ComputeFeatures,
-    FewShotData,
-    count_repeated,
-    open_fewshot_data,
-    shot_features,
-    test_features,
-)
+from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
+from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
-from vitkit.evaluation.fewshot.scores import FewShotScore, measure
-from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
+from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, unreadable
-from vitkit.runs.checkpoints import identify_any, load_model
+from vitkit.report.template import write_page
+from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.start import identify_any, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
@@ -89,6 +81,11 @@ class FewShotModel:
         most = max(score.shots for score in self.scores)
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
 
+    @property
+    def best_way(self) -> str:
+        """The method and the number of shots of the best score."""
+        return f"{self.best.method}, {pluralize(self.best.shots, 'shot')}"
+
 
 @dataclass(frozen=True, repr=False)
 class FewShot(Result):
@@ -118,76 +115,74 @@ class FewShot(Result):
     """Sentences about the data."""
     models: tuple[FewShotModel, ...]
 
-    def summary(self) -> str:
-        """Give the best accuracy of each checkpoint."""
-        best = "; ".join(
-            f"{model.name} {model.best.mean:.1%} ({model.best.method}, {pluralize(model.best.shots, 'shot')})"
-            for model in self.models
-        )
-        return f"{best}; on {self.test_images:,} {self.test_split} images of {self.data_name}"
-
     @property
     def tested(self) -> str:
         """Describe the test images: "360 test images of digits"."""
         return f"{pluralize(self.test_images, f'{self.test_split} image')} of {self.data_name}"
 
-    def blocks(self) -> Sequence[Block]:
-        """Return a row for each checkpoint, method and number of shots, and what guessing and classes are."""
-        blocks: list[Block] = [score_table(self), describe_guessing(self)]
+    def heading(self) -> str:
+        """Say what was measured."""
+        return f"Few-shot accuracy on {self.data_name}"
+
+    def headline(self) -> Sequence[str]:
+        """Give the best accuracy, how often guessing is right, and the hardest classes."""
+        best = max(self.models, key=lambda model: model.best.mean)
+        score, interval = best.best, ""
+        if score.shown_interval is not None:
+            low, high = score.shown_interval
+            interval = f" (95% interval of the mean over draws: {low:.1%} to {high:.1%})"
+        which = f"The best of the checkpoints is {best.name}: with" if len(self.models) > 1 else "With"
+        sentences = [
+            f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
+            f"right on {score.mean:.1%} of {self.tested}{interval}.",
+            f"In {len(self.class_names):,} classes, a class drawn at random is right for {self.chance:.1%}, "
+            f"always naming the most frequent class for {self.majority:.1%}.",
+        ]
         for model in self.models if len(self.class_names) > 2 else ():
-            best = model.best
-            classes = zip(best.class_accuracy, self.class_names, strict=True)
+            classes = zip(model.best.class_accuracy, self.class_names, strict=True)
             scored = sorted((accuracy, name) for accuracy, name in classes if accuracy is not None)
             hardest = ", ".join(f"{name} {accuracy:.0%}" for accuracy, name in scored[:HARDEST_SHOWN])
-            blocks.append(f"Hardest for {model.name} ({best.method}, {best.shots:,} shots): {hardest}.")
-        return [*blocks, *unreadable(self.rejects, "were left out")]
+            sentences.append(f"Hardest for {model.name} ({model.best_way}): {hardest}.")
+        return sentences
+
+    def sections(self) -> Sequence[Section]:
+        """Return the accuracies of each checkpoint, drawn and as a table, and those of its classes."""
+        warnings = [Text(remark, "warning") for remark in remarks(self)]
+        explained = (
+            "Mean accuracy over the draws of the shots, their standard deviation, and the 95% interval of "
+            "the mean by Student's t; every checkpoint meets the same shots and the same test images."
+        )
+        of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
+        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
+        accuracies += unreadable(self.rejects, "were left out")
+        parts = (
+            Section("Before the numbers are used", warnings, page_only=True),
+            Section("Accuracy by the number of images", accuracies),
+            Section("Class by class", (Text(of_classes, "caption"), _class_table(self)), page_only=True),
+            Section("Data", self.notes, page_only=True),
+        )
+        return [part for part in parts if part.blocks]
 
 
 def score_table(fewshot: FewShot) -> Table:
     """Make the table of accuracies: a row for each method, checkpoint and number of shots."""
     several = len(fewshot.models) > 1
     rows: list[tuple[Cell, ...]] = []
-    for method in dict.fromkeys(score.method for score in fewshot.models[0].scores):
-        for model in fewshot.models:
-            for score in model.of_method(method):
-                low, high = score.shown_interval or (None, None)
-                rows.append(
-                    (
-                        method,
-                        *([model.name] if several else []),
-                        Number(f"{score.shots:,}", score.shots),
-                        Number(f"{score.mean:.2%}", score.mean),
-                        "" if score.deviation is None else f"{score.deviation:.2%}",
-                        "" if low is None else f"{low:.1%} to {high:.1%}",
-                        " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
-                    )
-                )
+    scores = [(model.name, score) for model in fewshot.models for score in model.scores]
+    methods = list(dict.fromkeys(score.method for _, score in scores))
+    for name, score in sorted(scores, key=lambda pair: methods.index(pair[1].method)):
+        low, high = score.shown_interval or (None, None)
+        measured = (
+            Number(f"{score.shots:,}", score.shots),
+            Number(f"{score.mean:.2%}", score.mean),
+            "" if score.deviation is None else f"{score.deviation:.2%}",
+            "" if low is None else f"{low:.1%} to {high:.1%}",
+            " ".join(f"{accuracy:.1%}" for accuracy in score.accuracies[:DRAWS_SHOWN]),
+        )
+        rows.append((score.method, *([name] if several else []), *measured))
     first = ("method", *(["checkpoint"] if several else []))
     headings = (*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw")
     return Table(headings, tuple(rows), text=range(len(first)))
-
-
-def describe_guessing(fewshot: FewShot) -> str:
-    """Say on which images the checkpoints were tested, and how often guessing is right on them."""
-    return (
-        f"On {fewshot.test_images:,} {fewshot.test_split} images of {fewshot.data_name} in "
-        f"{len(fewshot.class_names):,} classes: a class drawn at random is right for {fewshot.chance:.1%}, "
-        f"always naming the most frequent class for {fewshot.majority:.1%}."
-    )
-
-
-def pretraining_curves(fewshot: FewShot) -> dict[str, list[tuple[int, FewShotModel]]]:
-    """Order the checkpoints of each architecture by the number of images of their pre-training.
-
-    Empty where fewer than two such numbers are known.
-    """
-    sized = [(entry.pretraining_images, entry) for entry in fewshot.models if entry.pretraining_images]
-    if len({images for images, _ in sized}) < 2:
-        return {}
-    curves: dict[str, list[tuple[int, FewShotModel]]] = {}
-    for images, model in sorted(sized, key=lambda pair: pair[0]):
-        curves.setdefault(model.architecture or model.name, []).append((images, model))
-    return curves
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:
@@ -218,117 +213,38 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
             )
 
 
-def fewshot_page(fewshot: FewShot) -> str:
-    """Make the page of a result, as an HTML document."""
-    best = max(fewshot.models, key=lambda model: model.best.mean)
-    scores = [(model.name, model.best) for model in fewshot.models]
-    described = "; ".join(
-        f"{name}: {score.mean:.1%} with {pluralize(score.shots, 'shot')} by {score.method}"
-        for name, score in scores
-    )
-    figure, by_images = accuracy_figure(fewshot), pretraining_figure(fewshot)
-    pretrained = "; ".join(
-        f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
-        for models in pretraining_curves(fewshot).values()
-        for images, model in models
-    )
-    parts: list[Part] = [
-        (
-            "Accuracy by the number of images",
-            (
-                *(Text(remark, "warning") for remark in remarks(fewshot)),
-                Plot(lambda: figure, "fewshot", described),
-                None if by_images is None else Plot(lambda: by_images, "images", pretrained),
-                score_table(fewshot),
-                Text(
-                    "Mean accuracy over the draws of the shots, their standard deviation, and the 95% "
-                    "interval of the mean by Student's t; every checkpoint meets the same shots and the same "
-                    "test images.",
-                    "caption",
-                ),
-            ),
-        ),
-        (
-            "Class by class",
-            (
-                Text(
-                    "Each accuracy is the mean over the draws, by the best method with the most shots.",
-                    "caption",
-                ),
-                _class_table(fewshot),
-            ),
-        ),
-    ]
-    if fewshot.notes:
-        parts.append(("Data", fewshot.notes))
-    answer = (_answer(best, fewshot.tested, len(fewshot.models) > 1), describe_guessing(fewshot))
-    return render_page(f"Few-shot accuracy on {fewshot.data_name}", answer, parts)
-
-
-def accuracy_figure(fewshot: FewShot) -> Figure:
-    """Draw accuracy against the number of shots."""
-    curves = {model.name: model.scores for model in fewshot.models}
-    return fewshot_plot(curves, fewshot.tested, fewshot.chance, fewshot.seeds)
-
-
-def pretraining_figure(fewshot: FewShot) -> Figure | None:
-    """Draw accuracy against the number of images of the pre-training; None where fewer than two are known."""
-    curves = pretraining_curves(fewshot)
-    if not curves:
-        return None
-    method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
-    scores = {
-        name: [(images, model.of_method(method)) for images, model in models]
-        for name, models in curves.items()
-    }
-    return pretraining_plot(scores, fewshot.tested, method, fewshot.chance, fewshot.seeds)
-
-
-def _answer(best: FewShotModel, images: str, several: bool) -> str:
-    score = best.best
-    shown, interval = score.shown_interval, ""
-    if shown is not None:
-        interval = f" (95% interval of the mean over draws: {shown[0]:.1%} to {shown[1]:.1%})"
-    which = f"The best of the checkpoints is {best.name}: with" if several else "With"
-    return (
-        f"{which} {pluralize(score.shots, 'image')} of each class, {score.method} on frozen features is "
-        f"right on {score.mean:.1%} of {images}{interval}."
-    )
+def plots_of(fewshot: FewShot) -> dict[str, Plot]:
+    """Draw accuracy against the number of shots and, where two such numbers are known, against the number of
+    images of the pre-training, a curve for each architecture; by the endings of the names of their files."""
+    tested, chance, seeds = fewshot.tested, fewshot.chance, fewshot.seeds
+    scores = {model.name: model.scores for model in fewshot.models}
+    alt = "; ".join(f"{model.name}: {model.best.mean:.1%} ({model.best_way})" for model in fewshot.models)
+    plots = {"": Plot(lambda: fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
+    sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
+    if len({images for images, _ in sized}) > 1:
+        method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
+        curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
+        for images, model in sorted(sized, key=lambda pair: pair[0]):
+            curve = curves.setdefault(model.architecture or model.name, [])
+            curve.append((images, model.of_method(method)))
+        alt = "; ".join(
+            f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
+            for images, model in sized
+        )
+        plots["-pretraining"] = Plot(
+            lambda: pretraining_plot(curves, tested, method, chance, seeds), "images", alt
+        )
+    return plots
 
 
 def _class_table(fewshot: FewShot) -> Table:
     """Make a row for each class, in rising order of the first checkpoint's accuracy."""
-    best = [model.best for model in fewshot.models]
-    headings = [
-        f"{model.name} ({score.method}, {pluralize(score.shots, 'shot')})"
-        for model, score in zip(fewshot.models, best, strict=True)
-    ]
-    of_first = best[0].class_accuracy  # None of a class without test images, which comes last
-    order = sorted(range(len(of_first)), key=lambda i: (of_first[i] is None, of_first[i] or 0.0))
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (fewshot.class_names[i], *(fraction_cell(score.class_accuracy[i]) for score in best)) for i in order
-    )
-    return Table(("class", *headings), rows)
-
-
-@dataclass(frozen=True)
-class _Learning:
-    """The ways in which classes are learned from the shots."""
-
-    shots: tuple[int, ...]
-    seeds: int
-    methods: Sequence[Method]
-    l2: float
-    neighbours: int | None
-
-    def __post_init__(self) -> None:
-        if not self.shots or min(self.shots) < 1:
-            raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
-        if not self.methods or not set(self.methods) <= set(METHODS):
-            raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
-        require_at_least(1, seeds=self.seeds, neighbours=self.neighbours)
-        if not 0 < self.l2 < float("inf"):
-            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
+    columns = zip(*(model.best.class_accuracy for model in fewshot.models), strict=True)
+    rows = zip(fewshot.class_names, columns, strict=True)
+    # Of a class without test images there is no accuracy: it comes last.
+    order = sorted(rows, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
+    headings = ("class", *(f"{model.name} ({model.best_way})" for model in fewshot.models))
+    return Table(headings, tuple((name, *map(fraction_cell, accuracies)) for name, accuracies in order))
 
 
 def fewshot(
@@ -386,7 +302,7 @@ def fewshot(
         raise VitkitError("Which model? Give a run folder, a checkpoint or an address, or several.")
     if not data:
         raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
-    learning = _Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
+    learning = Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
     listener = hushed(listener, quiet)
     world = join_processes(listener.warn)
     listener = listener if world.writes else SILENT  # process 0 alone shows messages
@@ -394,25 +310,25 @@ def fewshot(
     with lost_processes_explained(world):
         with prepared_together(world):
             place = find_device(device)
-            checkpoints = _identify(names, data, LoadOptions(**load))
-            for checkpoint in checkpoints:
-                if checkpoint.model.trained_on_these:
-                    start = checkpoint.model.start
-                    listener.note(f"{start} was trained on {data}: the shots are training images of its own.")
-            trained_on = [c.trained_on for c in checkpoints if c.trained_on is not None]
+            models, trained_on, max_pixels = _identify(names, data, LoadOptions(**load))
+            for described in models:
+                if described.trained_on_these:
+                    listener.note(
+                        f"{described.start} was trained on {data}: the shots are training images of its own."
+                    )
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
         measured = []
-        for checkpoint in checkpoints:
+        for described in models:
             with prepared_together(world):
-                model = load_model(checkpoint.model.start, **load).to(place)
-                rule = replace(preprocessing_of(model), decode=checkpoint.rule)
+                model = load_model(described.start, **load).to(place)
+                rule = preprocessing_of(model)
+                rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
                 extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
-            decoded = opened.decoded_by(checkpoint.rule)
+            decoded = opened.decoded_by(rule.decode)
             if world.writes:
-                compute = _feature_computer(checkpoint.model.name, extractor, cache, world, listener)
-                measured.append(_measure(learning, checkpoint.model, data, decoded, compute, listener))
+                measured.append(_measure(learning, described, decoded, extractor, cache, world, listener))
                 world.tell(None)
             else:  # until process 0 sends no more images
                 while (message := await_message(world)) is not None:
@@ -454,18 +370,13 @@ def keep_fewshot(
         if out is None:
             refuse_link(folder)  # the run may be somebody else's
         folder.mkdir(parents=True, exist_ok=True)
-        numbers = stem.with_name(stem.name + ".json")
+        numbers = Path(f"{stem}.json")
         # No paths, so that the numbers may be given away; names of classes may begin with a slash, and stay.
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        figures = list(save_figure(accuracy_figure(fewshot), stem))
-        by_images = pretraining_figure(fewshot)
-        if by_images is not None:
-            figures += save_figure(by_images, stem.with_name(stem.name + "-pretraining"))
-        page = stem.with_name(stem.name + ".html")
-        replace_file(page, [fewshot_page(fewshot).encode()])
-        return [numbers, *figures, page]
+        figures = [save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()]
+        return [numbers, *chain(*figures), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:
         if out is not None:
             raise
@@ -474,76 +385,66 @@ def keep_fewshot(
     return []
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A checkpoint before its weights are read."""
-
-    model: FewShotModel
-    """Its description, without scores."""
-    rule: DecodeRule
-    """The rule by which its images are decoded."""
-    trained_on: TrainingData | None
-
-
-def _identify(starts: Sequence[str], data: str, load: LoadOptions) -> list[_Checkpoint]:
+def _identify(
+    starts: Sequence[str], data: str, load: LoadOptions
+) -> tuple[list[FewShotModel], list[TrainingData], int]:
     """Describe the checkpoints, before time is spent on any.
+
+    Returns:
+        Their descriptions, without scores; the records of the images that they were trained on; and the most
+        pixels of an image that all of them read.
 
     Raises:
         VitkitError: one cannot be loaded, or has no pooling.
     """
-    models = []
+    models, trained_on, max_pixels = [], [], []
     for start, name in zip(starts, distinct_ends(starts), strict=True):
         identity = identify_any(start, load)
-        reason = explain_no_features(identity.config)
+        card, config = identity.card, identity.config
+        reason = explain_no_features(config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        record = identity.card.data
-        rule = fit_preprocessing(identity.card.preprocessing, identity.config).decode
-        same = is_training_data(identity.card, data)
-        if record is not None and same:  # the images may have been moved since
-            record = replace(record, spec=absolute_spec(data))
-        architecture = identity.card.name or identity.config.family
-        images = pretraining_images(start, identity.card)
-        described = FewShotModel(start, name, 0, same, (), architecture, images)
-        models.append(_Checkpoint(described, rule, record))
+        same = is_training_data(card, data)
+        if card.data is not None:  # these images may have been moved since
+            trained_on.append(replace(card.data, spec=absolute_spec(data)) if same else card.data)
+        images = pretraining_images(start, card)
+        models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
+        max_pixels.append(fit_preprocessing(card.preprocessing, config).decode.max_pixels)
     # An image that is too large for a checkpoint is left out for all: the shots must be the same.
-    smallest = min(model.rule.max_pixels for model in models)
-    return [replace(model, rule=replace(model.rule, max_pixels=smallest)) for model in models]
+    return models, trained_on, min(max_pixels)
 
 
 def _measure(
-    learning: _Learning,
+    learning: Learning,
     model: FewShotModel,
-    spec: str,
     data: FewShotData,
-    compute: ComputeFeatures,
+    extractor: FeatureExtractor,
+    cached: bool,
+    world: World,
     listener: Listener,
 ) -> FewShot:
     """Measure a checkpoint, while the other processes compute their parts of the features."""
-    draws, most = data.draws(learning.seeds), max(learning.shots)
-    shots = shot_features(data, draws, most, compute)
-    test, computed = test_features(data, compute)
-    fits = len(learning.methods) * len(learning.shots) * learning.seeds
-    with listener.progress(f"learning from shots, {model.name}", fits) as progress:
-        scores = measure(
-            draws,
-            learning.shots,
-            learning.methods,
-            shots.features,
-            test,
-            data.classes,
-            unreadable=list(shots.unreadable),
-            l2=learning.l2,
-            neighbours=learning.neighbours,
-            progress=progress,
-        )
-    rejects = {data.pool.key(index): reason for index, reason in shots.unreadable.items()}
+    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    fingerprint = extractor.fingerprint() if cached else ""
+
+    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
+        def anew() -> Features:
+            world.tell((which, indices.tolist()))  # the others compute their parts
+            with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
+                return extractor.compute(samples, indices, progress, world)
+
+        return cached_features(fingerprint, samples, indices, cache, anew)
+
+    measured = measure_data(data, learning, compute, listener, model.name)
+    unreadable, test, computed = measured.shots.unreadable, measured.test, measured.computed
+    rejects = {data.pool.key(index): reason for index, reason in unreadable.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
-    names, tested = data.data.class_names, np.bincount(test.labels, minlength=data.classes)
-    readable = np.bincount(np.delete(data.pool.labels, list(shots.unreadable)), minlength=data.classes)
+    names, tested = data.data.class_names, np.bincount(test.labels)
+    readable = np.bincount(np.delete(data.pool.labels, list(unreadable)), minlength=data.classes)
+    few = np.flatnonzero(readable < max(learning.shots)).tolist()
     return FewShot(
-        data=spec,
+        data=data.data.spec,
         data_name=data.data.name,
         class_names=names,
         test_split=data.test_split,
@@ -552,27 +453,9 @@ def _measure(
         majority=float(tested.max() / tested.sum()),
         shots=learning.shots,
         seeds=learning.seeds,
-        fewer={names[i]: int(readable[i]) for i in np.flatnonzero(readable < most).tolist()},
-        repeated=count_repeated(data, shots, test, computed.pixels),
+        fewer={names[i]: int(readable[i]) for i in few},
+        repeated=count_repeated(data, measured.shots, test, computed.pixels),
         rejects=rejects,
         notes=data.data.notes,
-        models=(replace(model, features=test.rows.shape[1], scores=scores),),
+        models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),
     )
-
-
-def _feature_computer(
-    name: str, extractor: FeatureExtractor, cached: bool, world: World, listener: Listener
-) -> ComputeFeatures:
-    """Make the function that computes the features of a checkpoint, or reads them from the cache."""
-    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
-    fingerprint = extractor.fingerprint() if cache is not None else ""
-
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
-        def anew() -> Features:
-            world.tell((which, indices.tolist()))  # the others compute their parts
-            with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
-                return extractor.compute(samples, indices, progress, world)
-
-        return cached_features(fingerprint, samples, indices, cache, anew)
-
-    return compute

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates
+from vitkit.jobs.recipes import sweep_rates
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import changed_name, vit_config

@@ -8,10 +8,10 @@ another by `vitkit.train`, each in a run folder within the folder of the series.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
@@ -20,19 +20,18 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates as default_rates
+from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.report import write_series_report
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
-from vitkit.runs.checkpoints import model_is_whole
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.data_record import read_record, require_same_images
-from vitkit.runs.destination import require_folder
 from vitkit.runs.finish import tidy
-from vitkit.runs.folder import Owner, claim, foresee, kind_of, numbered_folders
+from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import (
+    NOTHING,
     Opened,
     choose_length,
     describe_start,
@@ -52,6 +51,7 @@ from vitkit.runs.series_record import (
     read_series,
     read_series_record,
 )
+from vitkit.runs.start import model_is_whole
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 
@@ -68,6 +68,7 @@ def train_series(
     resume: bool = False,
     command: str = "",
     opened: Opened | None = None,
+    given: Mapping[str, Any] = NOTHING,
     **machine: Unpack[MachineOptions],
 ) -> Path:
     """Train several runs in place of one: try learning rates, repeat with other seeds, or go through folds.
@@ -85,6 +86,7 @@ def train_series(
         resume: whether `out` holds this series already; then the paths of its images and of its start may
             have changed.
         command, opened, machine: as for `vitkit.train`: `device`, `threads`, `quiet` and `listener`.
+        given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
         The folder of the series; see `vitkit.read_series`. It holds the model of the first run after the
@@ -96,18 +98,24 @@ def train_series(
     """
     trained_by = StudyOptions(command=command, **machine)
     listener, device = trained_by.listener, trained_by.device
-    given = None if out is None else Path(out)
-    if given is not None:
-        require_folder(given)
+    own = None if out is None else Path(out)
+    if own is not None:
+        require_folder(own)
     require_data(run)
     options = _complete_options(run, options)
-    begun = None if given is None else recorded_run(given)
+    begun = None if own is None else recorded_run(own)
     if begun is None:
         with listener.progress("listing images"):
             opened = look_at(run, opened)
     if run.training.minutes is not None and run.training.steps is None:
         run = choose_length(
-            run, given, opened or look_at(run), device=device, ending=options.ending, listener=listener
+            run,
+            own,
+            opened or look_at(run),
+            device=device,
+            ending=options.ending,
+            given=given,
+            listener=listener,
         )
     run = with_absolute_paths(run)
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
@@ -124,11 +132,11 @@ def train_series(
         return numbered_folders(run, list_images(run, opened).name, options.ending)
 
     owner, planned = Owner("series of runs", RECORD, changes, resume), None
-    _, has_begun = foresee(owner, given, numbered)
+    _, has_begun = next(folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
             planned = _plan(run, options, opened, trained_by)
-    with claim(owner, given, numbered) as folder:
+    with claim(owner, own, numbered) as folder:
         remove_leftovers(folder)
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:

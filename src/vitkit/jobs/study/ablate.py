@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_recipes import sweep_rates
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.recipes import sweep_rates
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.jobs.study.study import (
     Arm,

@@ -40,8 +40,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.destination import require_folder
-from vitkit.runs.folder import Owner, foresee
+from vitkit.runs.folder import Owner, folders_for, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -151,10 +150,12 @@ class Study:
 
     def has_begun(self, out: Path | None, numbered: Callable[[], Iterator[Path]]) -> bool:
         """Whether the folder that `claim` would take, with the same arguments, holds this study."""
-        return foresee(self.owner, out, numbered)[1]
+        return next(folders_for(self.owner, out, numbered))[1]
 
     @contextmanager
-    def claim(self, out: Path | None, numbered: Callable[[], Iterator[Path]] | None = None) -> Iterator[Path]:
+    def claim(
+        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
+    ) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Args:

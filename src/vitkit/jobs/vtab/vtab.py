@@ -9,7 +9,7 @@ OUT/vtab.json, .csv, .html   the result
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -30,23 +30,21 @@ from vitkit.data.layouts.vtab_tasks import (
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
+from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.finetune_recipes import departures as departures_from_paper
 from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series.series import recorded_run
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
 from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Number, Result, Table, Text
+from vitkit.result import Block, Cell, Number, Result, Table, Text
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.data_record import read_record
-from vitkit.runs.destination import require_folder
-from vitkit.runs.series_record import Series, read_series
+from vitkit.runs.folder import require_folder
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
@@ -133,13 +131,12 @@ class Vtab(Result):
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
         of = tasks_of(group)
-        folders = {task.folder for task in of}
-        return mean_of([score for score in self.tasks if score.folder in folders], len(of))
+        return mean_of([score for score in self.tasks if vtab_task(score.folder) in of], len(of))
 
     def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
         """Return the paper's means over the same tasks, a fraction for each of its models."""
-        folders = {task.folder for task in tasks_of(group)}
-        rows = [PAPER[score.folder] for score in self.tasks if score.folder in folders]
+        of = tasks_of(group)
+        rows = [PAPER[score.folder] for score in self.tasks if vtab_task(score.folder) in of]
         return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -191,8 +188,11 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
             "paper's means stand for the same tasks here."
         )
-        yield from _named("absent, without a folder", vtab.absent)
-        yield from _named("left out by --tasks", vtab.not_asked)
+        others = {"absent, without a folder": vtab.absent, "left out by --tasks": vtab.not_asked}
+        for what, folders in others.items():
+            names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
+            if names:
+                yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
     if vtab.departures:
         yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
     if vtab.protocol == "paper":
@@ -214,25 +214,18 @@ def remarks(vtab: Vtab) -> Iterator[str]:
             yield f"{name}: {pluralize(score.unreadable, 'test image')} could not be read and left out."
 
 
-def _named(what: str, folders: Iterable[TaskFolder]) -> Iterator[str]:
-    names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
-    if names:
-        yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
-
-
 def score_table(vtab: Vtab) -> Table:
     """Make the table of the tasks and means, beside the paper's numbers."""
-    rows: list[tuple[str | Number, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for _, name, score, paper in vtab.table():
         low, high = score.interval
-        images, rate = "", ""
-        if isinstance(score, TaskScore):
-            images, rate = f"{score.images:,}", f"{score.learning_rate:g}"
+        images, rate = (
+            ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
+        )
         ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
         rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    headings = ("task", "accuracy", "95 % interval", "images", "rate", *papers)
-    return Table(headings, tuple(rows))
+    return Table(("task", "accuracy", "95 % interval", "images", "rate", *papers), tuple(rows))
 
 
 def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
@@ -240,10 +233,10 @@ def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
     yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
     for group, name, score, paper in vtab.table():
         ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
-        beside = ("", "")
-        if isinstance(score, TaskScore):
-            beside = (f"{score.images}", f"{score.learning_rate:g}")
-        yield group, name, *ours, *beside, *(f"{fraction:.4f}" for fraction in paper)
+        images, rate = (
+            ("", "") if isinstance(score, Mean) else (str(score.images), f"{score.learning_rate:g}")
+        )
+        yield group, name, *ours, images, rate, *(f"{fraction:.4f}" for fraction in paper)
 
 
 def portable_json(vtab: Vtab) -> dict[str, Any]:
@@ -266,7 +259,7 @@ def render_vtab(vtab: Vtab) -> str:
     mean = vtab.mean()
     assert mean is not None  # a result has a task at least
     low, high = mean.interval
-    tasks = "the 19 tasks" if not mean.is_partial else f"{mean.tasks} of 19 tasks (partial)"
+    tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
     answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
     caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
     parts: list[Part] = [
@@ -314,8 +307,13 @@ class TaskData:
     path: Path
     all_training: Path
     """The data of the tested run: all 1,000 training images, and the test images."""
-    most_training: Path = Path()
+    most_training: Path | None = None
     """The data of a sweep, which alone needs it: 800 of the training images, and 200 to validate on."""
+
+    @property
+    def lists(self) -> list[Path]:
+        """The data that the runs of the task train on."""
+        return [self.all_training, *([] if self.most_training is None else [self.most_training])]
 
 
 def vtab(
@@ -389,26 +387,29 @@ def vtab(
     with options.listener.progress("looking at the tasks"):
         chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [_list_hashes(task, sweep) for task in chosen]
+        listings = [
+            {path: open_data(str(path), UNCUT).fingerprint() for path in task.lists} for task in chosen
+        ]
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
         weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
-        settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
-        given = settings | {"micro_batch_size": micro_batch_size, "workers": workers, "seed": seed}
+        settings = {
+            "steps": steps,
+            "batch_size": batch_size,
+            "image_size": height_and_width(image_size),
+            "seed": seed,
+        }
+        given = settings | {"micro_batch_size": micro_batch_size, "workers": workers}
         arms = []
         for task in chosen:
-            images = absolute_spec(str(task.most_training)) if sweep else ""
+            images = "" if task.most_training is None else absolute_spec(str(task.most_training))
             run = task_run(task, str(start), protocol, given)
             arms.append(Arm(task.folder, task.folder, run, arm_series(1, tried, images)))
-    described = {
+    described = settings | {
         "protocol": protocol,
-        "steps": steps,
-        "batch_size": batch_size,
         "sweep": sweep,
-        "seed": seed,
         "start": absolute_start(str(start)),
         "root": absolute_spec(str(root)),
-        "image_size": settings["image_size"],
         "rates": list(tried) if sweep else None,
         "weights_of_start": weights,
     }
@@ -432,12 +433,6 @@ def vtab(
     return result
 
 
-def _list_hashes(task: TaskData, sweep: bool) -> dict[Path, str]:
-    """Hash the lists of images that a task trains on: paths, class numbers and classes."""
-    lists = [task.most_training, task.all_training] if sweep else [task.all_training]
-    return {path: open_data(str(path), UNCUT).fingerprint() for path in lists}
-
-
 def complete_task(
     task: TaskData,
     arm: Arm,
@@ -459,39 +454,25 @@ def complete_task(
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
     """
-    own, series = folder / task.folder, None
-    # The page is the last file of a series that has ended.
-    if (own / "report.html").exists() and recorded_run(own) is not None:
-        refuse_links(own)
-        series = read_series(own)
-    is_new = series is None or not series.ended
-    if series is None or not series.ended:
-        series = complete_arm(arm, folder, place, options)
-    lists = {own / "final": task.all_training}
-    lists |= {own / member.folder: task.most_training for member in series.rates if member.finished}
-    for run, path in lists.items():
+    own = folder / task.folder
+    series = complete_arm(arm, folder, place, options)
+    runs = [(own / "final", task.lists[0])]
+    runs += [(own / member.folder, task.lists[-1]) for member in series.rates if member.finished]
+    for run, path in runs:
         record = read_record(run)
         if record is None or record.fingerprint != hashes[path]:
             raise VitkitError(
                 f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
                 f"or remove {own}, and the task is computed anew."
             )
-    score = read_task(task, own, series)
-    if is_new:
-        options.listener.note(f"{place}: {score.accuracy:.1%} on {score.images:,} test images")
-    return score
-
-
-def read_task(task: TaskData, folder: Path, series: Series) -> TaskScore:
-    """Read the accuracy of a task from the last run of its series."""
-    assert series.chosen is not None  # a series that has ended has chosen
     answering = find_task("classification").answering
-    assert answering is not None
-    tested, _ = read_evaluations(folder / "final", answering)["test"]
+    assert series.chosen is not None and answering is not None  # a series that has ended has chosen
+    tested, _ = read_evaluations(own / "final", answering)["test"]
+    options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
     return TaskScore(
         folder=task.folder,
         data=absolute_spec(str(task.path)),
-        run=absolute_spec(str(folder / "final")),
+        run=absolute_spec(str(own / "final")),
         accuracy=tested.accuracy,
         interval=tested.accuracy_interval,
         images=tested.count,
@@ -594,10 +575,8 @@ def find_tasks(
         if task is not None:
             of_task[task.folder] = folder
     if not of_task:
-        shown = (
-            f"found {join_names([folder.name for folder in folders], 5)}" if folders else "found no folder"
-        )
-        raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, {shown}.")
+        shown = join_names([folder.name for folder in folders], 5) if folders else "no folder"
+        raise VitkitError(f"{root} holds no task of VTAB-1k. {EXPECTED}, found {shown}.")
     missing = [name for name in names if name not in of_task]
     if missing:
         raise VitkitError(
@@ -636,4 +615,4 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
-    return TaskData(task, folder, lists["train800val200"], lists.get("train800", Path()))
+    return TaskData(task, folder, lists["train800val200"], lists["train800"] if sweep else None)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.config import require_finite
+from vitkit.config import require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import LARGEST, check_images
 
@@ -28,7 +28,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         _check_stages(self.layers, self.width_factor, GROUPS)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class ResNetConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.config import require_finite
+from vitkit.config import require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import LARGEST, check_images
 from vitkit.models.config.resnet_config import BackboneConfig
@@ -162,7 +162,7 @@ class ViTConfig:
     image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_finite(self)
+        require_valid(self)
         check_images(self)
         for name in ("width", "depth", "num_heads", "mlp_dim"):
             value, most = getattr(self, name), DEEPEST if name == "depth" else LARGEST
