@@ -40,7 +40,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Owner, folders_for, require_folder
+from vitkit.runs.folder import Owner, folders_for, kind_of, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -310,7 +310,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
     paces = {}
     for name, run in runs.items():
         # A run that begins from another arm of the study is timed with new weights: the other has not begun.
-        if run.model:
+        if run.model and kind_of(run.start.start).kind == "nothing":
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
