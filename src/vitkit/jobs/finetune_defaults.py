@@ -292,10 +292,19 @@ def choose_start(
     with listener.progress("listing images"):
         data = list_images(run)
     named = {start.name: start for start in default_starts()}
-    begun = _begun(run.data, data.name, out, {*named})
-    if begun is not None:
-        name, folder = begun
-        return DefaultStart(named[name], folder)
+    for folder in [out] if out is not None else sorted(Path("runs").glob(f"{escape(data.name)}-*")):
+        begun, command = None, str((kind_of(folder).config or {}).get("command", ""))
+        with suppress(VitkitError):  # another command tells of a damaged record
+            begun = begun_run(folder)
+        # A run that was begun without a start, on these images.
+        chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
+        if (
+            begun is not None
+            and chosen
+            and begun.data == absolute_spec(run.data)
+            and begun.start.start in named
+        ):
+            return DefaultStart(named[begun.start.start], folder)
     if named and not any(map(is_local, named)):
         require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
     return measure_starts(run, data, given, device, listener)
@@ -332,16 +341,3 @@ def measure_starts(
         )
     quick = [candidate for candidate in candidates if candidate.is_quick]
     return DefaultStart((quick or candidates)[-1].start, None, tuple(candidates))
-
-
-def _begun(spec: str, data_name: str, out: Path | None, names: set[str]) -> tuple[str, Path] | None:
-    """Return the start and the folder of a run or series on these images that chose its start itself."""
-    folders = [out] if out is not None else sorted(Path("runs").glob(f"{escape(data_name)}-*"))
-    for folder in folders:
-        run, command = None, str((kind_of(folder).config or {}).get("command", ""))
-        with suppress(VitkitError):  # another command tells of a damaged record
-            run = begun_run(folder)
-        chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        if run is not None and chosen and run.data == absolute_spec(spec) and run.start.start in names:
-            return run.start.start, folder
-    return None
