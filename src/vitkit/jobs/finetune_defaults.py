@@ -298,12 +298,7 @@ def choose_start(
             begun = begun_run(folder)
         # A run that was begun without a start, on these images.
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        if (
-            begun is not None
-            and chosen
-            and begun.data == absolute_spec(run.data)
-            and begun.start.start in named
-        ):
+        if begun and chosen and begun.data == absolute_spec(run.data) and begun.start.start in named:
             return DefaultStart(named[begun.start.start], folder)
     if named and not any(map(is_local, named)):
         require_answer(next(iter(named)))  # before minutes are spent on measuring what cannot be fetched
