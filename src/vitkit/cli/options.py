@@ -24,7 +24,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
 from vitkit.models.zoo import model_config
-from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken
+from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken, require_runs
 from vitkit.signals import stop_signals
 from vitkit.weights.published import missing_checkpoint
 
@@ -95,6 +95,8 @@ class Verb:
         if any(option.name == "OUT" and option.is_required for option in self.options):
             refuse_taken(Path(own["out"]))
         require_images(*(own.get(option.path) for option in self.options if option.names_images))
+        if "folder" in own:
+            require_runs(own["folder"])
         return own, given
 
     def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:

@@ -229,7 +229,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
         is_optional=is_optional,
         names_weights=item == str | Path and value in WEIGHTS,
-        names_images=value == "DATA" or (field, item) == ("path", str),
+        names_images=value == "DATA" or field == "root" or (field, item) == ("path", str),
     )
 
 
