@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.repeats import pixel_digest
+from vitkit.data.layouts import label_sets, repeats
 from vitkit.data.listing import names_of
 from vitkit.data.sources import ImageData, Samples, some_headers
 from vitkit.errors import DecodeError
@@ -184,7 +183,7 @@ def check_data(
     channels, done, total = 3, 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
         images[split] = len(samples)
-        per_class = count_labels(samples.labels, len(data.class_names))
+        per_class = label_sets.count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
         for index in range(len(samples)):
             key = samples.key(index)
@@ -198,7 +197,7 @@ def check_data(
                 height, width, channels = pixels.shape
                 sizes.append((height, width))
                 label = ", ".join(names_of(samples.labels[index], data.class_names))
-                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
+                same.setdefault(repeats.pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
                 progress(done, total)

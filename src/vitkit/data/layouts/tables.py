@@ -186,7 +186,18 @@ def read_csv(
     if unknown:
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
-    notes = _columns_left_out(columns, header[path_at], None if label_at is None else header[label_at])
+    notes = []
+    for place, usual, what in ((path_at, _PATH_COLUMNS, "paths"), (label_at, LABEL_COLUMNS, "labels")):
+        read = None if place is None else header[place]
+        others = [columns[name] for name in usual if name in columns and columns[name] != read]
+        if read is not None and others:
+            notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
+    boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
+    if boxes:
+        notes.append(
+            f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
+            "Cut the boxes out into images of their own where each has a label."
+        )
     if slashes:
         notes.append(f"{pluralize(slashes, 'path')} with \\ read with /, as the files are named here.")
     if tall:
@@ -198,22 +209,6 @@ def read_csv(
         groups=None if group is None else number_groups(groups),
         notes=tuple(notes),
     )
-
-
-def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None) -> list[str]:
-    """Say which columns were read where several could be meant, and that boxes are not read."""
-    notes = []
-    for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, LABEL_COLUMNS, "labels")):
-        others = [columns[name] for name in names if name in columns and columns[name] != read]
-        if read is not None and others:
-            notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
-    boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
-    if boxes:
-        notes.append(
-            f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
-            "Cut the boxes out into images of their own where each has a label."
-        )
-    return notes
 
 
 def _cell(row: Sequence[str], place: int) -> str:

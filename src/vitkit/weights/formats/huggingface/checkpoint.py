@@ -227,10 +227,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_folder(
         path,
         table.to_file_tensors(model.state_dict(), rows),
-        {
-            "config.json": to_json(settings),
-            "preprocessor_config.json": hf.write_processor(model, notes),
-        },
+        {"config.json": to_json(settings), "preprocessor_config.json": hf.write_processor(model, notes)},
         metadata={"format": "pt"},
     )
 

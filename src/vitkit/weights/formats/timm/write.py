@@ -1,7 +1,11 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
@@ -40,36 +44,45 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+Parts = tuple[str, dict[str, Any], list[table.Row], tuple[str, str]]
+"""The name that timm's `create_model` knows, its `model_args`, the tensors, and timm's names of the first
+convolution and of the classifier."""
+
+
+def _parts_of_a_vit(config: ViTConfig, tensors: dict[str, Tensor]) -> Parts:
+    if config.norm_before_blocks:
+        # Then timm's projection of patches has no bias: it is moved into the positions, its only other place.
+        # Every patch gets the same sum.
+        bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
+        embedding = tensors["positions.0.embedding"].clone()
+        embedding[:, config.prefix_positions :] += bias
+        tensors["positions.0.embedding"] = embedding
+    rows = [row for row in vit_rows(config) if row.ours in tensors]
+    first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
+    return _vit_name(config), _vit_arguments(config), rows, (first.removesuffix(".weight"), "head")
+
+
+def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> Parts:
+    factor, arguments = 1, _shared_arguments(config)
+    if _is_named(config):
+        factor = config.root_channels // 64
+    else:  # the architecture's name says the units, and the channels where it can
+        arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
+    return BIT_NAMES[config.layers, factor], arguments, bit_rows(config), ("stem.conv", "head.fc")
+
+
+def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Args:
+        parts_of: gives what differs between families, of a configuration and its tensors.
         model, path, notes: as for `CheckpointFormat.write`.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
     """
     config, tensors = model.config, dict(model.state_dict())
-    if isinstance(config, ResNetConfig):
-        factor, arguments = 1, _shared_arguments(config)
-        if _is_named(config):
-            factor = config.root_channels // 64
-        else:  # the architecture's name says the units, and the channels where it can
-            arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
-        architecture, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
-        ends = "stem.conv", "head.fc"
-    else:
-        if config.norm_before_blocks:
-            # Then timm's projection of patches has no bias: it is moved into the positions, its only other
-            # place. Every patch gets the same sum.
-            bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
-            embedding = tensors["positions.0.embedding"].clone()
-            embedding[:, config.prefix_positions :] += bias
-            tensors["positions.0.embedding"] = embedding
-        architecture, arguments = _vit_name(config), _vit_arguments(config)
-        rows = [row for row in vit_rows(config) if row.ours in tensors]
-        first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
-        ends = first.removesuffix(".weight"), "head"
+    architecture, arguments, rows, ends = parts_of(config, tensors)
     theirs = nearest_transform(preprocessing_of(model), config.image_mean)
     straight = theirs.resize == "stretch"  # which timm has as squashed to its own size
     notes += changed_pixels_noted(model, theirs, "config.json")
@@ -232,16 +245,12 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
             "timm",
             ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
-            (
-                "weight standardisation's epsilon",
-                backbone.standardization_eps,
-                timm.STANDARDIZATION_EPS,
-            ),
+            ("weight standardisation's epsilon", backbone.standardization_eps, timm.STANDARDIZATION_EPS),
         )
     return phrases
 
 
 HOLDINGS = {
-    "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(partial(_write, _parts_of_a_vit), _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, _lost_of_a_bit),
 }
