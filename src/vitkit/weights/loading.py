@@ -152,8 +152,7 @@ class OpenCheckpoint(ExitStack):
             source = self._source = stack.enter_context(open_source(fetched.path))
             self.files = source.files
             """The files of its weights, an index of shards first."""
-            checkpoint_format = recognise(source)
-            if checkpoint_format is None:
+            if (checkpoint_format := recognise(source)) is None:
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."

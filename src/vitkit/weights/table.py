@@ -284,8 +284,7 @@ def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[
     """
     theirs: dict[str, Tensor] = {}
     rows = list(rows)
-    unnamed = tensors.keys() - {row.ours for row in rows}
-    if unnamed:
+    if unnamed := tensors.keys() - {row.ours for row in rows}:
         raise VitkitError(
             f"This format has no name for {', '.join(sorted(unnamed))}. Choose another, or vitkit's own, "
             "which keeps everything."
@@ -402,8 +401,7 @@ def named_prefix(source: Source) -> str:
     for prefix, count in beginnings.most_common(PREFIXES_TRIED):
         names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
         bare = source.renamed(names)
-        checkpoint_format = recognise(bare)
-        if checkpoint_format is not None:
+        if (checkpoint_format := recognise(bare)) is not None:
             return (
                 f" {count} of its names are {checkpoint_format.name}'s after the prefix '{prefix}': strip "
                 f"the prefix '{prefix}' from them, leave the others out, and save the weights again."

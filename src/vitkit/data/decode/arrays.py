@@ -127,8 +127,7 @@ def read_array(data: bytes) -> ArrayFile:
     Raises:
         DecodeError: it is no image, or the file is not as long as the header says.
     """
-    start = {b"\1": 10, b"\2": 12, b"\3": 12}.get(data[6:7])
-    if start is None:
+    if (start := {b"\1": 10, b"\2": 12, b"\3": 12}.get(data[6:7])) is None:
         raise DecodeError(f"a .npy file of version {data[6:7].hex()}; 1, 2 and 3 can be read")
     length = int.from_bytes(data[8:start], "little")
     header = _HEADER.fullmatch(data[start : start + min(length, _LONGEST_HEADER)].decode("latin-1"))

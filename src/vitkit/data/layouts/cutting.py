@@ -64,8 +64,7 @@ def with_missing_splits(
     total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
     stratified = "stratified, " if listing.class_names else ""
     if fractions:
-        compared = search()
-        if compared is not None:
+        if (compared := search()) is not None:
             same["train"] = compared
         groups, more = _groups_to_keep(listing, splits, compared)
         notes += more

@@ -103,14 +103,12 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
             f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
         )
     notes = []
-    without = len(images) - len(pairs)
-    if without:
+    if without := len(images) - len(pairs):
         notes.append(
             f"{pluralize(without, 'image')} without a file of labels ignored (an image without labels needs "
             "an empty file)."
         )
-    spare = texts - {text for _, text in pairs}
-    if spare:
+    if spare := texts - {text for _, text in pairs}:
         notes.append(
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
@@ -143,8 +141,7 @@ def refuse_single_labels(spec: str, listing: Listing) -> None:
         return
     hint = ""
     names = listing.class_names
-    marks = [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]
-    if marks:
+    if marks := [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]:
         hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
     raise VitkitError(
         f"{spec}: every image has a single label, such as {names[0]!r}; expected some images with several "
@@ -207,8 +204,7 @@ def _listing(
     labels = np.zeros((len(sets), len(names)), dtype=bool)
     for row, image_labels in enumerate(sets):
         labels[row, [number_of[label] for label in image_labels if label in number_of]] = True
-    repeated = sum(len(image_labels) != len(set(image_labels)) for image_labels in sets)
-    if repeated:
+    if repeated := sum(len(image_labels) != len(set(image_labels)) for image_labels in sets):
         notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
     used = labels[np.concatenate(list(numbers.values()))]
     none = int((~used.any(1)).sum())

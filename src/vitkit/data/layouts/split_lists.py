@@ -66,8 +66,7 @@ def find_lists(folder: Path) -> dict[str, Path]:
         return texts
     files = dict[str, Path]()
     for path in sorted((*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))):
-        name = _list_name(path)
-        if name is not None:
+        if (name := _list_name(path)) is not None:
             files.setdefault(name, path)
     return files
 

@@ -182,8 +182,7 @@ def read_csv(
         ) from error
     if not table.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
-    unknown = sorted(set(split_of) - set(SPLIT_NAMES))
-    if unknown:
+    if unknown := sorted(set(split_of) - set(SPLIT_NAMES)):
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
     notes = []
@@ -192,8 +191,7 @@ def read_csv(
         others = [columns[name] for name in usual if name in columns and columns[name] != read]
         if read is not None and others:
             notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
-    boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
-    if boxes:
+    if boxes := [name for plain, name in columns.items() if plain in _BOX_COLUMNS]:
         notes.append(
             f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
             "Cut the boxes out into images of their own where each has a label."
@@ -231,8 +229,7 @@ def _lines(path: Path, stream: TextIO) -> Iterator[str]:
 def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
     """Return the names of the columns as the file has them, by their plain names."""
     plain = [plain_name(name) for name in header]
-    twice = sorted({name for name in plain if name and plain.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in plain if name and plain.count(name) > 1}):
         raise VitkitError(
             f"{path}: the header has several columns of the name "
             f"{join_names([visible(name[:80]) for name in twice])}. Rename or remove all but one of each."

@@ -65,8 +65,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         ignored |= dict.fromkeys(text, "text tower, and what compares it with the image's")
         tree = tree.renamed({key: key for key in tree.shapes if key not in text})
         origin["tower"] = "img"
-    scanned = any(key.startswith(SCANNED) for key in tree.shapes)
-    if scanned:
+    if scanned := any(key.startswith(SCANNED) for key in tree.shapes):
         tree = _unstacked(tree)
     pool = "token" if "cls" in tree else "map" if f"{POOL}/probe" in tree else "mean"
     config = replace(official.encoder_config(tree, pool), class_token_position=False)

@@ -121,8 +121,7 @@ def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
             ignored[key] = reason
         else:
             names[key] = key
-    twice = sorted(set(source.shapes) - set(names.values()) - set(ignored))
-    if twice:
+    if twice := sorted(set(source.shapes) - set(names.values()) - set(ignored)):
         raise VitkitError(f"{source.path}: {', '.join(twice[:3])}: there is another array of this name.")
     return source.renamed(names), ignored
 

@@ -101,8 +101,7 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     naming = MODULES if f"{prefix}layers.0.{MODULES['fc1']}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
     fc1 = f"{prefix}{naming['layers']}.0.{naming['fc1']}.weight"
-    missing = [key for key in (stem, fc1) if key not in shapes]
-    if missing:
+    if missing := [key for key in (stem, fc1) if key not in shapes]:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     table.check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
@@ -354,8 +353,7 @@ def bit_rows(config: ResNetConfig, prefix: str) -> list[table.Row]:
 
 
 def refuse(source: Source, features: Mapping[str, bool]) -> None:
-    parts = [part for part, is_there in features.items() if is_there]
-    if parts:
+    if parts := [part for part, is_there in features.items() if is_there]:
         raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(parts)}.")
 
 
