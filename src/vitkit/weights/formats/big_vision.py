@@ -123,7 +123,7 @@ def unsupported(config: ViTConfig) -> list[str]:
 
 def lost_numerics(config: ViTConfig) -> list[str]:
     """Name the numerics that the format does not record: big_vision's code is its only description."""
-    phrases = official.lost_arithmetic(config) + official.lost_pixels(config)
+    phrases = official.lost_numerics(config)
     if config.position == "sincos_2d" and not any("image size" in phrase for phrase in phrases):
         phrases.append("the image size, which is to be given when the file is loaded")
     return phrases

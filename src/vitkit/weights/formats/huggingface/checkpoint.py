@@ -9,7 +9,7 @@ A DeiT without distillation is a ViT there; what they call deit has a distillati
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -231,18 +231,18 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     )
 
 
-def _unsupported_vit(config: ViTConfig) -> list[str]:
+def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name the parts of a ViT that transformers cannot build; its hybrid is retired."""
-    phrases = table.unsupported_values(config, table.PLAIN)
+    yield from table.unsupported_values(config, table.PLAIN)
     if config.representation_size and config.num_classes:
-        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
-    return phrases
+        yield "a tanh layer before the head (load with head='new' to drop it)"
 
 
-def _unsupported_bit(config: ResNetConfig) -> list[str]:
+def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name the parts of a ResNet that transformers' BiT cannot build."""
-    mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
-    return mixing + absent_from_libraries(config)
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
+    yield from absent_from_libraries(config)
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:

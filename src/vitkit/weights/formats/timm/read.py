@@ -446,7 +446,7 @@ def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfi
             f"{source.path}: config.json says layers, channels of the stem and of the stages {expected}, and "
             f"the tensors have {actual}: these two do not belong together."
         )
-    if libraries := absent_from_libraries(config):
+    if libraries := list(absent_from_libraries(config)):
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 

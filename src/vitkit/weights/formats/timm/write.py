@@ -1,6 +1,6 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -172,39 +172,37 @@ def _vit_name(config: ViTConfig) -> str:
     return f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
 
 
-def _unsupported_bit(config: ResNetConfig) -> list[str]:
+def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name what timm's BiT cannot build."""
-    phrases = absent_from_libraries(config)
+    yield from absent_from_libraries(config)
     if config.mixing != "convolution":
-        phrases.append(f"{config.mixing} attention in a ResNet")
+        yield f"{config.mixing} attention in a ResNet"
     if config.groups != GROUPS:
-        phrases.append(f"groups {config.groups} (only {GROUPS})")
+        yield f"groups {config.groups} (only {GROUPS})"
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
-        phrases.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
-    return phrases
+        yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
 
-def _unsupported_vit(config: ViTConfig) -> list[str]:
+def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
     storable |= {"position": ("learned", "none"), "pool": tuple(timm.POOLS.values())}
-    phrases = table.unsupported_values(config, storable)
+    yield from table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
-        phrases.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
+        yield "a norm before the blocks without position embeddings (its patches would lose a bias)"
     if config.representation_size is not None:
-        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
+        yield "a tanh layer before the head (load with head='new' to drop it)"
     backbone = config.backbone
     if backbone:
         rows, columns = backbone.feature_map(config.image_size)
         if backbone.layers not in HYBRID_NAMES:
-            phrases.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
+            yield f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})"
         if backbone.width_factor != 1:
-            phrases.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
+            yield f"a hybrid's ResNet {backbone.width_factor:g} times as wide"
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            phrases.append(
+            yield (
                 f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
             )
-    return phrases
 
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
@@ -229,25 +227,23 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     )
 
 
-def _lost_of_a_vit(config: ViTConfig) -> list[str]:
+def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
     """Name the numerics that timm has no argument for."""
-    phrases = []
     if config.backbone or not _has_clip_eps(config):
-        phrases = table.differences(
+        yield from table.differences(
             "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS)
         )
     if config.layer_scale == 0:
-        phrases.append(f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})")
+        yield f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})"
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        phrases += table.differences(
+        yield from table.differences(
             "timm",
             ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
             ("weight standardisation's epsilon", backbone.standardization_eps, timm.STANDARDIZATION_EPS),
         )
-    return phrases
 
 
 HOLDINGS = {
