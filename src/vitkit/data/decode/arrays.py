@@ -15,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -272,15 +273,10 @@ def _is_grey(mode: str) -> bool:
 
 def _has_pages(image: Image.Image, pages: int) -> bool:
     """Whether a file has exactly so many pages. It is not searched beyond them: some have thousands."""
-    page = image.tell()
-    try:
-        image.seek(pages - 1)
-        try:
-            image.seek(pages)
-        except EOFError:
-            return True
-        return False
-    except EOFError:
-        return False
-    finally:
-        image.seek(page)
+    page, last = image.tell(), -1
+    with suppress(EOFError):
+        for number in (pages - 1, pages):
+            image.seek(number)
+            last = number
+    image.seek(page)
+    return last == pages - 1

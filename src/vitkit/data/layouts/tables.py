@@ -65,12 +65,9 @@ class CsvRows:
 def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
-    Paths are below the folder of the CSV. Unless `labelled`, no labels are read.
+    Paths are below the folder of the CSV. Unless `labelled`, no labels are read, and all are the same.
     """
     rows = read_csv(path, group=group, labelled=labelled)
-    if not labelled:
-        nothing = np.zeros((len(rows.paths), 0), dtype=bool)
-        return Listing("CSV", (), rows.files(path), by_split(rows.split_of, nothing), rows.notes, rows.groups)
     # Not as an array of text, in which every cell would be as wide as the longest.
     splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
     names, numbered = named_by_value(path, splits)

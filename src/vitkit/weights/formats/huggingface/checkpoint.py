@@ -141,7 +141,7 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=mean,
         image_std=std,
     )
-    card = make_card(source, settings, classes, processor, config)
+    card = make_card(source, settings, processor, config)
     masked = "of masked image modelling, which nothing here uses"
     ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
     ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
@@ -206,7 +206,7 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     )
     config = with_channels(config, settings.embedding_size, settings.hidden_sizes)
     refuse(source, dict.fromkeys(absent_from_libraries(config), True))
-    card = make_card(source, settings, classes, processor, config)
+    card = make_card(source, settings, processor, config)
     return table.Translation(config, bit_rows(config, prefix), card)
 
 
@@ -368,12 +368,9 @@ def prefix_of(source: Source, key: str) -> str:
 
 
 def make_card(
-    source: Source,
-    settings: hf.ViTSettings | hf.BitSettings,
-    classes: int,
-    processor: hf.Processor,
-    config: ModelConfig,
+    source: Source, settings: hf.ViTSettings | hf.BitSettings, processor: hf.Processor, config: ModelConfig
 ) -> ModelCard:
+    classes = config.num_classes
     labels = settings.id2label
     names: tuple[str, ...] = ()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
