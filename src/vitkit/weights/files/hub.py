@@ -245,14 +245,10 @@ def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, st
 
 def _local_snapshot(hub: Any, repository: str, revision: str | None) -> Path | None:
     """Return the folder of a model in the Hub's cache; None where nothing of the model is on this machine."""
-    try:
-        return Path(
-            hub.snapshot_download(
-                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
-            )
-        )
-    except Exception:
-        return None
+    local: dict[str, Any] = {"local_files_only": True, "allow_patterns": list(SETTINGS)}
+    with suppress(Exception):
+        return Path(hub.snapshot_download(repository, revision=revision, **local))
+    return None
 
 
 def _choose(names: list[str], inside: str, address: str) -> str:

@@ -130,14 +130,8 @@ def lost_numerics(config: ViTConfig) -> list[str]:
 
 
 HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
-CHECKPOINT_FORMAT = table.CheckpointFormat(
-    "big_vision",
-    recognises,
-    read,
-    HOLDINGS,
-    others=" (its own code reads them from the official format)",
-    is_folder=False,
-)
+OTHERS = " (its own code reads them from the official format)"
+CHECKPOINT_FORMAT = table.CheckpointFormat("big_vision", recognises, read, HOLDINGS, OTHERS, is_folder=False)
 
 
 def name_table(config: ViTConfig) -> list[table.Row]:
