@@ -67,7 +67,7 @@ class ImageData:
     class_names: tuple[str, ...]
     listing: Listing
     rule: config.DecodeRule
-    shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
+    shared: Shared = field(default_factory=Shared, compare=False, repr=False)
     splits: "Mapping[str, Samples]" = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     fold_of: NDArray[np.int64] | None = None
