@@ -26,7 +26,6 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import write_page
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
@@ -307,6 +306,8 @@ def write_evaluation_page(
         Path(out) if out else Path(folder or "") / f"{'all' if evaluation.whole else evaluation.split}.html"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
+    from vitkit.report.template import write_page  # it imports matplotlib, for which no evaluation waits
+
     return write_page(evaluation, path)
 
 
