@@ -96,14 +96,14 @@ class _StandardError:
         return getattr(sys.stderr, name)
 
 
-def _width(stream: Any) -> int | None:
-    """Return the width of a pipe in columns; None where rich takes it from the terminal or from COLUMNS."""
-    return None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
-
-
-out = Terminal(highlight=False, emoji=False, width=_width(sys.stdout))
+# Of a terminal rich knows the width; COLUMNS goes first everywhere.
+_widths = [
+    None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
+    for stream in (sys.stdout, sys.stderr)
+]
+out = Terminal(highlight=False, emoji=False, width=_widths[0])
 """Results."""
-err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_width(sys.stderr))
+err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_widths[1])
 """Progress and messages, which a pipe does not read."""
 
 
@@ -130,10 +130,7 @@ def print_table(
     """
     to = to or out
     lines = [
-        [
-            cell if isinstance(cell, Text) else Text(visible(cell if isinstance(cell, str) else cell.text))
-            for cell in line
-        ]
+        [cell if isinstance(cell, Text) else Text(visible(str(getattr(cell, "text", cell)))) for cell in line]
         for line in (tuple(headings), *rows)
     ]
     table = Table(*map(Column, lines[0]), box=None, pad_edge=False)
@@ -143,9 +140,7 @@ def print_table(
     # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
     # ones take as much as they need, so that names in the first column are broken before intervals.
     columns = [[cell.plain for cell in cells] for cells in zip(*lines, strict=True)]
-    longest = [
-        max((cell_len(word) for cell in cells for word in cell.split()), default=1) for cells in columns
-    ]
+    longest = [max([cell_len(word) for word in " ".join(cells).split()], default=1) for cells in columns]
     room = to.width - 2 * (count - 1)  # two blanks between columns
     while sum(longest) > room and max(longest) > 1:
         longest[longest.index(max(longest))] -= 1  # the longest word is broken
@@ -211,7 +206,8 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
         if isinstance(block, result.Table):
             print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
             if block.most is not None and len(block.rows) > block.most:
-                to.print(f"... and {len(block.rows) - block.most:,} more on the page.")
+                left = len(block.rows) - block.most
+                to.print(f"... and {left:,} more; --json and the page have all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:
@@ -248,9 +244,7 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 def print_csv(cells: Iterable[str]) -> None:
     """Print a line of CSV on standard output."""
-    text = csv_line(cells)
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    print(csv_line(cells), flush=True)  # characters that its encoding lacks: `vitkit.cli.streams`
 
 
 class _Bar(Progress):

@@ -11,11 +11,12 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import PAGES, HelpPage
+from vitkit.cli.main import VERBS
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.data.paths import existing_path
@@ -26,8 +27,6 @@ from vitkit.models.zoo import model_config
 from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken
 from vitkit.signals import stop_signals
 from vitkit.weights.published import missing_checkpoint
-
-C = TypeVar("C")
 
 
 class Verb:
@@ -61,9 +60,8 @@ class Verb:
         print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
-        """Yield the options of some parameters, none of them by position."""
-        options = describe(self.signature, by_position=False)
-        return (option for option in options if option.path in names)
+        """Yield the options of some parameters, by name."""
+        return (option for option in self.options if option.path in names and not option.is_positional)
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
         """Return the values that are given, by the path of their parameter.
@@ -120,10 +118,10 @@ class Verb:
         return list(dict.fromkeys(chain.from_iterable(values)))
 
 
-def verb_of(name: str, job: str) -> Verb | None:
-    """Return the verb of a job, "vitkit.jobs.card:read_card"; None for a verb with a module of its own."""
-    module, colon, function = job.partition(":")
-    return Verb(name, module, function, JSON) if colon else None
+def home_of(name: str) -> Any:
+    """Return the verb of a job, or the module of a verb: each has a function `main`."""
+    module, _, function = VERBS[name][1].partition(":")
+    return Verb(name, f"vitkit.{module}", function, JSON) if function else import_module(f"vitkit.{module}")
 
 
 def parse_given(
@@ -187,7 +185,7 @@ def require_images(*paths: str | Path | None) -> None:
             existing_path(str(path))
 
 
-def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:
+def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequence[Option]) -> Any:
     """Call a function with the options that are given; the terminal hears it.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.advice import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
+from vitkit.data.check import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
@@ -43,7 +43,7 @@ from vitkit.runs.start import find_start, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 

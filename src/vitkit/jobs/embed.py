@@ -28,7 +28,6 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued
-from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import preprocessing_of
 
 NAMES = ".names.csv"
@@ -99,10 +98,9 @@ def _open_rows(
             f"{place.name} is an exported engine, which computes logits alone: give the model that it "
             "was exported from."
         )
-    ready = load_ready(place, "evaluation", device=device, precision=precision, **load)
+    ready = load_ready(place, "evaluation", answers=False, device=device, precision=precision, **load)
     model: Any = ready.model
     where: Any = ready.device
-    log_notes(place.name, ready.notes, ready.left_out)
     reason = explain_no_features(model.config)
     if reason:
         raise VitkitError(f"{place.name} {reason}.")

@@ -10,19 +10,18 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
-from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeliest, outputs_of_classes
-from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
@@ -34,7 +33,6 @@ from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of
-from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
 
@@ -80,7 +78,7 @@ class Evaluation(Result):
 
     def heading(self) -> str:
         """Say which model was measured on which images."""
-        return f"{self.model.name} on {self.images}"
+        return f"{self.model.path.name} on {self.images}"
 
     def headline(self) -> Sequence[str]:
         """Say the numbers in a sentence, as the command line prints them."""
@@ -148,7 +146,7 @@ def evaluate(
     divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            ready = load_evaluated(place, **model)
+            ready = load_ready(place, "evaluation", **model)
             with listener.progress("listing images"):
                 images = open_model_data(ready.model, data, ready.max_pixels)
             if not ready.model.card.class_names:
@@ -185,20 +183,6 @@ def evaluate(
         ready.model.card,
         as_saved=model.get("engine") in (None, "torch") and given == (None, None),
     )
-
-
-def load_evaluated(place: Place, **model: Unpack[ModelOptions]) -> Ready:
-    """Load a model for evaluation, and log the notes on it.
-
-    Raises:
-        VitkitError: as `load_ready`; or the model has no classes.
-    """
-    ready = load_ready(place, "evaluation", **model)
-    log_notes(place.name, ready.notes, ready.left_out)
-    reason = answering_of(ready.model.card).explain_unfit(ready.model.config)
-    if reason:
-        raise VitkitError(f"{place.name} {reason}.")
-    return ready
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -408,7 +392,7 @@ def evaluate_protocol(
     given = None if wnids is None else read_wnids(str(wnids))
     with listener.progress("listing images"):
         images = list_labelled(protocol, str(data), None if labels is None else str(labels))
-    ready = load_evaluated(place, **model)
+    ready = load_ready(place, "evaluation", **model)
     names = ready.model.card.class_names
     columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
     candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])

@@ -152,22 +152,3 @@ def write_page(
     )
     replace_file(path, [page.encode()])
     return path
-
-
-def render_views(
-    title: str, sentences: Sequence[str], epochs: Sequence[int], rows: Sequence[Mapping[str, Any]]
-) -> str:
-    """Render the page of training images as HTML.
-
-    Args:
-        title: name and heading of the page.
-        sentences: about the images and the options that change them.
-        epochs: the numbers above the columns of augmented versions.
-        rows: for each image its `label`, its `name` and its `pictures`: `source`, a data address, `width`
-            and `height` in CSS pixels, and `alt`.
-
-    Returns:
-        A whole document, to be written as UTF-8.
-    """
-    values = {"title": title, "sentences": sentences, "epochs": epochs, "rows": rows}
-    return fill("views.html.j2", {**values, "footer": "Made by vitkit data show."})

@@ -86,13 +86,14 @@ class MaskedImagesLearning(Learning):
                     losses = learner.losses(hidden).mean(1)[here.mask]  # (readable images,)
                     total, images = total + losses.double().sum().item(), images + len(losses)
                     baseline.add(hidden.targets[here.mask].flatten(0, 1))
-            total, images_of_all, *sums = world.total(total, images, *baseline.sums().tolist())
+            total, images_of_all = world.total(total, images)
+            world.add([baseline.counts])
             if not images_of_all:
                 raise VitkitError(
                     "Expected validation images to measure the loss on, and none can be read: look at them "
                     "with vitkit data check."
                 )
-            nothing, constant = baseline.losses(torch.tensor(sums, dtype=torch.float64))
+            nothing, constant = baseline.losses()
             return {"loss": total / images_of_all, "loss_nothing": nothing, "loss_constant": constant}
 
         return {VALIDATION: Evaluator(measure, line=self.line, together=True)}

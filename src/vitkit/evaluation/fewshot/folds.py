@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitkit.data.layouts.stratify import draws
+from vitkit.data.layouts.cutting import draws
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import Floats, Integers, fit
 from vitkit.evaluation.intervals import binomial_interval

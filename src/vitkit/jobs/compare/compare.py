@@ -23,7 +23,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import read, write
-from vitkit.data.slices import parse_split
+from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers
@@ -34,8 +34,8 @@ from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
-from vitkit.jobs.engines import Ready
-from vitkit.jobs.evaluate import choose_split, is_whole, load_evaluated, without_training_images
+from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
@@ -148,7 +148,7 @@ def compare(
     data: str | None = None,
     *,
     split: str | None = None,
-    out: str | None = None,
+    out: StrPath | None = None,
     speed_seconds: float = 5.0,
     batch_size: int = 128,
     workers: int = 0,
@@ -480,7 +480,8 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
                 f"{label} is a series of {len(series.members)} runs: its first one, {member.folder}, stands "
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
-    return Contender(given, label, place, load_evaluated(place, device=device, precision=precision), note)
+    ready = load_ready(place, "evaluation", device=device, precision=precision)
+    return Contender(given, label, place, ready, note)
 
 
 def open_tested(

@@ -44,9 +44,8 @@ from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import write_page
 from vitkit.result import Cell, Number, Result, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
-from vitkit.runs.data_record import read_record
 from vitkit.runs.start import absolute_start, find_start
-from vitkit.runs.trained_model import read_evaluations
+from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
