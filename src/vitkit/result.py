@@ -5,7 +5,9 @@ Texts are plain: whatever they hold is escaped, except that words between two pa
 may.
 """
 
+import base64
 import html
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -202,9 +204,10 @@ class Result:
         for block in self.blocks():
             block = block.table() if isinstance(block, Facts) else block
             if isinstance(block, Plot):
-                from vitkit.analysis.drawing import figure_svg  # matplotlib: only who looks waits for it
-
-                shown += f'<div style="background:#fff">{figure_svg(block.draw(), block.name)}</div>'
+                content = io.BytesIO()
+                block.draw().savefig(content, format="png")
+                source = f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+                shown += f'<p><img src="{source}" alt="{escape(block.alt)}"/></p>'
             shown += html_table(block) if isinstance(block, Table) and block.rows else ""
         return shown
 

@@ -147,7 +147,6 @@ def test_weights_are_divided_where_replicas_do_not_fit(
     cpu = torch.device("cpu")
     assert parameters(config) * bytes_per_weight(run.optimizer) == pytest.approx(1.5e8, rel=0.05)
     assert choose_sharding(config, run, cpu, world) == expected
-    assert choose_sharding(config, run, cpu) == "replicas"  # nobody to divide them with
     if given == "auto":  # Muon's update needs whole matrices
         assert choose_sharding(
             config, replace(run, optimizer=OptimizerConfig(optimizer="muon")), cpu, world

@@ -78,7 +78,7 @@ class Evaluation(Result):
 
     def heading(self) -> str:
         """Say which model was measured on which images."""
-        return f"{self.model.name} on {self.images}"
+        return f"{self.model.path.name} on {self.images}"
 
     def headline(self) -> Sequence[str]:
         """Say the numbers in a sentence, as the command line prints them."""

@@ -257,16 +257,6 @@ def parse_run(config: Mapping[str, Any], folder: Path) -> Run:
     return from_json(Run, config["run"], str(folder / "config.json"))
 
 
-def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute:
-    """Read the way in which the model of a run computes.
-
-    Raises:
-        VitkitError: it is damaged.
-    """
-    recorded: Any = config.get("compute")
-    return from_json(Compute, recorded, f"{folder / 'config.json'}: compute")
-
-
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
     """List the options in which `run` differs from a recorded one, as lines "option: this -> that".
 
@@ -400,15 +390,6 @@ def name_options(changes: Sequence[str]) -> list[str]:
     if "training.steps" in fields_changed:
         following = (*following, "training.epochs")
     return [f"--{_option(name)} {values}" for name, values in changed if name not in following]
-
-
-def train_longer(changes: Sequence[str], folder: Path) -> str:
-    """Explain how to train a run for longer, where its length is among the options that differ; else ""."""
-    if not {change.split()[0] for change in changes} & {f"--{_option(name)}" for name in LENGTH}:
-        return ""
-    return (
-        f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."
-    )
 
 
 def _option(name: str) -> str:

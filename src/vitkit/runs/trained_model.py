@@ -131,8 +131,15 @@ def require_same_images(
     Raises:
         VitkitError: the images have changed, or the record is damaged.
     """
-    recorded, content = read_record(folder), check == "content"
-    record = recorded or _describe(data, fingerprint)
+    record, content = read_record(folder), check == "content"
+    recorded = record
+    if record is None:
+        counts, images = {}, {split: len(samples) for split, samples in data.splits.items()}
+        for split, samples in data.splits.items():
+            numbers = count_labels(samples.labels, len(data.class_names))
+            counts[split] = dict(zip(data.class_names, numbers, strict=True))
+        facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
+        record = DataRecord(*facts, {}, fingerprint, images)
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
@@ -157,17 +164,6 @@ def require_same_images(
     if record != recorded:
         write(folder / RECORD, record)
     return record
-
-
-def _describe(data: ImageData, fingerprint: str) -> DataRecord:
-    """Describe images as they are listed, without the states of their files."""
-    images = {split: len(samples) for split, samples in data.splits.items()}
-    counts = {
-        split: dict(zip(data.class_names, count_labels(samples.labels, len(data.class_names)), strict=True))
-        for split, samples in data.splits.items()
-    }
-    facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
-    return DataRecord(*facts, {}, fingerprint, images)
 
 
 def _compare(folder: Path, data: ImageData, before: States | None, now: States, content: bool) -> None:
@@ -498,8 +494,8 @@ def run_card(run: Run, data: DataRecord, config: ModelConfig, start: StartRecord
     elif "train" in data.images:  # else the weights were pre-trained on the images of the start
         origin[TRAINING_IMAGES] = data.images["train"]
     return ModelCard(
-        # An option may have changed the architecture; with a start, none may.
-        name=changed_name(run.model, config) if start is None else start.model,
+        # An option may have changed the architecture; with a start, whose name may be any, none may.
+        name=run.model if run.start.start else changed_name(run.model, config),
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,

@@ -11,7 +11,7 @@ measured by a whole model, which `assemble` collects in each process.
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -56,7 +56,9 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
     names = ("machines", "processes")[-len(shape) :]
     mesh = init_device_mesh(next(model.parameters()).device.type, shape, mesh_dim_names=names)
     halved = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for block in _blocks(model):
+    # The layers, with the residual units of a hybrid's backbone.
+    stages = getattr(getattr(model, "stem", None), "stages", ())
+    for block in [*model.layers(), *(unit for stage in stages for unit in stage.children())]:
         dense: list[nn.Module] = [part for part in block.modules() if type(part) is nn.Linear]
         if precision == "bfloat16" and dense:
             # One group, collected at once. Norms and scales stay float32, with the rest of the model, as
@@ -71,13 +73,6 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
             # Sums in place of PyTorch's means: each process has weighed its loss by all images of the batch.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # else a product that gloo does not know
-
-
-def _blocks(model: ImageModel) -> Iterator[nn.Module]:
-    """Yield the layers of a model, with the residual units of a hybrid's backbone."""
-    yield from model.layers()
-    for stage in getattr(getattr(model, "stem", None), "stages", ()):
-        yield from stage.children()
 
 
 def is_sharded(tensor: Tensor) -> bool:
