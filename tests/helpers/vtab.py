@@ -7,15 +7,20 @@ import pytest
 
 from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.jobs.vtab.vtab import (
-    TaskScore,
-    vtab,
-)
+from vitkit.jobs.vtab import vtab as job
+from vitkit.jobs.vtab.vtab import TaskScore, Vtab
 
 SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers": 0, "threads": 1}
 
 
 ARGUMENTS = ["--image-size", "8", "--steps", "4", "--batch-size", "16", "--workers", "0", "--threads", "1"]
+
+
+def vtab(*given: Any, **options: Any) -> Vtab:
+    """Do the study, and no plan of it."""
+    result = job.vtab(*given, **options)
+    assert isinstance(result, Vtab)
+    return result
 
 
 def arguments(start: Path, root: Path, out: Path) -> list[str]:

@@ -70,8 +70,6 @@ SPEED = Speed(
     reference="vitkit --exact",
     ratio=1.1,
     ratio_quartiles=(1.0, 1.2),
-    mfu=0.5,
-    mfu_executed=None,
     memory=9,
     latency=Latency(0.1, 0.2, None, 7),
 )

@@ -68,7 +68,7 @@ def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any
         "reproduction": lambda out: vitkit.reproduce("table8", steps=4, seeds=1, only=["none"], out=out),
         "vtab": lambda out: vitkit.vtab(models[0], root / "tasks", out=out, workers=0, **small),
         "series": lambda out: vitkit.train_series(SMALL, out, SeriesOptions(runs=2)),
-        "comparison": lambda out: vitkit.compare(*models, out=out, speed_seconds=0.0).to_json(),
+        "comparison": lambda out: vitkit.compare(*models, out=str(out), speed_seconds=0.0).to_json(),
     }
 
     def paces(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
@@ -178,8 +178,8 @@ def test_a_hostile_folder_is_refused_or_changes_nothing(
     record = json.loads(record_of(kind.template).read_text())
     named = [place for place in leaves(record) if place[-1] == "folder"]
     for place in named[-1:]:
-        for hostile in ("../outside", "", "x" * 300, "\0"):
-            assert refused_or_right(kind, tmp_path / "case", with_value(place, hostile))
+        for other in ("../outside", "", "x" * 300, "\0"):
+            assert refused_or_right(kind, tmp_path / "case", with_value(place, other))
     for place in (*named[:1], *list(leaves(record))[-3:]):
         for value in (10**400, float("nan"), REMOVED):
             refused_or_right(kind, tmp_path / "case", with_value(place, value))

@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
@@ -27,8 +27,6 @@ from vitkit.models.zoo import model_config
 from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken
 from vitkit.signals import stop_signals
 from vitkit.weights.published import missing_checkpoint
-
-C = TypeVar("C")
 
 
 class Verb:
@@ -62,9 +60,8 @@ class Verb:
         print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
-        """Yield the options of some parameters, none of them by position."""
-        options = describe(self.signature, by_position=False)
-        return (option for option in options if option.path in names)
+        """Yield the options of some parameters, by name."""
+        return (option for option in self.options if option.path in names and not option.is_positional)
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
         """Return the values that are given, by the path of their parameter.
@@ -188,7 +185,7 @@ def require_images(*paths: str | Path | None) -> None:
             existing_path(str(path))
 
 
-def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:
+def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequence[Option]) -> Any:
     """Call a function with the options that are given; the terminal hears it.
 
     Args:

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -266,56 +266,49 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 
 
-def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> list[str]:
-    warnings = []
+def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> Iterator[str]:
     small = sum(min(size) < _TINY_SIDE for size in sizes)
     if small:
         are = "image is" if small == 1 else "images are"
-        warnings.append(f"{small:,} {are} smaller than {_TINY_SIDE} pixels on one side.")
+        yield f"{small:,} {are} smaller than {_TINY_SIDE} pixels on one side."
     plain = _PLAIN_MODES.get(channels, tuple(modes))
     # Arrays, "uint16 x 4", are never colours.
     converted = {mode: count for mode, count in modes.items() if mode not in plain and " x " not in mode}
     if converted:
         listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
-        warnings.append(f"Images in other colour modes are converted to {_CONVERTED_TO[channels]}: {listed}.")
-    return warnings
+        yield f"Images in other colour modes are converted to {_CONVERTED_TO[channels]}: {listed}."
 
 
-def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list[str]:
-    warnings = []
+def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> Iterator[str]:
     classes, look = "classes", "Look at the accuracy of each class, not only at the mean."
     if multi_label:
         classes, look = "labels", "Look at the average precision of each label, not only at the mean."
     train = counts.get("train", {})
     few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
     if few:
-        warnings.append(
-            f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
-        )
+        yield f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
     folded = Counter(map(str.casefold, train))
     alike = [name for name in train if folded[name.casefold()] > 1]
     if alike:
-        warnings.append(f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}.")
+        yield f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}."
     present = {name: count for name, count in train.items() if count}
     if present:
         most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
         if present[most] > _IMBALANCE * present[least]:
-            warnings.append(
+            yield (
                 f"The {classes} are unbalanced: {present[most]:,} training images of {most}, "
                 f"{present[least]:,} of {least}, {present[most] / present[least]:.0f} to 1. {look}"
             )
-    return warnings
 
 
 def _about_duplicates(
     duplicates: tuple[tuple[Copy, ...], ...],
     contradictions: tuple[tuple[Copy, ...], ...],
     leaks: dict[str, int],
-) -> list[str]:
-    warnings = []
+) -> Iterator[str]:
     for pair, count in leaks.items():
         first, second = pair.split("-")
-        warnings.append(
+        yield (
             f"Leak: {pluralize(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
             f"pixel for pixel; remove {'it' if count == 1 else 'them'} from {first} or the figures for "
             f"{second} are too good."
@@ -325,10 +318,9 @@ def _about_duplicates(
         spare = sum(count - 1 for count in inside if count > 1)
         if spare:
             repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
-            warnings.append(f"{repeat} another image of {split}, pixel for pixel.")
+            yield f"{repeat} another image of {split}, pixel for pixel."
     if contradictions:
         groups = pluralize(
             len(contradictions), "group of equal images carries", "groups of equal images carry"
         )
-        warnings.append(f"{groups} different labels: some of them are wrong.")
-    return warnings
+        yield f"{groups} different labels: some of them are wrong."

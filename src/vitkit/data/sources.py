@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.data import config
 from vitkit.data.decode.image import Header, decode, header
-from vitkit.data.layouts import label_sets, split_lists
-from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
-from vitkit.data.layouts.cutting import spread_order, with_missing_splits
-from vitkit.data.layouts.folders import list_folders, list_images
-from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.parquet import list_parquet
-from vitkit.data.layouts.repeats import Digests, find_repeats
-from vitkit.data.layouts.tables import list_csv
+from vitkit.data.layouts import archives, cutting, folders, label_sets, parquet, repeats, split_lists, tables
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
 from vitkit.errors import DecodeError, VitkitError
@@ -37,7 +30,7 @@ from vitkit.text import join_names, pluralize
 class Shared:
     """Digests, pixels and repeats of the images of a listing, which all of its cuts share."""
 
-    digests: Digests = field(default_factory=dict)
+    digests: repeats.Digests = field(default_factory=dict)
     """Hashes of the images that were decoded to be compared with others."""
     repeats: list[NDArray[np.int64] | None] = field(default_factory=list)
     """The numbers of equal images, once they were compared; None where there are too many."""
@@ -91,7 +84,7 @@ class ImageData:
             VitkitError: as `open_data`.
         """
         listing = self.listing
-        listed, notes, fold_of, same = with_missing_splits(listing, splits, self._repeats)
+        listed, notes, fold_of, same = cutting.with_missing_splits(listing, splits, self._repeats)
         samples = {
             split: Samples(listing.files, *listed[split], self.rule, self.shared)
             for split in SPLITS
@@ -109,7 +102,8 @@ class ImageData:
                 f"seed {seed} (subset {splits.subset})."
             )
             before, after = (
-                count_labels(part.labels, len(listing.class_names)) for part in (train, samples["train"])
+                label_sets.count_labels(part.labels, len(listing.class_names))
+                for part in (train, samples["train"])
             )
             lost = [
                 name
@@ -127,7 +121,7 @@ class ImageData:
         if not self.shared.repeats:
             numbers, labels = self.listing.splits["train"]
             train = Samples(self.listing.files, numbers, labels, self.rule, self.shared, compared=True)
-            self.shared.repeats.append(find_repeats([train], self.shared.digests))
+            self.shared.repeats.append(repeats.find_repeats([train], self.shared.digests))
         return self.shared.repeats[0]
 
     def with_part(self, name: str) -> "ImageData":
@@ -291,22 +285,22 @@ def _list(
                 raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
             return name, label_sets.list_label_files(path, splits.label_separator)
         if ending == ".csv":
-            return name, list_csv(path, group, labelled)
+            return name, tables.list_csv(path, group, labelled)
         if ending == ".parquet" and stage is None:
-            return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
+            return name, parquet.list_parquet(path.parent, [path], group=group, labelled=labelled)
         if ending == ".parquet":
             return name, split_lists.list_split_parquets(folder, parquets, stage, group)
         if is_list:
             return name, split_lists.list_split_lists(task, stage)
-        if path.name.lower().endswith(ARCHIVE_ENDINGS):
-            return name, list_archive(path, partial, group, labelled)
+        if path.name.lower().endswith(archives.ARCHIVE_ENDINGS):
+            return name, archives.list_archive(path, partial, group, labelled)
         if not path.is_dir():
             raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
         if not parquets:
-            return name, list_folders(path, partial, group) if labelled else list_images(path)
+            return name, folders.list_folders(path, partial, group) if labelled else folders.list_images(path)
         if split_lists.holds_split_parquets(parquets):
             return name, split_lists.list_split_parquets(path, parquets, group=group)
-        return name, list_parquet(path, parquets, group=group, labelled=labelled)
+        return name, parquet.list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
@@ -435,7 +429,7 @@ numbers."""
 def _rows_of(part: config.Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     """Choose the images of a part of a split; returns their indices, ascending."""
     first, last = part.of(len(labels))
-    return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
+    return np.sort(cutting.spread_order(labels, seed, _PART_STREAM)[first:last])
 
 
 def _list_digits() -> Listing:
@@ -449,7 +443,7 @@ def _list_digits() -> Listing:
     return Listing("built-in digits", names, _Digits(grey), {"train": (np.arange(len(labels)), labels)})
 
 
-class _Digits:
+class _Digits(Files):
     def __init__(self, grey: NDArray[np.uint8]) -> None:
         self.grey = grey  # (N, 8, 8)
 
@@ -460,18 +454,12 @@ class _Digits:
         # As a binary PGM, which is a header and the levels, it is decoded like any other image file.
         return b"P5 8 8 255\n" + bytes(self.grey[number])
 
-    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return numbers[:0]
-
-    def path(self, number: int) -> Path:
-        raise LookupError(f"{self.key(number)} is in no file.")
-
 
 def _renamed(listing: Listing, class_names: tuple[str, ...]) -> Listing:
     """Renumber the labels of a listing in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
     labels = np.concatenate([labels for _, labels in listing.splits.values()])
-    used = np.flatnonzero(count_labels(labels, len(listing.class_names)))
+    used = np.flatnonzero(label_sets.count_labels(labels, len(listing.class_names)))
     unknown = [listing.class_names[label] for label in used if listing.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
@@ -505,7 +493,6 @@ def keep_in_memory(
     limit_bytes: int,
     progress: Callable[[int, int], None] | None = None,
     header_progress: Callable[[int, int], None] | None = None,
-    channels: int = 3,
 ) -> Samples:
     """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
 
@@ -517,12 +504,11 @@ def keep_in_memory(
         limit_bytes: largest size of all its pixels, a byte for each channel.
         progress: called as `progress(done, total)` after each decoded image.
         header_progress: called in the same way after each header; all headers are read first.
-        channels: of the decoded images.
 
     Raises:
         VitkitError: this machine does not have that memory.
     """
-    total = len(samples)
+    total, channels = len(samples), samples.rule.channels
     sizes = np.zeros((total, 2), dtype=np.int64)
     bad, needed = dict[int, str](), 0
     for index in range(total):

@@ -119,13 +119,14 @@ def expected_detectable(seeds: int, images: int, accuracy: float = 0.9) -> float
     """Estimate the smallest difference that `paired_difference` will find in 8 of 10 studies of this size.
 
     Every run is taken to be right on the same fraction of the images, independently of the others: the less
-    independent their mistakes are, the smaller the differences that are found.
+    independent their mistakes are, the smaller the differences that are found. It is 1 where none is found.
     """
     variance = 2 * accuracy * (1 - accuracy) / images  # of the difference of two runs
     terms = [(variance / seeds**2, max(images - 1, 1))]
     if seeds > 1:
         terms.append((variance / seeds, seeds - 1))
-    return _half_width(terms, SURE) + NORMAL_80 * math.sqrt(math.fsum(part for part, _ in terms))
+    found = _half_width(terms, SURE) + NORMAL_80 * math.sqrt(math.fsum(part for part, _ in terms))
+    return min(1.0, found)
 
 
 def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:

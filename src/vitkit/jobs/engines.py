@@ -15,7 +15,7 @@ from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.engines.runners import EngineModel, describe_gelu
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import BuiltModel, LoadingOptions
+from vitkit.jobs.options import LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.folder import Place, kind_of
@@ -140,7 +140,7 @@ def require_answers(name: str, model: Described) -> None:
 
 
 def take_built(
-    model: BuiltModel,
+    model: object,
     *,
     device: str = "auto",
     precision: Precision = "auto",

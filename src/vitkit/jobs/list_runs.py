@@ -6,7 +6,6 @@ listed as damaged.
 """
 
 import fcntl
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,7 +154,7 @@ class RunList(Result, list[RunSummary]):
         differing = [
             name
             for name in dict.fromkeys(name for own in options for name in own)
-            if len({json.dumps(own.get(name)) for own in options if own}) > 1
+            if len({own.get(name) for own in options if own}) > 1
         ]
         cells = tuple(
             (
@@ -163,7 +162,7 @@ class RunList(Result, list[RunSummary]):
                 row.result if row.score is None else Number(row.result, row.score),
                 "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
                 row.standing,
-                *(_cell(own.get(option)) for option in differing),
+                *(own.get(option, "") for option in differing),
                 row.data,
                 row.model,
             )
@@ -256,23 +255,17 @@ def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figu
     return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction)
 
 
-def _options(run: Run | None) -> dict[str, Any]:
-    """Return the values of a run's options by their names in Python, but for its data and its model."""
-    options = {
-        f"{part}_{name}" if part in PREFIXED else name: value
-        for part, fields in ({} if run is None else without_places(to_json(run))).items()
-        for name, value in (fields if isinstance(fields, Mapping) else {part: fields}).items()
-    }
-    return {name: value for name, value in options.items() if name not in ("data", "model")}
-
-
-def _cell(value: Any) -> Cell:
-    """Write the value of an option."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Number(f"{value:,.8g}", value)
-    if isinstance(value, str) or value is None:
-        return value or ""
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _options(run: Run | None) -> dict[str, Cell]:
+    """Write the options of a run by their names in Python, but for its data and its model."""
+    options: dict[str, Cell] = {}
+    for part, fields in ({} if run is None else without_places(to_json(run))).items():
+        for name, value in (fields if isinstance(fields, Mapping) else {part: fields}).items():
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            cell: Cell = "" if value is None else text
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                cell = Number(f"{value:,.8g}", value)
+            options[f"{part}_{name}" if part in PREFIXED else name] = cell
+    return {name: cell for name, cell in options.items() if name not in ("data", "model")}
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:

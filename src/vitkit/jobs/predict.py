@@ -30,7 +30,6 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready, take_built
 from vitkit.jobs.options import (
     SINGLE_FILES,
-    BuiltModel,
     Cluster,
     ModelOptions,
     StrPath,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     import torch
 
     from vitkit.jobs.parts import Rows
+    from vitkit.models.image_model import ImageModel
 
 ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[Any] | torch.Tensor"
@@ -168,14 +168,8 @@ def open_rows(
 
     predictor, images = _open(path, paths, listener, model)
     names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
-    columns = pa.schema(
-        {
-            "image": pa.string(),
-            "classes": pa.list_(pa.string()),
-            "probabilities": pa.list_(pa.float64()),
-            "error": pa.string(),
-        }
-    )
+    text, numbers = pa.string(), pa.list_(pa.float64())
+    columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
         predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
@@ -295,7 +289,7 @@ class Predictor(Result):
 
     def __init__(
         self,
-        path: StrPath | BuiltModel,
+        path: "StrPath | ImageModel",
         *,
         class_names: Sequence[str] | None = None,
         **model: Unpack[ModelOptions],

@@ -137,8 +137,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
             continue
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
-            channels = parts.run.preprocessing.decode.channels
-            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers, channels)
+            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers)
         if loaded.held is None:
             warning = check_decode_memory(
                 largest_decoding(loaded), worker_count(loaded, loading, world), available_memory()

@@ -498,8 +498,8 @@ def run_card(run: Run, data: DataRecord, config: ModelConfig, start: StartRecord
     elif "train" in data.images:  # else the weights were pre-trained on the images of the start
         origin[TRAINING_IMAGES] = data.images["train"]
     return ModelCard(
-        # An option may have changed the architecture; with a start, none may.
-        name=changed_name(run.model, config) if start is None else start.model,
+        # An option may have changed the architecture; with a start, whose name may be any, none may.
+        name=run.model if run.start.start else changed_name(run.model, config),
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,

@@ -255,6 +255,11 @@ def _word(value: Any) -> str:
     return "none" if value is None or value == () else str(value)
 
 
+def differences(origin: str, *numerics: tuple[str, object, object]) -> list[str]:
+    """Name the numbers and forms, each with vitkit's value and the origin's, in which the two differ."""
+    return [f"{what} {ours} ({origin}: {theirs})" for what, ours, theirs in numerics if ours != theirs]
+
+
 def training_alone(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that act in training alone, which the arrays of a file do not show."""
     phrases = []
@@ -340,7 +345,7 @@ def check_axes(source: Source, key: str, axes: int) -> None:
         VitkitError: it has another number of axes, or nothing along one of them.
     """
     if key not in source:
-        raise VitkitError(f"{source.path}: {key}: missing.")
+        raise VitkitError(f"{source.path}: {key}: missing, expected an array of {axes} axes.")
     shape = tuple(source.shapes[key])
     if len(shape) != axes or 0 in shape:
         empty = ", none of them empty" if len(shape) == axes else ""

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.vtab import SMALL, arguments, refusal
+from tests.helpers.vtab import SMALL, arguments, refusal, vtab
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import series as series_job
-from vitkit.jobs.vtab.vtab import vtab
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.vtab import SMALL
+from tests.helpers.vtab import SMALL, vtab
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.jobs.vtab.vtab import (
     RATES,
     TaskData,
     departures,
     task_run,
-    vtab,
 )
 from vitkit.runs.folder import kind_of
 

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.vtab import SMALL, arguments, refusal
+from tests.helpers.vtab import SMALL, arguments, refusal, vtab
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
-from vitkit.jobs.vtab.vtab import (
-    vtab,
-)
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
 
@@ -95,3 +92,14 @@ def test_the_command_prints_all_numbers_as_json(
     assert json.loads(capsys.readouterr().out)["means"]["all"]["of"] == 19
     assert command([*line, "--seed", "3"]) == 1
     assert "holds another study" in capsys.readouterr().err
+
+
+def test_a_plan_lists_the_tasks_and_trains_nothing(
+    start: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        command([*arguments(start, root, tmp_path / "out"), "--sweep", "--rates", "0.01,0.1", "--plan"]) == 0
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert "clevr_count 0.01, 0.1 3 4" in said and "2 arms, 6 runs, about" in said
+    assert not (tmp_path / "out").exists()

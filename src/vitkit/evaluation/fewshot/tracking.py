@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Learning, Method
+from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class FewShotTracking:
     """Numbers of images of each class to learn from, with commas between."""
 
     def __post_init__(self) -> None:
-        Learning(self.shots)
+        if not self.shots or min(self.shots) < 1:
+            raise VitkitError(f"shots of a few-shot evaluation are 1 or more, found {listed(self.shots)}.")
         if self.every is not None and self.every < 1:
             raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
 

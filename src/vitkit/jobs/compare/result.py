@@ -156,6 +156,11 @@ class ModelComparison(Result):
         return self.folder / "report.html"
 
     @property
+    def labels(self) -> tuple[str, str]:
+        """The names of the two models."""
+        return self.first.label, self.second.label
+
+    @property
     def tested(self) -> str:
         """Describe the images: "360 test images of digits"."""
         images = describe_images(self.images, self.split) if self.split else pluralize(self.images, "image")
@@ -210,9 +215,9 @@ class ModelComparison(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return both models side by side, image by image and class by class, and their options."""
-        answering, labels = find_task(self.task).answering, (self.first.label, self.second.label)
+        answering, (first, second) = find_task(self.task).answering, self.evaluations
         assert answering is not None  # both were evaluated
-        sureness = answering.compare_sureness(self.evaluations[0][0], self.evaluations[1][0], labels)
+        sureness = answering.compare_sureness(first[0], second[0], self.labels)
         parts = [
             Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
@@ -221,9 +226,15 @@ class ModelComparison(Result):
         if sureness is not None:
             title = "Are they as sure as they should be?"
             parts.append(Section(title, (sureness, ABOUT_SURENESS), page_only=True))
-        options: Block = "At least one of the two is no run, so that its options are not recorded."
-        if self.options is not None:
-            options = option_table(self) or "The two were trained with the same options."
+        if self.options:
+            lines = (line.partition(" ") for line in self.options)
+            values = ((name, each.partition(" -> ")) for name, _, each in lines)
+            rows = tuple((name, before, after) for name, (before, _, after) in values)
+            options: Block = Table(("option", *self.labels), rows, text=range(3))
+        elif self.options is None:
+            options = "At least one of the two is no run, so that its options are not recorded."
+        else:
+            options = "The two were trained with the same options."
         return [*parts, Section("Options that differ", (options,))]
 
     def to_json(self) -> dict[str, Any]:
@@ -264,7 +275,7 @@ def compare_classes(
 
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
-    first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
+    (first, second), difference = comparison.labels, comparison.difference
     if not (difference.flips.first_only or difference.flips.second_only):
         return (
             f"No difference: {second} and {first} have the same {comparison.score} on every single one of "
@@ -291,7 +302,7 @@ def _difference(comparison: ModelComparison) -> str:
 
 def _flips(comparison: ModelComparison) -> str:
     """Say how many images one model alone gets right."""
-    flips, first, second = comparison.difference.flips, comparison.first.label, comparison.second.label
+    flips, (first, second) = comparison.difference.flips, comparison.labels
     neither = comparison.images - flips.first_only - flips.second_only - flips.both_right
     if flips.graded:
         return (
@@ -335,12 +346,12 @@ def measure_table(comparison: ModelComparison) -> Table:
     values = [dict(side.measures) for side in sides]
     names = dict.fromkeys([*values[0], *values[1]])
     rows += [(name, *(value.get(name, "–") for value in values)) for name in names]
-    return Table(("", *(side.label for side in sides)), tuple(rows), text=range(3))
+    return Table(("", *comparison.labels), tuple(rows), text=range(3))
 
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    first, second = comparison.first.label, comparison.second.label
+    first, second = comparison.labels
     only = (f"only {first}", f"only {second}")
     rows = (
         (
@@ -387,8 +398,7 @@ def option_table(comparison: ModelComparison) -> Table | None:
 
 def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:
     """Show the images on which the first (0) or the second (1) model is better."""
-    evaluations, samples = comparison.evaluations, comparison.samples
-    labels = (comparison.first.label, comparison.second.label)
+    evaluations, samples, labels = comparison.evaluations, comparison.samples, comparison.labels
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
     title, images = f"Images on which {labels[better]} {comparison.flipped}", pluralize(len(rows), "image")
@@ -425,7 +435,7 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
     drawn = sorted(drawn[:CLASSES_DRAWN], key=lambda change: (change.gain, change.name))
     if not drawn:
         return ()
-    first, second, what = comparison.first.label, comparison.second.label, comparison.flipped
+    (first, second), what = comparison.labels, comparison.flipped
 
     def draw() -> "Figure":
         from vitkit.analysis.study_figures import flip_figure

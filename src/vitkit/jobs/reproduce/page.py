@@ -20,7 +20,7 @@ from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
-from vitkit.jobs.vtab.vtab import portable_json, remarks, score_table, vtab
+from vitkit.jobs.vtab.vtab import Vtab, portable_json, remarks, score_table, vtab
 from vitkit.report.template import write_page
 from vitkit.result import Block, Number, Photo, Plot, Section, Table, table_of
 from vitkit.runs.config import shown_command
@@ -381,6 +381,7 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
         threads=options.threads,
         listener=options.listener,
     )
+    assert isinstance(result, Vtab)
     mean = result.mean()
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
     answer += remarks(result)

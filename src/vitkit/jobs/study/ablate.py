@@ -6,7 +6,7 @@ which every other is compared, image by image and seed by seed.
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -250,16 +250,28 @@ def make_arms(
                 why = NOT_VARIED.get("data" if hyphened.startswith("splits.") else hyphened)
                 if why is not None:
                     raise VitkitError(f"{option} cannot be varied: {why}.")
+            # The sweep of each arm would ignore such rates.
+            if "learning_rate" in settings and rates is not None:
+                raise VitkitError(
+                    "rates names the learning rates of every arm, and vary sets one: leave --rates out, or "
+                    "vary no learning_rate."
+                )
+            if list(settings) == ["learning_rate"] and not fixed_rate:
+                raise VitkitError(
+                    "Each arm tries several learning rates and takes the best: vary learning_rate with "
+                    "--fixed-rate."
+                )
             run = with_options(base, settings)
             if not any(_is_same(run, with_options(base, other)) for other in levels[name]):
                 levels[name].append(settings)
         if len(levels[name]) == 1:
             own = _shown(_value(base, name))
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
-    _refuse_rates(itertools.chain(*levels.values()), fixed_rate, rates)
     arms: list[Arm] = []
-    for chosen in _combinations(levels, grid):
-        settings = _joined(chosen)
+    combinations: list[Settings] = [{}, *(each for values in levels.values() for each in values[1:])]
+    if grid:
+        combinations = list(map(_joined, itertools.product(*levels.values())))
+    for settings in combinations:
         run = with_options(base, settings)
         if any(_is_same(run, arm.run) for arm in arms):
             continue
@@ -276,25 +288,6 @@ def make_arms(
     origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
     sentence = f"The base is {origin} ({model}) with {own}."
     return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms))
-
-
-def _refuse_rates(varied: Iterable[Settings], fixed_rate: bool, rates: Sequence[float] | None) -> None:
-    """Refuse settings of the learning rate that the sweep of each arm would ignore.
-
-    Raises:
-        VitkitError: there are such settings.
-    """
-    for settings in varied:
-        if "learning_rate" in settings and rates is not None:
-            raise VitkitError(
-                "rates names the learning rates of every arm, and vary sets one: leave --rates out, or vary "
-                "no learning_rate."
-            )
-        if list(settings) == ["learning_rate"] and not fixed_rate:
-            raise VitkitError(
-                "Each arm tries several learning rates and takes the best: vary learning_rate with "
-                "--fixed-rate."
-            )
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -329,18 +322,6 @@ def _read_settings(option: str, value: Any) -> Settings:
     first, *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
     others = (text.partition("=") for text in joined)
     return {option: first, **{name.replace("-", "_"): text.strip() for name, _, text in others}}
-
-
-def _combinations(levels: Mapping[str, Sequence[Settings]], grid: bool) -> Iterator[tuple[Settings, ...]]:
-    """Yield the settings of each arm, one for each varied option, the base first; {} is the base's value."""
-    if grid:
-        yield from itertools.product(*levels.values())
-        return
-    nothing: tuple[Settings, ...] = ({},) * len(levels)
-    yield nothing
-    for number, values in enumerate(levels.values()):
-        for settings in values[1:]:
-            yield (*nothing[:number], settings, *nothing[number + 1 :])
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:

@@ -28,12 +28,11 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
-    ArmResult,
     Comparison,
     StudyPlan,
     StudyResult,
     arm_table,
-    compare_results,
+    compare_scored,
     complete_arms,
     conclusions,
     describe_detectable,
@@ -179,15 +178,11 @@ def compare_pretraining(
         if several:
             seeds = [member.seed for member in pretrained.members]
             ways = _by_pretraining(ways, run.training.seed, options.draws)
-        ends = ((study.arms[1], others[0]), (begun[0], tuned[0]), (study.arms[2], others[1]))
-        base, with_it, late = (
-            ArmResult(arm.folder, arm.label, series.chosen, {}, tuple(sorted({*seeds} - {*scores})))
-            for (arm, series), scores in zip(ends, ways, strict=True)
-        )
-        if several:
-            with_it = replace(with_it, label="with pre-training")
-        first = compare_results(replace(tested, scores=tuple(ways)), seeds, (base, with_it, late))
-        second = compare_results(replace(tested, scores=(ways[2], ways[1])), seeds, (late, with_it))
+        with_it = replace(begun[0], label="with pre-training") if several else begun[0]
+        arms, ended = (study.arms[1], with_it, study.arms[2]), (others[0], tuned[0], others[1])
+        first = compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
+        tested = replace(tested, scores=(ways[2], ways[1]))
+        second = compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
         helped = Helped(folder, first, second, options.draws, length.pretrainings, best=with_it.folder)
         publish(helped, study.arms, machine)
     return helped

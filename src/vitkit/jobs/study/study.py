@@ -11,7 +11,7 @@ folder may be moved: where an arm begins from another arm, the path of its start
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Owner, folders_for, require_folder
+from vitkit.runs.folder import Owner, folders_for, kind_of, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -205,8 +205,6 @@ class StudyPlan(Result):
     arms: tuple[Planned, ...]
     remarks: tuple[str, ...] = ()
     """Sentences on what the study could find."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further numbers, as plain data."""
 
     def headline(self) -> list[str]:
         """Say how many runs there are, how long they take, and what they could find."""
@@ -236,7 +234,7 @@ class StudyPlan(Result):
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         seconds = sum(arm.seconds for arm in self.arms)
-        return {**self.facts, "arms": [to_json(arm) for arm in self.arms], "seconds": seconds}
+        return {"arms": [to_json(arm) for arm in self.arms], "seconds": seconds}
 
 
 def plan_arm(arm: Arm, steps: int, seconds: float) -> Planned:
@@ -310,7 +308,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
     paces = {}
     for name, run in runs.items():
         # A run that begins from another arm of the study is timed with new weights: the other has not begun.
-        if run.model:
+        if run.model and kind_of(run.start.start).kind == "nothing":
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
@@ -640,38 +638,35 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
 
 def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
     """Compare the arms of a study with the first one, with the arguments and errors of `read_scores`."""
-    tested, results = read_scores(folder, arms, completed), []
-    for arm, series in zip(arms, completed, strict=True):
-        lost = [member.seed for member in series.members if member.diverged or series.chosen is None]
+    seeds = [member.seed for member in completed[0].members]
+    return compare_scored(read_scores(folder, arms, completed), arms, completed, seeds)
+
+
+def compare_scored(
+    tested: ScoredArms, arms: Sequence[Arm], completed: Sequence[Series], seeds: Sequence[int]
+) -> Comparison:
+    """Compare arms with the first one by their scores.
+
+    Args:
+        tested: the scores of each arm by seed.
+        arms: all of them.
+        completed: the series of each.
+        seeds: of the study; one without a score has diverged.
+    """
+    results = []
+    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
+    for arm, series, scores, against, p in zip(
+        arms, completed, tested.scores, differences, adjust(differences), strict=True
+    ):
+        lost = tuple(seed for seed in seeds if seed not in scores)
+        means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
         tried = [member.learning_rate for member in series.rates]
         ends: dict[float | None, Literal["lowest", "highest"]] = {}
         if tried:
             ends = {tried[-1]: "highest", tried[0]: "lowest"}
         end = ends.get(series.chosen)
-        results.append(ArmResult(arm.folder, arm.label, series.chosen, {}, tuple(lost), end))
-    return compare_results(tested, [member.seed for member in completed[0].members], results)
-
-
-def compare_results(tested: ScoredArms, seeds: Iterable[int], arms: Sequence[ArmResult]) -> Comparison:
-    """Compare arms with the first one.
-
-    Args:
-        tested: the scores of each arm by seed.
-        seeds: of the study.
-        arms: the results, without their scores and differences.
-    """
-    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
-    base, *others = (
-        replace(
-            arm,
-            scores={str(seed): float(rows.mean()) for seed, rows in scores.items()},
-            difference=difference,
-            adjusted_p=p,
-        )
-        for arm, scores, difference, p in zip(
-            arms, tested.scores, differences, adjust(differences), strict=True
-        )
-    )
+        results.append(ArmResult(arm.folder, arm.label, series.chosen, means, lost, end, against, p))
+    base, *others = results
     return Comparison(tested.score, tested.split, tested.images, tuple(seeds), base, tuple(others))
 
 

@@ -39,11 +39,20 @@ from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
-from vitkit.jobs.study.study import Arm, arm_series, complete_arm, new_study, read_rates
+from vitkit.jobs.study.study import (
+    Arm,
+    StudyPlan,
+    arm_series,
+    complete_arm,
+    new_study,
+    plan_arms,
+    read_rates,
+)
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import write_page
 from vitkit.result import Cell, Number, Result, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
+from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
@@ -317,9 +326,10 @@ def vtab(
     rates: Sequence[float] | None = None,
     seed: int = 0,
     workers: int | None = None,
+    plan: bool = False,
     command: str = "vitkit.vtab(...)",
     **machine: Unpack[MachineOptions],
-) -> Vtab:
+) -> Vtab | StudyPlan:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
     Stopped anywhere, the same command goes on: finished tasks are not repeated.
@@ -348,6 +358,7 @@ def vtab(
         seed: seed of the order of the images and all that is drawn.
         workers: processes that decode the images that do not fit into memory; left out, one for each CPU
             core.
+        plan: list what is trained and the time it takes here, and train nothing.
         command: continues the study; its record has it.
         machine: what trains, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
@@ -389,6 +400,8 @@ def vtab(
             images = "" if task.most_training is None else absolute_spec(str(task.most_training))
             run = task_run(task, str(start), protocol, given)
             arms.append(Arm(task.folder, task.folder, run, arm_series(1, tried, images)))
+    if plan:
+        return plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
     described = settings | {
         "protocol": protocol,
         "sweep": sweep,

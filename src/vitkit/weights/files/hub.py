@@ -50,9 +50,11 @@ def read_record(address: str) -> dict[str, Any]:
 def write_record(address: str, source: str, digests: Mapping[str, str], files: Mapping[str, Path]) -> None:
     """Record what an address held: its source without secrets, and the SHA-256 of each file of weights."""
     states = {name: _state(file) for name, file in files.items()}
+    record = {"source": source, "sha256": digests, "states": states}
     with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
-        record_of(address).parent.mkdir(parents=True, exist_ok=True)
-        replace_json(record_of(address), {"source": source, "sha256": digests, "states": states})
+        if read_record(address) != record:
+            record_of(address).parent.mkdir(parents=True, exist_ok=True)
+            replace_json(record_of(address), record)
 
 
 def digest_of(file: Path, name: str, record: Mapping[str, Any]) -> str:

@@ -259,17 +259,12 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that transformers' BiT fixes and ours does not."""
-    phrases = []
-    if config.norm_eps != hf.BIT_NORM_EPS:
-        phrases.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {hf.BIT_NORM_EPS})")
-    if config.standardization_eps != hf.BIT_STANDARDIZATION_EPS:
-        phrases.append(
-            f"an epsilon of {config.standardization_eps} in the weight standardisation (theirs: "
-            f"{hf.BIT_STANDARDIZATION_EPS})"
-        )
-    if config.max_pool_padding != "zeros":
-        phrases.append(f"max-pooling padded with the {config.max_pool_padding} number (theirs: zeros)")
-    return phrases
+    return table.differences(
+        "theirs",
+        ("a GroupNorm epsilon of", config.norm_eps, hf.BIT_NORM_EPS),
+        ("a weight standardisation epsilon of", config.standardization_eps, hf.BIT_STANDARDIZATION_EPS),
+        ("max-pooling padded with", config.max_pool_padding, "zeros"),
+    )
 
 
 def _settings(config: Any, card: Card) -> hf.ViTSettings | hf.BitSettings:

@@ -1,10 +1,7 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
@@ -20,21 +17,13 @@ from vitkit.weights.model_card import border_colour, changed_pixels_noted, fract
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
-PLAIN_NAMES = (
-    "vit_tiny_patch16_224",
-    "vit_small_patch8_224",
-    "vit_small_patch16_224",
-    "vit_small_patch32_224",
-    "vit_base_patch8_224",
-    "vit_base_patch16_224",
-    "vit_base_patch32_224",
-    "vit_large_patch14_224",
-    "vit_large_patch16_224",
-    "vit_large_patch32_224",
-    "vit_huge_patch14_224",
-    "vit_giant_patch14_224",
-    "vit_gigantic_patch14_224",
-)
+PATCHES = {
+    **dict.fromkeys(("small", "base"), (8, 16, 32)),
+    **dict.fromkeys(("huge", "giant", "gigantic"), (14,)),
+    "tiny": (16,),
+    "large": (14, 16, 32),
+}
+"""The patch sizes of timm's plain ViTs, by the word for their width."""
 HYBRID_NAMES: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -51,51 +40,36 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ViT or hybrid; errors as in `_write`."""
-    config: ViTConfig = model.config
-    tensors = _without_stem_bias(config, model.state_dict())
-    rows = [row for row in vit_rows(config) if row.ours in tensors]
-    first = next(row.theirs[0] for row in rows if row.ours in config.first_filters).removesuffix(".weight")
-    theirs = table.to_file_tensors(tensors, rows)
-    return _write(model, path, notes, theirs, _vit_name(config), _vit_arguments(config), (first, "head"))
-
-
-def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ResNet; errors as in `_write`."""
-    config: ResNetConfig = model.config
-    factor, arguments = 1, _shared_arguments(config)
-    if _is_named(config):
-        factor = config.root_channels // 64
-    else:  # the architecture's name says the units, and the channels where it can
-        arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
-    name = BIT_NAMES[config.layers, factor]
-    theirs = table.to_file_tensors(model.state_dict(), bit_rows(config))
-    return _write(model, path, notes, theirs, name, arguments, ("stem.conv", "head.fc"))
-
-
-def _write(
-    model: ImageModel,
-    path: Path,
-    notes: list[str],
-    tensors: Mapping[str, Tensor],
-    architecture: str,
-    arguments: dict[str, Any],
-    ends: tuple[str, str],
-) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Args:
         model, path, notes: as for `CheckpointFormat.write`.
-        tensors: the weights, under timm's names.
-        architecture: the name that timm's `create_model` knows.
-        arguments: for that architecture: `model_args`.
-        ends: timm's names of the first convolution and of the classifier.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
     """
-    config = model.config
+    config, tensors = model.config, dict(model.state_dict())
+    if isinstance(config, ResNetConfig):
+        factor, arguments = 1, _shared_arguments(config)
+        if _is_named(config):
+            factor = config.root_channels // 64
+        else:  # the architecture's name says the units, and the channels where it can
+            arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
+        architecture, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
+        ends = "stem.conv", "head.fc"
+    else:
+        if config.norm_before_blocks:
+            # Then timm's projection of patches has no bias: it is moved into the positions, its only other
+            # place. Every patch gets the same sum.
+            bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
+            embedding = tensors["positions.0.embedding"].clone()
+            embedding[:, config.prefix_positions :] += bias
+            tensors["positions.0.embedding"] = embedding
+        architecture, arguments = _vit_name(config), _vit_arguments(config)
+        rows = [row for row in vit_rows(config) if row.ours in tensors]
+        first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
+        ends = first.removesuffix(".weight"), "head"
     theirs = nearest_transform(preprocessing_of(model), config.image_mean)
     straight = theirs.resize == "stretch"  # which timm has as squashed to its own size
     notes += changed_pixels_noted(model, theirs, "config.json")
@@ -122,21 +96,7 @@ def _write(
         "model_args": arguments,
         "pretrained_cfg": pretrained,
     }
-    return write_folder(path, tensors, {"config.json": description})
-
-
-def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move the patch projection's bias into the positions, its only other place, where timm has no such bias.
-
-    With a norm before the blocks timm's projection does without. Every patch gets the same sum.
-    """
-    if not config.norm_before_blocks:
-        return tensors
-    stem = "stem.projection.bias" if config.backbone else "stem.bias"
-    others = {key: tensor for key, tensor in tensors.items() if key != stem}
-    embedding = tensors["positions.0.embedding"].clone()
-    embedding[:, config.prefix_positions :] += tensors[stem]
-    return {**others, "positions.0.embedding": embedding}
+    return write_folder(path, table.to_file_tensors(tensors, rows), {"config.json": description})
 
 
 def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
@@ -195,8 +155,8 @@ def _vit_name(config: ViTConfig) -> str:
     if _has_clip_eps(config):
         return CLIP_NAME
     word = next((word for word, (width, _) in timm.SIZES.items() if width == config.width), "base")
-    name = f"vit_{word}_patch{config.patch_size[0]}_224"
-    return name if name in PLAIN_NAMES else "vit_base_patch16_224"
+    side = config.patch_size[0]
+    return f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
 
 
 def _unsupported_bit(config: ResNetConfig) -> list[str]:
@@ -246,14 +206,10 @@ def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preproces
     return Preprocessing(size, resize, fraction, interpolation=rule.interpolation, border=border)
 
 
-def _differences(*numerics: tuple[str, object, object]) -> list[str]:
-    """Name the numbers and forms, each with vitkit's and timm's value, in which the two differ."""
-    return [f"{what} {ours} (timm: {theirs})" for what, ours, theirs in numerics if ours != theirs]
-
-
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    return _differences(
+    return table.differences(
+        "timm",
         ("GroupNorm's epsilon", config.norm_eps, timm.GROUP_NORM_EPS),
         ("weight standardisation's epsilon", config.standardization_eps, timm.STANDARDIZATION_EPS),
         ("max-pooling padded with", config.max_pool_padding, "zeros"),
@@ -264,13 +220,16 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
     phrases = []
     if config.backbone or not _has_clip_eps(config):
-        phrases = _differences((f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS))
+        phrases = table.differences(
+            "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS)
+        )
     if config.layer_scale == 0:
         phrases.append(f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})")
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        phrases += _differences(
+        phrases += table.differences(
+            "timm",
             ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
             (
@@ -283,6 +242,6 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
 
 
 HOLDINGS = {
-    "ViT": table.Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
 }

@@ -15,10 +15,10 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.folds import Folded
+from vitkit.jobs import advise as advising
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.jobs import train_run as training
-from vitkit.jobs.advice import advise as advising
-from vitkit.jobs.advice.advise import Option, advise, choose, follow
+from vitkit.jobs.advise import Option, advise, choose, follow
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.create import create_model
