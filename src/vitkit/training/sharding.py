@@ -114,13 +114,13 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
 
 def skeleton_of(model: ImageModel) -> ImageModel:
     """Copy a model without the values of its tensors, for `assemble`."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
-
-
-def _without_numbers(tensor: Tensor) -> Tensor:
-    empty = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    empty: dict[int, Tensor] = {
+        id(value): torch.empty_like(value, device="meta") for value in model.buffers()
+    }
+    for weights in model.parameters():
+        without = torch.empty_like(weights, device="meta")
+        empty[id(weights)] = nn.Parameter(without, weights.requires_grad)
+    return copy.deepcopy(model, empty)
 
 
 def assemble(skeleton: ImageModel, weights: Mapping[str, Tensor], device: torch.device) -> ImageModel:
