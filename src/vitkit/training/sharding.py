@@ -114,12 +114,9 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
 
 def skeleton_of(model: ImageModel) -> ImageModel:
     """Copy a model without the values of its tensors, for `assemble`."""
-    empty: dict[int, Tensor] = {
-        id(value): torch.empty_like(value, device="meta") for value in model.buffers()
-    }
-    for weights in model.parameters():
-        without = torch.empty_like(weights, device="meta")
-        empty[id(weights)] = nn.Parameter(without, weights.requires_grad)
+    tensors = [*model.parameters(), *model.buffers()]
+    empty = {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors}
+    empty |= {id(own): nn.Parameter(empty[id(own)], own.requires_grad) for own in model.parameters()}
     return copy.deepcopy(model, empty)
 
 
