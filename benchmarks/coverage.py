@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, vtab_task
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
@@ -33,7 +33,6 @@ from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.evaluation.paired import bonett_price, holm, paired_difference
-from vitkit.jobs.vtab.paper import PAPER
 from vitkit.jobs.vtab.vtab import TaskScore, mean_of
 from vitkit.text import pluralize
 
@@ -164,7 +163,7 @@ def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
     """Measure the interval of VTAB's mean, where the accuracies are those of the paper's ViT-L/16 on I21k."""
     draw, intervals = np.random.default_rng(tasks), []
     folders = [task.folder for task in VTAB_TASKS[:: len(VTAB_TASKS) // tasks]][:tasks]
-    shares = [PAPER[folder][-1] / 100 for folder in folders]
+    shares = [vtab_task(folder).paper[-1] / 100 for folder in folders]
     for _ in range(trials):
         scores = []
         for folder, share in zip(folders, shares, strict=True):

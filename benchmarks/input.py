@@ -29,8 +29,7 @@ from PIL import Image, features
 
 from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.data.decode.image import decode
-from vitkit.data.decode.jpeg import decoded_quickly
+from vitkit.data.decode.image import decode, decoded_quickly
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_rng

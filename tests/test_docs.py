@@ -29,6 +29,11 @@ def test_the_map_of_the_source_is_that_of_the_imports() -> None:
     assert picture == printed_by("source-map"), "run: scripts/source-map > docs/images/source.svg"
 
 
+def test_the_pictures_of_the_gallery_are_of_this_source() -> None:
+    beside = (DOCS / "images" / "gallery" / "sources.txt").read_text(encoding="utf-8")
+    assert beside == printed_by("pictures"), "run: scripts/pictures --make, and look at the pictures"
+
+
 def printed_by(script: str) -> str:
     command = [sys.executable, str(ROOT / "scripts" / script)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -94,7 +94,7 @@ def test_json_is_read_back(tmp_path: Path) -> None:
     [
         (b"{", "no JSON"),
         (b"", "no JSON"),
-        (b'{"a": "\xff"}', "UTF-8, found the byte 0xff at 7"),
+        (b'{"a": "\xff"}', "UTF-8 .*byte 0xff in position 7"),
         (b"[" * 100_000, "nested too deep"),
         (b'{"a":' * 100_000, "nested too deep"),
         (b"1" * 5000, "no JSON"),

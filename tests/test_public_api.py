@@ -14,7 +14,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import VERBS, run
-from vitkit.cli.options import verb_of
+from vitkit.cli.options import home_of
 from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_argument_texts, read_field_texts
 
@@ -190,8 +190,8 @@ JOBS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("verb", JOBS)
 def test_the_options_of_a_verb_are_the_parameters_of_its_function(verb: str) -> None:
     function = JOBS[verb]
-    target = VERBS[verb][1]
-    made = verb_of(verb, target) or importlib.import_module(target).VERB
+    home = home_of(verb)
+    made = getattr(home, "VERB", home)
     parameters = inspect.signature(function).parameters
     assert list(inspect.signature(made.signature).parameters) == list(parameters)
     assert made.signature.__doc__ == function.__doc__

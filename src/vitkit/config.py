@@ -237,12 +237,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         if isinstance(value, list | tuple):
-            if len(arguments) == 2 and arguments[1] is Ellipsis:
-                return tuple(_typed(arguments[0], item, where) for item in value)
-            if len(arguments) == len(value):
-                return tuple(
-                    _typed(item_hint, item, where) for item_hint, item in zip(arguments, value, strict=True)
-                )
+            kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+            if len(kinds) == len(value):
+                return tuple(_typed(kind, item, where) for kind, item in zip(kinds, value, strict=True))
         raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast("type[Any]", hint), value, where)

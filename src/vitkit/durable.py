@@ -189,20 +189,11 @@ def parse_json(data: bytes, path: Path) -> Any:
     """
     try:
         return json.loads(data.decode("utf-8-sig"))  # editors on Windows put a byte order mark first
-    except UnicodeDecodeError as error:
+    except (ValueError, RecursionError, MemoryError) as error:  # bytes that are no UTF-8 are a ValueError too
+        reason = error if isinstance(error, ValueError) else "nested too deep or too large to be read"
         raise VitkitError(
-            f"{path} is damaged: expected JSON in UTF-8, found the byte 0x{error.object[error.start]:02x} at "
-            f"{error.start}. Put the original file back."
-        ) from error
-    except (RecursionError, MemoryError):
-        raise VitkitError(
-            f"{path} is damaged: its JSON is nested too deep or too large to be read. Put the original file "
-            "back."
+            f"{path} is damaged: it is no JSON in UTF-8 ({reason}). Put the original file back."
         ) from None
-    except ValueError as error:
-        raise VitkitError(
-            f"{path} is damaged: it is no JSON ({error}). Put the original file back."
-        ) from error
 
 
 def read_regular_file(path: Path, limit: int) -> bytes:

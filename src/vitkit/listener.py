@@ -1,7 +1,7 @@
 """Listeners, to which jobs report their notes, warnings and progress. Jobs themselves print nothing."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,8 +56,9 @@ class Listener:
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         """Hear a summary: headings, each with its lines."""
 
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
+    def progress(
+        self, what: str, total: int | None = None, *, unit: str = ""
+    ) -> AbstractContextManager[Progress]:
         """Hear the progress of a loop while the block lasts.
 
         Args:
@@ -65,10 +66,9 @@ class Listener:
             total: its units; None if unknown.
             unit: "bytes" for downloads; left out for anything that is counted.
         """
-        yield lambda *_, **__: None
+        return nullcontext(lambda *_, **__: None)
 
-    @contextmanager
-    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
+    def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
         """Hear the numbers of a training run while the block lasts.
 
         A run that was killed makes the steps after its last checkpoint again, to the same numbers, so that a
@@ -79,7 +79,7 @@ class Listener:
             step: the steps made before; 0 where the run begins.
             total: the steps of the whole run.
         """
-        yield lambda line: None
+        return nullcontext(lambda line: None)
 
 
 SILENT = Listener()
@@ -105,15 +105,13 @@ class RelayingListener(Listener):
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         self.listener.show(rows)
 
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with self.listener.progress(what, total, unit=unit) as progress:
-            yield progress
+    def progress(
+        self, what: str, total: int | None = None, *, unit: str = ""
+    ) -> AbstractContextManager[Progress]:
+        return self.listener.progress(what, total, unit=unit)
 
-    @contextmanager
-    def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
-        with self.listener.run(folder, step, total) as measured:
-            yield measured
+    def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
+        return self.listener.run(folder, step, total)
 
 
 class WarningsAlone(Listener):

@@ -5,7 +5,9 @@ Texts are plain: whatever they hold is escaped, except that words between two pa
 may.
 """
 
+import base64
 import html
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -28,8 +30,9 @@ class Text:
     """A paragraph."""
 
     sentences: str
-    kind: Literal["plain", "answer", "caption", "warning"] = "plain"
-    """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes."""
+    kind: Literal["plain", "answer", "caption", "warning", "heading", "command"] = "plain"
+    """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes; heading:
+    above a part of a section; command: as it is typed."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,15 @@ class Plot:
     """A name that no other plot of the page has: the ids inside the drawing begin with it."""
     alt: str
     """The same in words, for readers who cannot see it."""
+    coloured: bool = False
+    """Whether it is about its colours, which a dark page must not turn round."""
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Figures that a page shows side by side, where there is room."""
+
+    plots: tuple[Plot, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,10 @@ class Photo:
     true: str = ""
     """The true classes of the image."""
     guesses: tuple[tuple[str, str, float, bool], ...] = ()
-    """For each model: its name, the predicted classes, its confidence (0 to 1), whether it scores higher."""
+    """For each model: its name, the predicted classes, its confidence (0 to 1), and whether it is right, or
+    scores higher. A model alone needs no name."""
+    beside: str = ""
+    """The address of a second picture of the image; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,8 @@ class Table:
     """The columns that stand at the left in a terminal, from the right where they are negative."""
     most: int | None = None
     """The most rows that a terminal shows; a page has all."""
+    folded: str = ""
+    """The words that a page shows in place of the table, until a click unfolds it; empty: it is shown."""
 
 
 def table_of(
@@ -124,7 +141,7 @@ def unreadable(rejects: Mapping[str, str], fate: str) -> list[str]:
     return [f"Images that could not be read and {fate} ({len(rejects):,}):", *first]
 
 
-Block: TypeAlias = str | Text | Plot | Table | Facts | Photo | Photos
+Block: TypeAlias = str | Text | Plot | Plots | Table | Facts | Photo | Photos
 """A paragraph, a figure, a table, facts or pictures of a result."""
 
 
@@ -137,6 +154,10 @@ class Section:
     """None shows nothing."""
     page_only: bool = False
     """Whether a terminal leaves it out, because it repeats or explains what stands above."""
+    name: str = ""
+    """A word that no other section of the page has, for links to it."""
+    menu: str = ""
+    """One or two words for the line of links above a long page; empty: it has no link."""
 
 
 class Result:
@@ -182,6 +203,11 @@ class Result:
         shown = f"<p>{escape(self.summary())}</p>"
         for block in self.blocks():
             block = block.table() if isinstance(block, Facts) else block
+            if isinstance(block, Plot):
+                content = io.BytesIO()
+                block.draw().savefig(content, format="png")
+                source = f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+                shown += f'<p><img src="{source}" alt="{escape(block.alt)}"/></p>'
             shown += html_table(block) if isinstance(block, Table) and block.rows else ""
         return shown
 

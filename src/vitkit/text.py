@@ -183,3 +183,8 @@ def distinct_ends(names: Sequence[str]) -> list[str]:
 def format_size(size: tuple[int, int]) -> str:
     """Write a size `(height, width)` as people do: 224x224."""
     return f"{size[0]}x{size[1]}"
+
+
+def say_continued(parts: int) -> str:
+    """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
+    return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""

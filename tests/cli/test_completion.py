@@ -52,8 +52,8 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
     assert offered(script, "vitkit", "ablate", "digits", "--fixed") == ["--fixed-rate"]
     assert offered(script, "vitkit", "ablate", "digits", "--epo") == ["--epochs"]
     assert offered(script, "vitkit", "predict", "model", "") == []  # then bash offers files
-    for verb, (_, module) in VERBS.items():
-        names = [name for option in list_options(verb, module) for name in option.names]
+    for verb in VERBS:
+        names = [name for option in list_options(verb) for name in option.names]
         command = ["data", "check"] if verb == "data" else [verb]
         assert set(names) | {"--help", "--help-all"} == set(offered(script, "vitkit", *command, "-"))
 

@@ -18,8 +18,8 @@ from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
-from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import Fetched
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.model_card import ModelCard
 from vitkit.weights.saving import save_model
 

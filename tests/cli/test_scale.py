@@ -102,8 +102,6 @@ def test_another_recipe_in_the_same_folder_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["scale", "--along", "data"], "Which images? They stand first"),
-        (["scale", "", "--plan"], "Which images? They stand first"),
         (["ablate", "--vary", "position=none"], "Which recipe? It stands first"),
         (["ablate", "digits", "--plan"], "Which option is to be varied?"),
         (["ablate", "digits", "--vary", "pool=mean", "--rates", "", "--plan"], "above 0, found none"),
@@ -120,3 +118,9 @@ def test_command_lines_that_are_not_meant_are_refused(
 ) -> None:
     assert run(arguments) == 1
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("arguments", [["scale", "--along", "data"], ["scale", "", "--plan"]])
+def test_images_are_asked_for(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.startswith("vitkit: DATA is missing: images")

@@ -11,7 +11,7 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.data.advice import advise_on_start, suggest_recipe
+from vitkit.data.check import advise_on_start, suggest_recipe
 from vitkit.data.layouts.image_paths import find_images
 
 

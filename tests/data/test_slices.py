@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.image_folders import keys, plant
-from vitkit.data.config import Splits
-from vitkit.data.layouts.stratify import spread_order
-from vitkit.data.slices import Slice, parse_slice, parse_split
+from vitkit.data.config import Slice, Splits, parse_slice, parse_split
+from vitkit.data.layouts.cutting import spread_order
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 

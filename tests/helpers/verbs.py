@@ -1,12 +1,10 @@
 """The options and the help of every verb."""
 
-import importlib
 from collections.abc import Iterator
-from typing import Any
 
 from vitkit.cli.help_pages import PAGES, HelpPage
 from vitkit.cli.main import VERBS
-from vitkit.cli.options import verb_of
+from vitkit.cli.options import Verb, home_of
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
@@ -14,15 +12,14 @@ from vitkit.runs.config import Run, with_task
 
 def commands() -> Iterator[tuple[str, tuple[Option, ...] | None, HelpPage]]:
     """Yield each verb with the table of its options, unless it trains, and the page of its help."""
-    for verb, (_, name) in VERBS.items():
-        job = verb_of(verb, name)
-        module: Any = None if job else importlib.import_module(name)
+    for verb in VERBS:
+        home = home_of(verb)
         if verb in FIRST:
             yield verb, None, PAGES[verb]
         else:
             named = "data check" if verb == "data" else verb
-            job = job or getattr(module, "VERB", None)
-            yield named, job.options if job else module.OPTIONS, PAGES[named]
+            job = getattr(home, "VERB", home)
+            yield named, job.options if isinstance(job, Verb) else home.OPTIONS, PAGES[named]
 
 
 COMMANDS = {verb: (command, page) for verb, command, page in commands()}

@@ -24,9 +24,9 @@ from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.weights.format_names import MODULES, Format, format_for
-from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.model_card import ModelCard, Task, card_of
 from vitkit.weights.saving import save, save_model
+from vitkit.weights.table import find_format
 
 PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""

@@ -79,23 +79,18 @@ def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
     out, run = show("digits", images=3, versions=4, out=tmp_path / "a.html", **CHANGES)
     assert replace(run, augmentation=RUN.augmentation) == RUN
     view, page = see_images(run, 3, 4), out.read_text()
-    pictures = [
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
-        for data in re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    ]
+    (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
     expected = [pixels for image in view.images for pixels in (image.tested, *image.versions)]
-    assert len(pictures) == len(expected) == 15
-    for picture, pixels in zip(pictures, expected, strict=True):
-        np.testing.assert_array_equal(picture, pixels)
+    assert all(f"<td>{image.name}</td>" in page for image in view.images)
     out, _ = show("digits", images=3, versions=4, out=tmp_path / "a.png", **CHANGES)
-    sheet = np.asarray(Image.open(out))
     factor = 7  # 16 pixels are enlarged to 112
     height, width = 16 * factor, 12 * factor
-    top = len(sheet) - 3 * (height + MARGIN)
-    for place, pixels in enumerate(expected):
-        down, right = top + place // 5 * (height + MARGIN), LABEL + place % 5 * (width + MARGIN)
-        tile = sheet[down : down + height : factor, right : right + width : factor]
-        np.testing.assert_array_equal(tile, pixels)
+    for sheet in (np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), np.asarray(Image.open(out))):
+        top = len(sheet) - 3 * (height + MARGIN)
+        for place, pixels in enumerate(expected):
+            down, right = top + place // 5 * (height + MARGIN), LABEL + place % 5 * (width + MARGIN)
+            tile = sheet[down : down + height : factor, right : right + width : factor]
+            np.testing.assert_array_equal(tile, pixels)
 
 
 def test_names_are_shown_as_text(photos: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from vitkit.runs.folder import kind_of
 from vitkit.weights import published
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.published import PublishedStart, default_starts, starts
 from vitkit.weights.saving import save_model
 

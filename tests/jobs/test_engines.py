@@ -27,8 +27,8 @@ from vitkit.jobs.export import read_calibration
 from vitkit.listener import SILENT
 from vitkit.models.config.card import Task
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import Place, kind_of
+from vitkit.runs.trained_model import require_same_images
 from vitkit.tasks import task_of
 from vitkit.weights.model_card import ModelCard, TrainingData, preprocessing_of
 

@@ -120,7 +120,7 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
     assert {path.name for path in (model / "evaluation").iterdir()} == {*own, "new", "new-2"}
     assert all((model / "evaluation" / name).read_bytes() == content for name, content in own.items())
     for folder, numbers in zip(folders, (printed["new"], printed[str(namesake)]), strict=True):
-        assert numbers["kept_in"] == str(folder)
+        assert numbers["kept_in"] == str(folder) and numbers["page"] == str(folder / "all.html")
         stored = json.loads((folder / "all.json").read_text())
         assert stored.items() <= numbers.items()
         assert len(np.load(folder / "all.logits.npy")) == stored["count"]
@@ -132,6 +132,11 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
     assert not [path for path in folders[0].iterdir() if str(tmp_path).encode() in path.read_bytes()]
     assert run(["evaluate", str(model), "--data", "new"]) == 0
     assert f"Kept in {model}/evaluation/new: every class" in " ".join(capsys.readouterr().out.split())
+    page = (folders[0] / "all.html").read_text()
+    assert "run on images of new" in page and "Most confident mistakes" in page and page.count("<img") == 3
+    assert 'href="evaluation/new-2/all.html"' in vitkit.write_report(model).read_text()
+    assert run(["evaluate", str(model), "--out", str(tmp_path / "page.html")]) == 0  # of its own images
+    assert "test images of" in (tmp_path / "page.html").read_text()
 
 
 def test_the_training_data_by_its_path_is_the_runs_own(trained: Path, photos: Path, tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     assert inner.groups == ("Chair", "Fan") and inner.accepted[0] == tuple(sorted(chairs))
     mapping = tmp_path / "objectnet-1.0" / "mappings" / "pytorch_to_imagenet_2012_id.json"
     mapping.write_text("{}")
-    with pytest.raises(VitkitError, match="do not agree with each other"):
+    with pytest.raises(VitkitError, match="cannot be read as mappings of ObjectNet that agree"):
         list_labelled("objectnet", str(tmp_path / "objectnet-1.0"))
     mapping.unlink()
     with pytest.raises(VitkitError, match=r"pytorch_to_imagenet_2012_id\.json is missing"):
@@ -258,7 +258,7 @@ def test_mappings_of_other_values_are_refused(name: str, key: str, value: object
     objectnet(tmp_path, lambda seed: [seed, seed + 1])
     path = tmp_path / "mappings" / f"{name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    with pytest.raises(VitkitError, match="do not agree with each other"):
+    with pytest.raises(VitkitError, match="cannot be read as mappings of ObjectNet that agree"):
         list_labelled("objectnet", str(tmp_path))
 
 

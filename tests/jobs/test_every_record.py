@@ -33,13 +33,12 @@ from vitkit.jobs.trackers import WandbRecord
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import parse_compute, read_config, write_config
-from vitkit.runs.data_record import DataRecord
 from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.timing import Latency
-from vitkit.runs.trained_model import OtherImages
+from vitkit.runs.trained_model import DataRecord, OtherImages
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import Ended, FileHash, Manifest, Progress, read_manifest, read_progress
 from vitkit.weights.files.source import read_json_object

@@ -11,13 +11,13 @@ import vitkit
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as following
+from vitkit.jobs.train_run import Invitation
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.zoo import model_config
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import DataRecord, RejectedFiles, read_record
-from vitkit.runs.processes import Invitation
+from vitkit.runs.trained_model import DataRecord, RejectedFiles, read_record
 from vitkit.training.config import TrainingConfig
 from vitkit.world import World
 

@@ -16,7 +16,8 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Interrupting
 from vitkit.cli.main import run as run_command
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs.list_runs import LINES, RunList, RunSummary, _page, is_held
+from vitkit.jobs.list_runs import LINES, RunList, RunSummary, is_held
+from vitkit.report.template import write_page
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
@@ -175,7 +176,7 @@ def test_a_page_shows_what_differs_and_links_reports(
     assert "&lt;b&gt;50%</td>" in page and "<b>50" not in page
     assert '<a href="%3Cb%3E50%25/report.html">' in page and "accuracy of the validation images" in page
     headings = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', page)
-    assert headings[:3] == ["run", "data", "model"] and headings[-3:] == ["result", "minutes", "state"]
+    assert headings[:4] == ["run", "result", "minutes", "state"] and headings[-2:] == ["data", "model"]
     assert {"learning_rate", "clip_norm"} <= {*headings} and "batch_size" not in headings
     listed = vitkit.list_runs(top, html=True)
     assert listed.page == top / "runs.html" and len(listed) == 4
@@ -186,7 +187,7 @@ def test_a_page_shows_what_differs_and_links_reports(
 def test_a_page_of_very_many_runs_draws_the_last_ones(tmp_path: Path) -> None:
     row = RunSummary("", "run", "digits", "ViT", "accuracy", "ended", "4 steps", curve=[(1, 0.5), (2, 0.75)])
     rows = [replace(row, folder=str(tmp_path / f"run-{number}")) for number in range(200)]
-    page = _page(RunList(rows, tmp_path))
+    page = write_page(RunList(rows, tmp_path), tmp_path / "runs.html").read_text()
     assert f"The {LINES} of 200 runs that were changed last are drawn." in page
     assert page.count("<tr><td>") == 200 and len(page) < 1_000_000
 

@@ -208,4 +208,4 @@ def test_options_of_reading_a_model_are_refused_for_one_that_is_built(options: d
     with pytest.raises(VitkitError, match=f"{next(iter(options))} is for a model that is read from a path"):
         vitkit.Predictor(built(), **options)
     with pytest.raises(VitkitError, match="Expected a path or a model of vitkit, found Linear"):
-        vitkit.Predictor(torch.nn.Linear(1, 1))
+        vitkit.Predictor(torch.nn.Linear(1, 1))  # type: ignore[arg-type]

@@ -35,7 +35,8 @@ from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
-    "results curves confusion classes mistakes calibration attention inside configuration data environment"
+    "results splits confusion classes mistakes calibration curves attention inside configuration data "
+    "environment"
 )
 HOSTILE = '"><script>alert("x")</script><img src=http://evil.example/a.png>$^{'
 
@@ -231,7 +232,8 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     parsed = Page(page)
     for text in ("words", "chosen", "ant", "bee", "50.0%", "final", "vitkit x", "end"):
         assert text in parsed.text, text
-    assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1 and not parsed.all("script")
+    assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1
+    assert not Page(render_page("a", ["b"], [("Sweep", (table, plot))])).all("script")  # nothing to click
     sortable = dataclasses.replace(table, sortable=True)
     check_safe(render_page("a", [HOSTILE], [(HOSTILE, (HOSTILE, sortable))]))
 
@@ -264,7 +266,7 @@ def test_test_split_comes_first() -> None:
 
 def test_without_evaluation_or_anything() -> None:
     page = check_safe(render_report(bare()))
-    of_the_task = ("confusion", "classes", "mistakes", "calibration")
+    of_the_task = ("splits", "confusion", "classes", "mistakes", "calibration")
     assert page.ids == [name for name in SECTIONS.split() if name not in of_the_task]
     for text in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
         assert text in page.text

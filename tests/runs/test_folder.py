@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 import vitkit
+from tests.helpers.noise_samples import Noise
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
@@ -26,7 +27,6 @@ from vitkit.jobs.fewshot.fewshot import keep_fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import require_same_images
 from vitkit.runs.folder import (
     Owner,
     claim,
@@ -37,7 +37,7 @@ from vitkit.runs.folder import (
     numbered_folders,
     require_locked,
 )
-from vitkit.runs.trained_model import write_evaluation
+from vitkit.runs.trained_model import require_same_images, write_evaluation
 from vitkit.training.config import TrainingConfig
 
 RUN = Run(model="ViT-16x1x1/2")
@@ -47,15 +47,12 @@ class Hanging:
     """Work that never ends: a worker says that it has begun, and waits for a disk that does not answer."""
 
     def __init__(self, begun: int) -> None:
-        self.begun = begun
+        self.begun, self.samples = begun, Noise(1)
 
     def compute(self, number: int, reading: Reading) -> Result:
         os.write(self.begun, f"{os.getpid()}\n".encode())
         time.sleep(60)
         raise AssertionError
-
-    def key(self, sample: int) -> str:
-        return str(sample)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -9,8 +9,7 @@ import torch
 
 import vitkit
 from vitkit.data.config import Loading, Preprocessing, Splits
-from vitkit.data.sources import ImageData, open_data
-from vitkit.data.stream.memory_samples import keep_in_memory
+from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
@@ -19,6 +18,8 @@ from vitkit.models.zoo import model_config
 from vitkit.runs import plan as outlook
 from vitkit.runs.config import Run
 from vitkit.runs.plan import (
+    Plan,
+    Row,
     bytes_per_weight,
     choose_sharding,
     first_screen,
@@ -28,8 +29,6 @@ from vitkit.runs.plan import (
 from vitkit.text import pluralize
 from vitkit.training.config import OptimizerConfig, Sharding, TrainingConfig
 from vitkit.world import World
-
-SETTING = Path("runs/mine"), torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +41,19 @@ def built(run: Run) -> ImageModel:
     return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
 
 
+def screen(run: Run, data: ImageData) -> list[Row]:
+    model = built(run)
+    plan = Plan(run, data, None, None, model.config, torch.device("cpu"), "cpu")
+    return first_screen(plan, model, Path("runs/mine"))
+
+
 def shown(run: Run, data: ImageData) -> dict[str, list[str]]:
-    return dict(first_screen(run, data, built(run), *SETTING) + reading_rows(run, data))
+    return dict(screen(run, data) + reading_rows(run, data))
 
 
 def test_the_first_screen_says_what_the_run_will_do(digits: ImageData) -> None:
     run = vitkit.recipe("digits")
-    assert first_screen(run, digits, built(run), *SETTING) == [
+    assert screen(run, digits) == [
         ("data", ["digits (built-in digits): train 1,347 · val 90 · test 360 images"]),
         ("", list(digits.notes)),
         ("classes", ["10: 0, 1, 2, 3, 4, 5, 6, 7, ... 9"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.hearing import Hearing
-from vitkit.runs.data_record import RECORD, DataRecord, RejectedFiles, read_record
+from vitkit.runs.trained_model import RECORD, DataRecord, RejectedFiles, read_record
 
 RECORDED = DataRecord(
     "digits", "digits", "built-in", ("a", "b"), {}, (), {"train": {"1.png": "cut short"}}, "0", {}

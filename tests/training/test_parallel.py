@@ -20,7 +20,7 @@ from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.evaluation.run_model import predict
-from vitkit.runs.data_record import DataRecord, RejectedFiles
+from vitkit.runs.trained_model import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients, divide, places_of

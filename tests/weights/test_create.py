@@ -13,7 +13,7 @@ from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.files import download
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.formats.timm.architectures import parse_timm_name
 from vitkit.weights.formats.timm.names import vit_rows
 from vitkit.weights.model_card import preprocessing_of

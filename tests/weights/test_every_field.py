@@ -15,9 +15,8 @@ from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import DINOV3_ROTARY, VIT5_ROTARY, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.saving import save_model
-from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
+from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD, find_format
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 

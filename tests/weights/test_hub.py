@@ -15,8 +15,8 @@ from safetensors.torch import save
 
 from tests.helpers.file_server import refused
 from vitkit.errors import VitkitError
-from vitkit.weights.files.cache import cache_folder
 from vitkit.weights.files.download import fetch, is_local, require_answer
+from vitkit.weights.files.hub import cache_folder
 
 WEIGHTS = save({"x": torch.ones(3)})
 

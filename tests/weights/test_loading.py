@@ -26,9 +26,9 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.weights import loading
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
-from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.loading import find_doubts, load
 from vitkit.weights.saving import save_model
+from vitkit.weights.table import find_format
 
 # Notes
 

@@ -14,8 +14,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.saving import save_model
+from vitkit.weights.table import find_format
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 700_000_000

@@ -142,7 +142,7 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
     with open_source(tmp_path) as source:
         assert source.config == {"num_classes": 2} and source.preprocessor == {}
     (tmp_path / "config.json").write_text("[" * 100_000)
-    nested = pytest.raises(VitkitError, match=r"config\.json is damaged: its JSON is nested too deep")
+    nested = pytest.raises(VitkitError, match=r"config\.json is damaged: it is no JSON .*nested too deep")
     with open_source(tmp_path) as source, nested:
         _ = source.config
 

@@ -16,7 +16,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.formats.timm.write import _ratio
+from vitkit.weights.formats.timm.write import _vit_arguments
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
 from vitkit.weights.saving import save_model
 
@@ -193,7 +193,8 @@ def test_arithmetic_that_timm_cannot_be_told_is_said(
 def test_any_mlp_is_said_by_a_ratio() -> None:
     for width in (32, 36, 192, 1152, 1408, 1664):
         for mlp_dim in range(1, 6 * width, 7):
-            assert int(width * _ratio(mlp_dim, width)) == mlp_dim
+            arguments = _vit_arguments(replace(TINY, width=width, num_heads=1, mlp_dim=mlp_dim))
+            assert int(width * arguments["mlp_ratio"]) == mlp_dim
 
 
 def test_a_model_of_our_own_format_is_not_overwritten(tmp_path: Path) -> None:

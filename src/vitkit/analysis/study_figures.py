@@ -21,7 +21,7 @@ COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, "#CC79A7", "#E69F00",
 DASHES = ("-", "--", ":", "-.")
 PANELS = 4
 """The most numbers of shots that are drawn beside one another: the largest ones."""
-METHOD_NAMES: Mapping[Method, str] = {
+METHOD_NAMES: Mapping[str, str] = {
     "ridge": "ridge, closed form (the paper's)",
     "knn": "nearest neighbours",
     "logistic": "logistic regression",

@@ -1,12 +1,11 @@
 """`vitkit completion`: a script by which a shell completes verbs, options and their choices."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.options import parse_given, verb_of
+from vitkit.cli.main import VERBS
+from vitkit.cli.options import Verb, home_of, parse_given
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
@@ -34,32 +33,22 @@ def main(arguments: list[str]) -> None:
     It knows the options of this version: write it anew after an update.
     """
     shell = parse_given(main, OPTIONS, arguments, "completion")["shell"]
-    from vitkit.cli.main import VERBS
-
     if shell == "zsh":
         print(OF_BASH)
-    print(_bash({verb: list_options(verb, module) for verb, (_, module) in VERBS.items()}), end="")
+    print(_bash({verb: list_options(verb) for verb in VERBS}), end="")
 
 
-def list_options(verb: str, module: str) -> tuple[Option, ...]:
-    """List the options of a verb, with its options that are read before the parser.
-
-    Args:
-        verb: as it stands on the command line.
-        module: the module of its `main`.
-    """
+def list_options(verb: str) -> tuple[Option, ...]:
+    """List the options of a verb, with its options that are read before the parser."""
     if verb in FIRST:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
         options = describe_training(verb, run)
-    else:
-        job = verb_of(verb, module)
-        home: Any = None if job else importlib.import_module(module)
-        job = job or getattr(home, "VERB", None)
-        options = job.options if job else home.OPTIONS
-        if verb == "data":
-            options = (*options, *home.SHOW.options)
-        if verb in ("ablate", "scale"):  # they take the options of training too
-            options = (*options, *describe_training())
+    else:  # the module of a verb has one verb, or several
+        home = home_of(verb)
+        parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]
+        options = tuple(chain.from_iterable(part.options for part in parts))
+    if verb in ("ablate", "scale"):  # they take the options of training too
+        options = (*options, *describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 

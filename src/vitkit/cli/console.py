@@ -24,7 +24,7 @@ from rich.text import Text
 from vitkit.cli.streams import is_terminal
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
-from vitkit.text import csv_line, format_bytes, format_duration, json_text, pluralize, visible
+from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
 from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
@@ -96,14 +96,14 @@ class _StandardError:
         return getattr(sys.stderr, name)
 
 
-def _width(stream: Any) -> int | None:
-    """Return the width of a pipe in columns; None where rich takes it from the terminal or from COLUMNS."""
-    return None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
-
-
-out = Terminal(highlight=False, emoji=False, width=_width(sys.stdout))
+# Of a terminal rich knows the width; COLUMNS goes first everywhere.
+_widths = [
+    None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
+    for stream in (sys.stdout, sys.stderr)
+]
+out = Terminal(highlight=False, emoji=False, width=_widths[0])
 """Results."""
-err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_width(sys.stderr))
+err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_widths[1])
 """Progress and messages, which a pipe does not read."""
 
 
@@ -130,10 +130,7 @@ def print_table(
     """
     to = to or out
     lines = [
-        [
-            cell if isinstance(cell, Text) else Text(visible(cell if isinstance(cell, str) else cell.text))
-            for cell in line
-        ]
+        [cell if isinstance(cell, Text) else Text(visible(str(getattr(cell, "text", cell)))) for cell in line]
         for line in (tuple(headings), *rows)
     ]
     table = Table(*map(Column, lines[0]), box=None, pad_edge=False)
@@ -143,9 +140,7 @@ def print_table(
     # A narrow terminal breaks lines between words: each column has its longest word, and of the rest the last
     # ones take as much as they need, so that names in the first column are broken before intervals.
     columns = [[cell.plain for cell in cells] for cells in zip(*lines, strict=True)]
-    longest = [
-        max((cell_len(word) for cell in cells for word in cell.split()), default=1) for cells in columns
-    ]
+    longest = [max([cell_len(word) for word in " ".join(cells).split()], default=1) for cells in columns]
     room = to.width - 2 * (count - 1)  # two blanks between columns
     while sum(longest) > room and max(longest) > 1:
         longest[longest.index(max(longest))] -= 1  # the longest word is broken
@@ -201,7 +196,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
 
     to, before = to or out, None
     for block in blocks:
-        if block is None or isinstance(block, result.Plot | result.Photo | result.Photos):
+        if block is None or isinstance(block, result.Plot | result.Plots | result.Photo | result.Photos):
             continue
         if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
@@ -211,7 +206,8 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
         if isinstance(block, result.Table):
             print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
             if block.most is not None and len(block.rows) > block.most:
-                to.print(f"... and {len(block.rows) - block.most:,} more on the page.")
+                left = len(block.rows) - block.most
+                to.print(f"... and {left:,} more; --json and the page have all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:
@@ -231,7 +227,8 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
+    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield
@@ -239,23 +236,15 @@ def show_warnings() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Warnings(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        err.print(record.getMessage(), markup=False, soft_wrap=True)
-
-
 def print_json(value: Any, indent: int | None = 2) -> None:
     """Print data as JSON on standard output; in ASCII alone where its encoding is not UTF-8."""
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    unicode = codecs.lookup(encoding).name == "utf-8"
-    print(json_text(value, ascii_only=not unicode, indent=indent), flush=True)
+    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name
+    print(json_text(value, ascii_only=encoding != "utf-8", indent=indent), flush=True)
 
 
 def print_csv(cells: Iterable[str]) -> None:
     """Print a line of CSV on standard output."""
-    text = csv_line(cells)
-    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    print(csv_line(cells), flush=True)  # characters that its encoding lacks: `vitkit.cli.streams`
 
 
 class _Bar(Progress):
@@ -266,11 +255,6 @@ class _Bar(Progress):
         for task in self.tasks:
             if below := task.fields["below"]:
                 yield Padding(Text(below, overflow="fold"), (0, 0, 0, 2))
-
-
-def say_continued(parts: int) -> str:
-    """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
-    return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
 
 
 def download(*paths: str | Path) -> None:

@@ -92,7 +92,7 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     blocks += _listed("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in data.bad])
     blocks += _listed("Files with the same pixels", groups)
     if data.warnings:
-        blocks += [Text("\nTo look at", "answer"), *(f"  ! {warning}" for warning in data.warnings)]
+        blocks += ["", Text("To look at", "answer"), *(f"  ! {warning}" for warning in data.warnings)]
     elif not data.problems:
         blocks.append("\nNothing stands out.")
     if data.problems:  # the error that follows says them
@@ -122,7 +122,7 @@ def _listed(title: str, lines: list[str]) -> list[Block]:
     """List lines below a title with their number, a long list in part."""
     shown: list[Block] = [f"  {line}" for line in lines[:SHOWN]]
     more = [f"  ... {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
-    return [Text(f"\n{title} ({len(lines):,})", "answer"), *shown, *more] if lines else []
+    return ["", Text(f"{title} ({len(lines):,})", "answer"), *shown, *more] if lines else []
 
 
 def _size(size: tuple[int, int]) -> str:

@@ -11,7 +11,8 @@ from vitkit.world import world_of_environment
 
 PROTOCOL = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
 OF_PROTOCOL = PROTOCOL.only("protocol", "labels", "wnids")
-VERB = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OF_PROTOCOL, JSON, PROCESSES)
+OUT = Verb("evaluate", "vitkit.jobs.evaluate", "write_evaluation_page").only("out")
+VERB = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OF_PROTOCOL, *OUT, JSON, PROCESSES)
 
 
 def main(arguments: list[str]) -> None:
@@ -28,13 +29,16 @@ def main(arguments: list[str]) -> None:
         raise VitkitError(f"--protocol {protocol} scores all images of --data: leave --split out.")
     if protocol is not None and world_of_environment().size > 1:
         raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
+    if protocol is not None and "out" in given:
+        raise VitkitError("--protocol makes no page: leave --out out, or give --json.")
     if protocol is not None:
         console.print_result(PROTOCOL.call(given), bool(given.get("json")))
         return
     evaluation = VERB.call(given)
-    from vitkit.jobs.evaluate import keep_evaluation
+    from vitkit.jobs.evaluate import keep_evaluation, write_evaluation_page
 
     path = keep_evaluation(evaluation, console.TerminalListener())
+    page = write_evaluation_page(evaluation, path, out=given.get("out"))
     if given.get("json"):
         record = {
             "model": evaluation.model.name,
@@ -42,11 +46,15 @@ def main(arguments: list[str]) -> None:
             "split": "all" if evaluation.whole else evaluation.split,
             "rejects": evaluation.rejects,
             "kept_in": None if path is None else str(path),
+            "page": None if page is None else str(page),
         }
         console.print_json({**record, **evaluation.result.to_json()})
         return
     console.print_blocks(evaluation.blocks())
     model = shlex.quote(given["path"])
+    if page is not None:
+        beside = "" if "out" in given else f" (vitkit report {model} writes the run's own with a link to it)"
+        console.print_lines(f"Page: {page}{beside}")
     if path is None:
         console.print_next(f"vitkit predict {model} IMAGE_OR_FOLDER")
     elif evaluation.trained_on:

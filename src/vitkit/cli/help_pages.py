@@ -49,7 +49,7 @@ PAGES = {
     "evaluate": HelpPage(
         "runs/digits",
         "runs/my_photos new_photos/ --json",
-        options="--data --split --protocol --batch-size --image-size --precision --device --workers "
+        options="--data --split --protocol --out --batch-size --image-size --precision --device --workers "
         "--processes --json",
     ),
     "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),

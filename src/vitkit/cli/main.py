@@ -1,12 +1,10 @@
 """The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
 
 import errno
-import importlib
 import os
 import signal
 import sys
 from contextlib import suppress
-from typing import cast
 
 from vitkit._version import __version__
 from vitkit.cli import streams
@@ -18,41 +16,35 @@ from vitkit.text import visible
 from vitkit.world import world_of_environment
 
 VERBS = {
-    "advise": ("what starts tell of images, and what they cost to train", "vitkit.cli.advise"),
-    "train": ("train a model on your images, evaluate it, write a report", "vitkit.cli.train"),
-    "finetune": ("train a model that is there already on your images", "vitkit.cli.finetune"),
-    "pretrain": ("train a model on images without labels", "vitkit.cli.pretrain"),
-    "evaluate": ("measure a model on images it never saw", "vitkit.cli.evaluate"),
-    "compare": (
-        "two models on the same images: which is better, where",
-        "vitkit.jobs.compare.compare:compare",
-    ),
-    "fewshot": ("how well classes are learned from a few images of each", "vitkit.cli.fewshot"),
-    "ablate": ("what options are worth: variants of a recipe, compared", "vitkit.cli.ablate"),
-    "reproduce": ("the paper's figures and tables at this machine's size", "vitkit.cli.reproduce"),
-    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "vitkit.jobs.vtab.vtab:vtab"),
-    "scale": ("what three times more images, steps or size would buy", "vitkit.cli.scale"),
-    "predict": ("name what is in images", "vitkit.cli.predict"),
-    "embed": ("keep the features of images in Parquet or .npy files", "vitkit.cli.embed"),
-    "runs": (
-        "list runs, series and studies: results, and what was interrupted",
-        "vitkit.jobs.list_runs:list_runs",
-    ),
-    "report": ("write a run's report.html again", "vitkit.cli.report"),
-    "inspect": ("draw filters, positions and attention of a model", "vitkit.jobs.inspect:inspect"),
-    "data": ("data check PATH: count images, find bad files; data show", "vitkit.cli.data"),
-    "convert": ("write a checkpoint in another format, and compare", "vitkit.jobs.convert:convert"),
-    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "vitkit.jobs.export:export"),
-    "card": ("describe a checkpoint and its numerics", "vitkit.jobs.card:read_card"),
-    "cost": ("estimate parameters, FLOPs, memory, training compute", "vitkit.jobs.cost:count_costs"),
-    "bench": ("time models: images a second, latency, memory", "vitkit.jobs.bench:bench"),
-    "models": ("list models with parameters and FLOPs", "vitkit.jobs.models:measure_models"),
-    "starts": ("list published checkpoints to begin from, by name", "vitkit.cli.starts"),
-    "recipes": ("list recipes: named configurations of training", "vitkit.jobs.recipes:list_recipes"),
-    "completion": ("let the shell complete verbs and options", "vitkit.cli.completion"),
+    "advise": ("what starts tell of images, and what they cost to train", "cli.advise"),
+    "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
+    "finetune": ("train a model that is there already on your images", "cli.finetune"),
+    "pretrain": ("train a model on images without labels", "cli.pretrain"),
+    "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
+    "compare": ("two models on the same images: which is better, where", "jobs.compare.compare:compare"),
+    "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
+    "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
+    "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab.vtab:vtab"),
+    "scale": ("what three times more images, steps or size would buy", "cli.scale"),
+    "predict": ("name what is in images", "cli.predict"),
+    "embed": ("keep the features of images in Parquet or .npy files", "jobs.embed:embed"),
+    "runs": ("list runs, series and studies: results, and what was interrupted", "jobs.list_runs:list_runs"),
+    "report": ("write a run's report.html again", "cli.report"),
+    "inspect": ("draw filters, positions and attention of a model", "jobs.inspect:inspect"),
+    "data": ("data check PATH: count images, find bad files; data show", "cli.data"),
+    "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
+    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "jobs.export:export"),
+    "card": ("describe a checkpoint and its numerics", "jobs.card:read_card"),
+    "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
+    "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
+    "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
+    "starts": ("list published checkpoints to begin from, by name", "cli.starts"),
+    "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
+    "completion": ("let the shell complete verbs and options", "cli.completion"),
 }
-"""A summary of each verb, and the module whose `main(arguments)` runs it; or a job, the function behind the
-colon, whose result is printed as it is."""
+"""A summary of each verb, and the module of vitkit whose `main(arguments)` runs it; or a job, the function
+behind the colon, whose result is printed as it is."""
 
 OTHER_VERBS = {
     "train": ("fit",),
@@ -172,19 +164,24 @@ def _command(arguments: list[str]) -> int:
         of_processes = ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot")
         if verb not in of_processes or {"-h", "--help", "--help-all"} & {*rest}:
             return 0
-        return cast("int", importlib.import_module("vitkit.cli.processes").take_part(verb, rest))
-    console = importlib.import_module("vitkit.cli.console")
+        from vitkit.cli.processes import take_part
+
+        return take_part(verb, rest)
+    from vitkit.cli import console
+
     try:
         # Any signal that asks to stop ends a command as Ctrl-C does, so that it clears half-written files;
         # training has its own way to stop.
         with stop_signals(last=True) as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
-                of_jobs = importlib.import_module("vitkit.cli.options")
-                job = of_jobs.verb_of(verb, VERBS[verb][1])
-                run_verb = job.main if job else importlib.import_module(VERBS[verb][1]).main
+                from vitkit.cli.options import home_of
+
+                run_verb = home_of(verb).main
             run_verb(rest)
         if world.size > 1:
-            importlib.import_module("vitkit.runs.processes").dismiss()
+            from vitkit.runs.processes import dismiss
+
+            dismiss()
     except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

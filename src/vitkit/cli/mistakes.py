@@ -28,5 +28,5 @@ SENTENCES = {
     "download": "A start of vitkit starts is fetched by its name.",
     "depth hidden-size embed-dim": "A shape is a model's name: --model ViT-WIDTHxDEPTHxHEADS/PATCH.",
 }
-"""What takes the place of options of other tools that we have no option for."""
+"""Options of other tools that we have no option for, each with the way to reach the same."""
 MEANT = {name: sentence for names, sentence in SENTENCES.items() for name in names.split()}

@@ -5,27 +5,28 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
-from vitkit.cli.checks import require_checkpoints, require_images, require_models
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import PAGES, HelpPage
+from vitkit.cli.main import VERBS
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
+from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
-from vitkit.runs.folder import refuse_taken
+from vitkit.models.zoo import model_config
+from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken
 from vitkit.signals import stop_signals
-
-C = TypeVar("C")
+from vitkit.weights.published import missing_checkpoint
 
 
 class Verb:
@@ -36,15 +37,12 @@ class Verb:
         module, function: the job, which is imported when it is called, and so neither for help nor for a
             misspelt option.
         own: options that the verb itself reads; they come first in the help, but for --json.
-        without: parameters that are no options.
     """
 
-    def __init__(
-        self, name: str, module: str, function: str, *own: Option, without: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, name: str, module: str, function: str, *own: Option) -> None:
         self.name, self.module, self.function = name, module, function
         self.signature = read_signature(module, function)
-        options = (*own, *describe(self.signature, without=without))
+        options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
     def main(self, arguments: list[str]) -> None:
@@ -52,15 +50,18 @@ class Verb:
         given = self.parse(arguments)
         if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
             given["images"] = read_names(given["images"])
+        self.run(arguments, given)
+
+    def run(self, arguments: Sequence[str], given: Mapping[str, Any]) -> None:
+        """Call the job with the options that are given, and print its result."""
         # The record of a study has the line that continues it.
         of_study = "command" in inspect.signature(self.signature).parameters
         line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
         print_result(self.call(given, **line), bool(given.get("json")))
 
     def only(self, *names: str) -> Iterator[Option]:
-        """Yield the options of some parameters, none of them by position."""
-        options = describe(self.signature, by_position=False)
-        return (option for option in options if option.path in names)
+        """Yield the options of some parameters, by name."""
+        return (option for option in self.options if option.path in names and not option.is_positional)
 
     def parse(self, arguments: list[str]) -> dict[str, Any]:
         """Return the values that are given, by the path of their parameter.
@@ -117,10 +118,10 @@ class Verb:
         return list(dict.fromkeys(chain.from_iterable(values)))
 
 
-def verb_of(name: str, job: str) -> Verb | None:
-    """Return the verb of a job, "vitkit.jobs.card:read_card"; None for a verb with a module of its own."""
-    module, colon, function = job.partition(":")
-    return Verb(name, module, function, JSON) if colon else None
+def home_of(name: str) -> Any:
+    """Return the verb of a job, or the module of a verb: each has a function `main`."""
+    module, _, function = VERBS[name][1].partition(":")
+    return Verb(name, f"vitkit.{module}", function, JSON) if function else import_module(f"vitkit.{module}")
 
 
 def parse_given(
@@ -145,17 +146,46 @@ def parse_given(
     return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
 
 
-def require_first(arguments: Sequence[str], question: str) -> None:
-    """Refuse a command line that does not begin with the argument of a study, with a question for it.
+# Files, folders and models that are not there are refused before torch is imported, which takes seconds. Jobs
+# refuse them too, with the same messages, as they are also called from Python.
+
+
+def require_checkpoints(*paths: str | Path) -> None:
+    """Refuse weights that are not there; an address is looked at when it is fetched.
 
     Raises:
-        VitkitError: there is no argument, or the first is empty, or an option that does not ask for help.
+        VitkitError: there is no such file or folder.
     """
-    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
-        raise VitkitError(question)
+    for path in paths:
+        if str(path) and kind_of(path).kind == "nothing":
+            raise missing_checkpoint(Path(path))
 
 
-def call(function: Callable[..., C], given: Mapping[str, Any], options: Sequence[Option]) -> C:
+def require_models(names: Iterable[str]) -> None:
+    """Refuse names of no model, and checkpoints that are not there.
+
+    Raises:
+        VitkitError: there is no such model or checkpoint.
+    """
+    for name in names:
+        if is_checkpoint(name):
+            require_checkpoints(name)
+        else:
+            model_config(name)
+
+
+def require_images(*paths: str | Path | None) -> None:
+    """Refuse images that are not there; an option that is left out refuses nothing.
+
+    Raises:
+        VitkitError: there is no such file or folder.
+    """
+    for path in paths:
+        if path and str(path) != "digits":
+            existing_path(str(path))
+
+
+def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequence[Option]) -> Any:
     """Call a function with the options that are given; the terminal hears it.
 
     Args:

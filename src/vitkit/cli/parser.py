@@ -115,7 +115,7 @@ def parse_words(
 
 
 def _fill(
-    verb: str, words: list[str], options: Sequence[Option], given: dict[str, Any], usage: Callable[[], str]
+    verb: str, rest: list[str], options: Sequence[Option], given: dict[str, Any], usage: Callable[[], str]
 ) -> None:
     """Put words in their places.
 
@@ -123,13 +123,13 @@ def _fill(
         WrongCommandLine: a word is missing, is too many, or has the wrong type.
     """
     places = [option for option in options if option.is_positional and option.path not in given]
-    waiting = list(words)
+    waiting = list(rest)
     for number, place in enumerate(places):
         after = sum(other.is_required and other.most == 1 for other in places[number + 1 :])
         if place.most > 1:
             count = max(min(1, len(waiting)), len(waiting) - after)
             given[place.path], waiting = tuple(waiting[:count]), waiting[count:]
-        elif place.is_required and not waiting:
+        elif place.is_required and waiting[:1] in ([], [""]):
             text = re.split(r"(?<=\.)\s+(?=[A-Z])|[.;]$", place.text, maxsplit=1)[0].rstrip(".")
             raise WrongCommandLine(f"{place.name} is missing: {text}. Usage: {usage()}")
         elif len(waiting) > (0 if place.is_required else after):
@@ -139,7 +139,7 @@ def _fill(
     if not waiting:
         return
     _refuse_assignment(waiting[0])
-    if Path(spaced := " ".join(words)).exists():
+    if Path(spaced := " ".join(rest)).exists():
         raise WrongCommandLine(f"A path with blanks is put into quotes: {shlex.quote(spaced)}")
     raise WrongCommandLine(
         f"vitkit {verb} takes no further argument, found {_shown(waiting[0])}. Usage: {usage()}"

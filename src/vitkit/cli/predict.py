@@ -12,7 +12,7 @@ from vitkit.cli import console
 from vitkit.cli.options import Verb, read_names
 from vitkit.cli.verb_options import JSON, Option
 from vitkit.errors import VitkitError
-from vitkit.text import pluralize, visible
+from vitkit.text import pluralize, say_continued, visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
 
 def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
     """Say where the predictions are, and refuse images that could not be read."""
-    again = console.say_continued(continued)
+    again = say_continued(continued)
     console.print_lines(f"Predictions for {pluralize(images, 'image')} in {out}{again}.")
     console.print_next(f"pandas.read_parquet({out!r}) in Python")
     if unreadable:

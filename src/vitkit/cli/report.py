@@ -8,7 +8,7 @@ from vitkit.runs.config import read_config
 from vitkit.runs.folder import kind_of
 from vitkit.text import format_bytes
 
-VERB = Verb("report", "vitkit.jobs.report", "write_report", without=("trained", "quiet"))
+VERB = Verb("report", "vitkit.jobs.report", "write_report")
 
 
 def main(arguments: list[str]) -> None:

@@ -1,10 +1,14 @@
 """`vitkit reproduce`: the figures and tables of the paper at this machine's size, beside its numbers."""
 
-import shlex
-
 from vitkit.cli import console
-from vitkit.cli.checks import require_checkpoints, require_images, require_models
-from vitkit.cli.options import Verb, importing, parse_given
+from vitkit.cli.options import (
+    Verb,
+    importing,
+    parse_given,
+    require_checkpoints,
+    require_images,
+    require_models,
+)
 from vitkit.cli.verb_options import JSON, Option
 
 LIST = Option(
@@ -29,8 +33,7 @@ def main(arguments: list[str]) -> None:
         require_models(starts)
     else:
         require_checkpoints(*starts)
-    result = VERB.call(given, command=shlex.join(["vitkit", "reproduce", *arguments]))
-    console.print_result(result, bool(given.get("json")))
+    VERB.run(arguments, given)
 
 
 def _print_list(as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.options import Verb, importing, require_first
+from vitkit.cli.options import Verb, importing
 from vitkit.cli.train import study_base
 from vitkit.cli.training_options import describe_training, with_named_task
 from vitkit.cli.verb_options import JSON, Option
@@ -25,7 +25,6 @@ def main(arguments: list[str]) -> None:
         base = recipe(own["recipe"]) if "recipe" in own else Run()
         return describe_training(default=with_named_task(base, arguments))
 
-    require_first(arguments, "Which images? They stand first: vitkit scale DATA --budget 45m.")
     given, of_run = VERB.parse_with_training(arguments, training)
     length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
     if "budget" in given and length:

@@ -32,29 +32,21 @@ def main(arguments: list[str]) -> None:
 
 def print_starts(listed: Sequence[PublishedStart]) -> None:
     """Print checkpoints as a table; where they are few, with their addresses."""
-    rows = [
-        {
-            "start": start.name,
-            "model": start.model,
-            "trained on": start.data,
-            "by": start.training,
-            "pixels": str(start.image_size),
-            "classes": f"{start.classes:,}" if start.classes else "no head",
-            "parameters": f"{start.parameters:,}",
-        }
-        for start in listed
-    ]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    columns = {
+        "start": [start.name for start in listed],
+        "model": [start.model for start in listed],
+        "trained on": [start.data for start in listed],
+        "by": [start.training for start in listed],
+        "pixels": [str(start.image_size) for start in listed],
+        "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
+        "parameters": [f"{start.parameters:,}" for start in listed],
+    }
     # A narrow terminal would break names: columns are left out that the name of a start says too.
     for spare in ("by", "classes", "trained on"):
-        if sum(widths.values()) + 2 * (len(widths) - 1) > console.out.width:
-            del widths[spare]
-    figures = ("pixels", "classes", "parameters")
-    console.print_table(
-        widths,
-        ([row[name] for name in widths] for row in rows),
-        text=[number for number, name in enumerate(widths) if name not in figures],
-    )
+        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
+            del columns[spare]
+    texts = [number for number, name in enumerate(columns) if name in ("start", "model", "trained on", "by")]
+    console.print_table(columns, zip(*columns.values(), strict=True), text=texts)
     pinned = sum(start.is_pinned for start in listed)
     console.print_lines(f"\n{pinned} of {len(listed)} are pinned to a SHA-256.")
     for start in listed if len(listed) <= DESCRIBED else ():

@@ -100,9 +100,8 @@ class Option:
         value = self.default
         if value in (None, "", (), {}, REQUIRED) or isinstance(value, bool) or self.is_positional:
             return ""
-        if isinstance(value, tuple | list):
-            return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        items = value if isinstance(value, tuple | list) else [value]
+        return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in items)
 
 
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
@@ -120,18 +119,12 @@ PROCESSES = Option(
 
 
 def describe(
-    command: Any,
-    default: Any = None,
-    without: Sequence[str] = (),
-    *,
-    path: str = "",
-    group: str = "",
-    by_position: bool = True,
+    command: Any, default: Any = None, without: Sequence[str] = (), *, path: str = "", group: str = ""
 ) -> tuple[Option, ...]:
     """Describe all options of a function, or a dataclass: first its own, then its dataclasses'.
 
-    A parameter that may be given by position in Python is an argument by position here. Images, and one with
-    a default, may also be given by name.
+    A parameter that may be given by position in Python is an argument by position here. Images, a protocol
+    and one with a default may also be given by name.
 
     Args:
         command: the function, as `read_signature` makes it, or the dataclass.
@@ -139,7 +132,6 @@ def describe(
         without: parameters or fields that are no options.
         path: stands before the names of the fields.
         group: the heading of the options.
-        by_position: whether there are arguments by position.
     """
     parameters: list[tuple[str, Any, Any, bool]] = []  # name, type, default, whether it has a place
     if isinstance(command, type):
@@ -161,11 +153,13 @@ def describe(
                 hints = typing.get_type_hints(kind)
                 parameters += ((key, hints[key], None, False) for key in read_field_texts(kind))
             else:
-                has_place = by_position and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+                # `vary` is a mapping in Python, and is given by its name here.
+                has_place = parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "vary"
                 parameters.append((name, hint, parameter.default, has_place))
     options: list[Option] = []
     for name, hint, value, has_place in parameters:
-        if hint is Listener or name in (*without, "command"):  # the line itself is the command
+        # What has its type in quotes is given in Python alone, and the line itself is the command.
+        if hint is Listener or isinstance(hint, str) or name in (*without, "command"):
             continue
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)
@@ -176,7 +170,7 @@ def describe(
             continue
         if has_place:
             options.append(_option(place, hint, text, value, group, is_positional=True))
-        if not has_place or value is not REQUIRED or name == "data":
+        if not has_place or value is not REQUIRED or name in ("data", "protocol"):
             options.append(_option(place, hint, text, value, group, is_positional=False))
     return tuple(sorted(options, key=lambda option: bool(option.group)))
 
@@ -191,11 +185,8 @@ def in_shell(texts: Mapping[str, str]) -> dict[str, str]:
     def in_hyphens(word: re.Match[str]) -> str:
         return f"--{word[1].replace('_', '-')}" if word[1] in texts else word[1]
 
-    def written(text: str) -> str:
-        text = re.sub(r'"(\w+(?::\d+)?)"', r"\1", text)
-        return re.sub("`([^`]+)`", in_hyphens, text)
-
-    return {name: written(text) for name, text in texts.items()}
+    bare = {name: re.sub(r'"(\w+(?::\d+)?)"', r"\1", text) for name, text in texts.items()}
+    return {name: re.sub("`([^`]+)`", in_hyphens, text) for name, text in bare.items()}
 
 
 def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positional: bool) -> Option:

@@ -1,23 +1,90 @@
-"""Read every file of a data set before training: sizes, bad files, duplicates, leaks between splits."""
+"""Advice on a data set before training: read every file, for sizes, bad files, duplicates and leaks."""
 
 import math
+import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from vitkit.data.advice import advise_on_start, suggest_recipe, where_to_ask
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.layouts.repeats import pixel_digest
 from vitkit.data.listing import names_of
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples, some_headers
 from vitkit.errors import DecodeError
 from vitkit.text import join_names, pluralize
 
+FEW_IMAGES = 2_000
+FEW_PER_CLASS = 100
+"""Training images, in all and of each class, below which to start from a checkpoint: rules of thumb of this
+project. The paper's smallest training set from scratch has 1.3 million images, and a ViT does worse there
+than a ResNet (Figure 3); its tasks of 1,000 images (VTAB) are all learned from a checkpoint."""
+SMALL_SIDE = 64
+"""Pixels: images up to this size are pictures for the recipe small-images, larger ones are photos."""
+LOOKED_AT = 500
+"""The most headers that are read to learn the sizes of images."""
+LIKE_CIFAR = range(24, 49)
+"""Pixels: images of about 32, on which small-images-conv was measured (CIFAR-10: 84.2 % in an hour of one
+core; small-images: 50 % in ten minutes of two)."""
+
+
+def advise_on_start(spec: str, count: int, classes: int) -> str:
+    """Say that a training set is too small to train from scratch; empty if it is not.
+
+    Args:
+        spec: the name of the data, as it is given to `--data`. The built-in digits are a demonstration that
+            needs no advice.
+        count: training images.
+        classes: of the training images.
+    """
+    if spec == "digits" or count >= max(FEW_IMAGES, FEW_PER_CLASS * classes):
+        return ""
+    per_class = "" if count < FEW_IMAGES else f" of {classes:,} classes, {count / classes:.0f} of each"
+    return (
+        f"{pluralize(count, 'training image')}{per_class}: do not train from scratch; start from a "
+        f"checkpoint (vitkit finetune {shlex.quote(spec)} chooses one)."
+    )
+
+
+def where_to_ask(spec: str, start: str = "") -> str:
+    """Name the command that measures what a start tells of these images, and what training costs.
+
+    Without a start the command says which one to take, and how long it takes here. It stands last and without
+    a full stop, which would be copied as a part of the path.
+    """
+    if not start:
+        return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}"
+    return f"What its features tell: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}"
+
+
+def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) -> str:
+    """Name the recipe that fits the median of these image sizes, (height, width) in pixels.
+
+    Args:
+        sizes: of some images.
+        has_model: whether a model is chosen already, which the model of small-images-conv would replace.
+    """
+    side = usual_side(sizes)
+    if side in LIKE_CIFAR and not has_model:
+        return "small-images-conv"
+    return "small-images" if 0 < side <= SMALL_SIDE else "photos"
+
+
+def sample_sizes(samples: Samples) -> list[tuple[int, int]]:
+    """Read the sizes (height, width) of some images, evenly spread; unreadable ones are skipped."""
+    return [head.size for head in some_headers(samples, LOOKED_AT)]
+
+
+def usual_side(sizes: Sequence[tuple[int, int]]) -> int:
+    """Return the median of the longer sides of images, in pixels; 0 where there are none."""
+    longer = sorted(max(size) for size in sizes)
+    return longer[len(longer) // 2] if longer else 0
+
+
 # Limits of warnings.
-_SMALL_SIDE = 32  # pixels
+_TINY_SIDE = 32  # pixels
 _FEW_IMAGES = 10  # training images of a class
 _IMBALANCE = 10  # most frequent class / rarest class
 # By the number of channels: the colour modes that need no conversion (images of other numbers of channels are
@@ -147,12 +214,18 @@ def check_data(
         *_about_classes(counts, data.multi_label),
         *_about_duplicates(duplicates, contradictions, leaks),
     ]
+    summary, both = None, np.array(sizes)  # (N, 2)
+    if sizes:
+        smallest, median, largest = (
+            (int(height), int(width)) for height, width in (both.min(0), np.median(both, 0), both.max(0))
+        )
+        summary = ImageSizes(smallest, median, largest, tuple(Counter(sizes).most_common(5)))
     return DataCheck(
         name=data.name,
         kind=data.kind,
         counts=counts,
         images=images,
-        sizes=_summary(sizes),
+        sizes=summary,
         formats=dict(formats.most_common()),
         modes=dict(modes.most_common()),
         bad=tuple(bad),
@@ -164,16 +237,6 @@ def check_data(
         advice=(start, where_to_ask(data.spec)) if start else (),
         recipe=suggest_recipe(sizes),
     )
-
-
-def _summary(sizes: list[tuple[int, int]]) -> ImageSizes | None:
-    if not sizes:
-        return None
-    both = np.array(sizes)  # (N, 2)
-    smallest, median, largest = (
-        (int(height), int(width)) for height, width in (both.min(0), np.median(both, 0), both.max(0))
-    )
-    return ImageSizes(smallest, median, largest, tuple(Counter(sizes).most_common(5)))
 
 
 def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) -> dict[str, int]:
@@ -203,56 +266,49 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
     return [f"{unread}; training and evaluation leave them out."] if bad else []
 
 
-def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> list[str]:
-    warnings = []
-    small = sum(min(size) < _SMALL_SIDE for size in sizes)
+def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> Iterator[str]:
+    small = sum(min(size) < _TINY_SIDE for size in sizes)
     if small:
         are = "image is" if small == 1 else "images are"
-        warnings.append(f"{small:,} {are} smaller than {_SMALL_SIDE} pixels on one side.")
+        yield f"{small:,} {are} smaller than {_TINY_SIDE} pixels on one side."
     plain = _PLAIN_MODES.get(channels, tuple(modes))
     # Arrays, "uint16 x 4", are never colours.
     converted = {mode: count for mode, count in modes.items() if mode not in plain and " x " not in mode}
     if converted:
         listed = ", ".join(f"{count:,} {mode}" for mode, count in converted.items())
-        warnings.append(f"Images in other colour modes are converted to {_CONVERTED_TO[channels]}: {listed}.")
-    return warnings
+        yield f"Images in other colour modes are converted to {_CONVERTED_TO[channels]}: {listed}."
 
 
-def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> list[str]:
-    warnings = []
+def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> Iterator[str]:
     classes, look = "classes", "Look at the accuracy of each class, not only at the mean."
     if multi_label:
         classes, look = "labels", "Look at the average precision of each label, not only at the mean."
     train = counts.get("train", {})
     few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
     if few:
-        warnings.append(
-            f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
-        )
+        yield f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
     folded = Counter(map(str.casefold, train))
     alike = [name for name in train if folded[name.casefold()] > 1]
     if alike:
-        warnings.append(f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}.")
+        yield f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}."
     present = {name: count for name, count in train.items() if count}
     if present:
         most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
         if present[most] > _IMBALANCE * present[least]:
-            warnings.append(
+            yield (
                 f"The {classes} are unbalanced: {present[most]:,} training images of {most}, "
                 f"{present[least]:,} of {least}, {present[most] / present[least]:.0f} to 1. {look}"
             )
-    return warnings
 
 
 def _about_duplicates(
     duplicates: tuple[tuple[Copy, ...], ...],
     contradictions: tuple[tuple[Copy, ...], ...],
     leaks: dict[str, int],
-) -> list[str]:
-    warnings = []
+) -> Iterator[str]:
     for pair, count in leaks.items():
         first, second = pair.split("-")
-        warnings.append(
+        yield (
             f"Leak: {pluralize(count, f'image of {second} is', f'images of {second} are')} in {first} too, "
             f"pixel for pixel; remove {'it' if count == 1 else 'them'} from {first} or the figures for "
             f"{second} are too good."
@@ -262,10 +318,9 @@ def _about_duplicates(
         spare = sum(count - 1 for count in inside if count > 1)
         if spare:
             repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
-            warnings.append(f"{repeat} another image of {split}, pixel for pixel.")
+            yield f"{repeat} another image of {split}, pixel for pixel."
     if contradictions:
         groups = pluralize(
             len(contradictions), "group of equal images carries", "groups of equal images carry"
         )
-        warnings.append(f"{groups} different labels: some of them are wrong.")
-    return warnings
+        yield f"{groups} different labels: some of them are wrong."

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import durable
+from vitkit.data.files import damage_explained
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.folders import image_files, list_folders
 from vitkit.data.listing import Files, Paths
@@ -167,7 +168,9 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
     label_of_folder = _read_mapping(mappings / "folder_to_objectnet_label.json")
     names_of_label = _read_mapping(mappings / "objectnet_to_imagenet_1k.json")
     line_of_class = _read_mapping(mappings / "pytorch_to_imagenet_2012_id.json")
-    try:
+    with damage_explained(
+        mappings, "mappings of ObjectNet that agree with each other", "Unpack the data set again"
+    ):
         text = durable.read_regular_file(mappings / "imagenet_to_label_2012_v2", 1 << 20)
         lines = text.decode("utf-8").splitlines()
         class_at = {int(line): int(number) for number, line in line_of_class.items()}
@@ -180,11 +183,6 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
             raise ValueError("labels are texts")
         if not all(0 <= number < 1000 for number in class_at.values()):
             raise ValueError("class numbers are from 0 to 999")
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise VitkitError(
-            f"{mappings}: expected the mappings of ObjectNet, found files that do not agree with each other "
-            f"({type(error).__name__}: {error}). Unpack the data set again."
-        ) from error
     folders, files, numbers, folder_of = _folders(images)
     unknown = [folder for folder in folders if folder not in label_of_folder]
     if unknown:

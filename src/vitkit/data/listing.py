@@ -43,9 +43,11 @@ class Files(Protocol):
 
         A Parquet file holds many images, an image file one, the built-in digits are in no file.
         """
+        return numbers[:0]
 
     def path(self, number: int) -> Path:
         """Return the file on the disk that holds an image."""
+        raise LookupError(f"{self.key(number)} is in no file.")
 
 
 Labels = NDArray[np.int64] | NDArray[np.bool_]

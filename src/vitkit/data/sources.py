@@ -8,50 +8,35 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.config import DEFAULT_RULE, DEFAULT_SPLITS, DecodeRule, Preprocessing, Splits
+from vitkit.data import config
 from vitkit.data.decode.image import Header, decode, header
-from vitkit.data.layouts import label_sets
-from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
-from vitkit.data.layouts.cutting import with_missing_splits
-from vitkit.data.layouts.folders import list_folders, list_images
-from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.parquet import list_parquet
-from vitkit.data.layouts.repeats import Digests, find_repeats
-from vitkit.data.layouts.split_lists import (
-    holds_lists,
-    holds_split_parquets,
-    list_of,
-    list_split_lists,
-    list_split_parquets,
-)
-from vitkit.data.layouts.stratify import spread_order
-from vitkit.data.layouts.tables import list_csv
+from vitkit.data.layouts import archives, cutting, folders, label_sets, parquet, repeats, split_lists, tables
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
-from vitkit.data.slices import Slice, parse_split, parse_subset
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize
 
 
 @dataclass
 class Shared:
-    """What was found out about the images of a listing, for all of its cuts."""
+    """Digests, pixels and repeats of the images of a listing, which all of its cuts share."""
 
-    digests: Digests = field(default_factory=dict)
+    digests: repeats.Digests = field(default_factory=dict)
     """Hashes of the images that were decoded to be compared with others."""
     repeats: list[NDArray[np.int64] | None] = field(default_factory=list)
     """The numbers of equal images, once they were compared; None where there are too many."""
-    statistics: dict[tuple[Splits, Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]] = field(
-        default_factory=dict
-    )
+    statistics: dict[
+        tuple[config.Splits, config.Preprocessing], tuple[tuple[float, ...], tuple[float, ...]]
+    ] = field(default_factory=dict)
     """Mean and standard deviation of the pixels of training images, where they were measured."""
     room: int = 0
     """Bytes left for images that were decoded to be compared, until they are read; below 0, none is kept."""
@@ -81,7 +66,7 @@ class ImageData:
     kind: str
     class_names: tuple[str, ...]
     listing: Listing
-    rule: DecodeRule
+    rule: config.DecodeRule
     shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
     splits: "Mapping[str, Samples]" = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -89,7 +74,7 @@ class ImageData:
     same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     seed: int = 0
 
-    def cut(self, splits: Splits) -> "ImageData":
+    def cut(self, splits: config.Splits) -> "ImageData":
         """Cut the listing anew into the splits that the data has and those that it lacks.
 
         Args:
@@ -99,17 +84,17 @@ class ImageData:
             VitkitError: as `open_data`.
         """
         listing = self.listing
-        cut = with_missing_splits(listing, splits, self._repeats)
+        listed, notes, fold_of, same = cutting.with_missing_splits(listing, splits, self._repeats)
         samples = {
-            split: Samples(listing.files, *cut.listed[split], self.rule, self.shared)
+            split: Samples(listing.files, *listed[split], self.rule, self.shared)
             for split in SPLITS
-            if split in cut.listed
+            if split in listed
         }
-        notes, same = [*listing.notes, *cut.notes], cut.same
+        notes = [*listing.notes, *notes]
         if splits.subset is not None and "train" in samples:
             train = samples["train"]
             seed = splits.seed if splits.subset_seed is None else splits.subset_seed
-            rows = _rows_of(parse_subset(splits.subset), train.labels, seed)
+            rows = _rows_of(config.parse_subset(splits.subset), train.labels, seed)
             samples["train"] = train.take(rows)
             same = {**same, "train": same["train"][rows]} if "train" in same else same
             notes.append(
@@ -117,7 +102,8 @@ class ImageData:
                 f"seed {seed} (subset {splits.subset})."
             )
             before, after = (
-                count_labels(part.labels, len(listing.class_names)) for part in (train, samples["train"])
+                label_sets.count_labels(part.labels, len(listing.class_names))
+                for part in (train, samples["train"])
             )
             lost = [
                 name
@@ -128,21 +114,14 @@ class ImageData:
                 notes.append(
                     f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
                 )
-        return replace(
-            self,
-            splits=samples,
-            notes=tuple(notes),
-            fold_of=cut.fold_of,
-            same=same,
-            seed=splits.seed,
-        )
+        return replace(self, splits=samples, notes=tuple(notes), fold_of=fold_of, same=same, seed=splits.seed)
 
     def _repeats(self) -> NDArray[np.int64] | None:
         """Return the number of the first equal image of each training image; compared once, for all cuts."""
         if not self.shared.repeats:
             numbers, labels = self.listing.splits["train"]
             train = Samples(self.listing.files, numbers, labels, self.rule, self.shared, compared=True)
-            self.shared.repeats.append(find_repeats([train], self.shared.digests))
+            self.shared.repeats.append(repeats.find_repeats([train], self.shared.digests))
         return self.shared.repeats[0]
 
     def with_part(self, name: str) -> "ImageData":
@@ -154,7 +133,7 @@ class ImageData:
         Raises:
             VitkitError: the split has no such part.
         """
-        split, part = parse_split(name)
+        split, part = config.parse_split(name)
         samples = self.splits.get(split)
         if part is None or samples is None:
             return self
@@ -162,7 +141,7 @@ class ImageData:
         same = {**self.same, name: self.same[split][rows]} if split in self.same else self.same
         return replace(self, splits={**self.splits, name: samples.take(rows)}, same=same)
 
-    def seen_by(self, rule: DecodeRule, class_names: tuple[str, ...]) -> "ImageData":
+    def seen_by(self, rule: config.DecodeRule, class_names: tuple[str, ...]) -> "ImageData":
         """Return the same images, decoded by another rule and with their classes in another order."""
         order = np.array([class_names.index(name) for name in self.class_names], dtype=np.int64)
         splits = {
@@ -209,8 +188,8 @@ class UnfitDataError(VitkitError):
 
 def open_data(
     spec: str,
-    splits: Splits = DEFAULT_SPLITS,
-    rule: DecodeRule = DEFAULT_RULE,
+    splits: config.Splits = config.DEFAULT_SPLITS,
+    rule: config.DecodeRule = config.DEFAULT_RULE,
     class_names: Sequence[str] | None = None,
     multi_label: bool = False,
     labelled: bool = True,
@@ -238,7 +217,12 @@ def open_data(
     short_name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
     problems = list(listing.problems)
     if not labelled:
-        listing = _without_labels(listing)
+        # Labels `(N, 0)`, on which cutting, fingerprints and the search for repeats work unchanged.
+        bare = {
+            split: (numbers, np.zeros((len(numbers), 0), dtype=bool))
+            for split, (numbers, _) in listing.splits.items()
+        }
+        listing = replace(listing, class_names=(), splits=bare)
     elif class_names is not None:
         listing = _renamed(listing, tuple(class_names))
     elif multi_label and "train" in listing.splits:
@@ -271,7 +255,9 @@ def open_data(
     return listed.cut(splits)
 
 
-def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled: bool) -> tuple[str, Listing]:
+def _list(
+    spec: str, splits: config.Splits, multi_label: bool, partial: bool, labelled: bool
+) -> tuple[str, Listing]:
     """List the data of `spec` and name it; with `partial`, classes may be missing. The first layout wins."""
     if spec == "digits":
         if multi_label:
@@ -280,33 +266,41 @@ def _list(spec: str, splits: Splits, multi_label: bool, partial: bool, labelled:
     path, group = existing_path(spec), splits.group
     ending = path.suffix.lower()
     try:
-        stage = list_of(path)
+        stage = split_lists.list_of(path)
         folder = path.parent if stage is not None and ending == ".parquet" else path
-        is_list = ending != ".parquet" and (stage is not None or holds_lists(path))
+        is_list = ending != ".parquet" and (stage is not None or split_lists.holds_lists(path))
         parquets = list[Path]()
         if multi_label or not is_list:
             parquets = sorted(files_below(folder, lambda name: name.endswith(".parquet")))
         task = path if stage is None else path.parent  # a list of a task is named as the task
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
-            return name, _list_sets(path, bool(parquets), splits.label_separator, group)
+            if ending == ".csv":
+                return name, label_sets.list_csv_of_sets(path, splits.label_separator, group)
+            if parquets or ending == ".parquet":
+                raise VitkitError(
+                    f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}"
+                )
+            if not path.is_dir():
+                raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
+            return name, label_sets.list_label_files(path, splits.label_separator)
         if ending == ".csv":
-            return name, list_csv(path, group, labelled)
+            return name, tables.list_csv(path, group, labelled)
         if ending == ".parquet" and stage is None:
-            return name, list_parquet(path.parent, [path], group=group, labelled=labelled)
+            return name, parquet.list_parquet(path.parent, [path], group=group, labelled=labelled)
         if ending == ".parquet":
-            return name, list_split_parquets(folder, parquets, stage, group)
+            return name, split_lists.list_split_parquets(folder, parquets, stage, group)
         if is_list:
-            return name, list_split_lists(task, stage)
-        if path.name.lower().endswith(ARCHIVE_ENDINGS):
-            return name, list_archive(path, partial, group, labelled)
+            return name, split_lists.list_split_lists(task, stage)
+        if path.name.lower().endswith(archives.ARCHIVE_ENDINGS):
+            return name, archives.list_archive(path, partial, group, labelled)
         if not path.is_dir():
             raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
         if not parquets:
-            return name, list_folders(path, partial, group) if labelled else list_images(path)
-        if holds_split_parquets(parquets):
-            return name, list_split_parquets(path, parquets, group=group)
-        return name, list_parquet(path, parquets, group=group, labelled=labelled)
+            return name, folders.list_folders(path, partial, group) if labelled else folders.list_images(path)
+        if split_lists.holds_split_parquets(parquets):
+            return name, split_lists.list_split_parquets(path, parquets, group=group)
+        return name, parquet.list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
 
@@ -368,7 +362,7 @@ class Samples:
     """(N,) of the images among `files`."""
     labels: Labels
     """(N,) class numbers; (N, K) bool where an image has several labels, or none."""
-    rule: DecodeRule
+    rule: config.DecodeRule
     shared: Shared = field(default_factory=Shared)
     compared: bool = False
     """Whether images are decoded to be compared with one another, and kept for the next reader."""
@@ -432,21 +426,10 @@ _PART_STREAM = 2**32
 numbers."""
 
 
-def _rows_of(part: Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
+def _rows_of(part: config.Slice, labels: Labels, seed: int) -> NDArray[np.int64]:
     """Choose the images of a part of a split; returns their indices, ascending."""
     first, last = part.of(len(labels))
-    return np.sort(spread_order(labels, seed, _PART_STREAM)[first:last])
-
-
-def _list_sets(path: Path, parquet: bool, separator: str | None, group: str | None) -> Listing:
-    """List images that have several labels each."""
-    if path.suffix.lower() == ".csv":
-        return label_sets.list_csv_of_sets(path, separator, group)
-    if parquet or path.suffix.lower() == ".parquet":
-        raise VitkitError(f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}")
-    if not path.is_dir():
-        raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
-    return label_sets.list_label_files(path, separator)
+    return np.sort(cutting.spread_order(labels, seed, _PART_STREAM)[first:last])
 
 
 def _list_digits() -> Listing:
@@ -460,7 +443,7 @@ def _list_digits() -> Listing:
     return Listing("built-in digits", names, _Digits(grey), {"train": (np.arange(len(labels)), labels)})
 
 
-class _Digits:
+class _Digits(Files):
     def __init__(self, grey: NDArray[np.uint8]) -> None:
         self.grey = grey  # (N, 8, 8)
 
@@ -471,30 +454,12 @@ class _Digits:
         # As a binary PGM, which is a header and the levels, it is decoded like any other image file.
         return b"P5 8 8 255\n" + bytes(self.grey[number])
 
-    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return numbers[:0]
-
-    def path(self, number: int) -> Path:
-        raise LookupError(f"{self.key(number)} is in no file.")
-
-
-def _without_labels(listing: Listing) -> Listing:
-    """Leave the labels of a listing out.
-
-    They become labels `(N, 0)`, on which cutting, fingerprints and the search for repeats work unchanged.
-    """
-    splits = {
-        split: (numbers, np.zeros((len(numbers), 0), dtype=bool))
-        for split, (numbers, _) in listing.splits.items()
-    }
-    return replace(listing, class_names=(), splits=splits)
-
 
 def _renamed(listing: Listing, class_names: tuple[str, ...]) -> Listing:
     """Renumber the labels of a listing in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
     labels = np.concatenate([labels for _, labels in listing.splits.values()])
-    used = np.flatnonzero(count_labels(labels, len(listing.class_names)))
+    used = np.flatnonzero(label_sets.count_labels(labels, len(listing.class_names)))
     unknown = [listing.class_names[label] for label in used if listing.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(
@@ -521,3 +486,92 @@ def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
     moved = np.zeros((len(labels), count), dtype=bool)
     moved[:, order[order >= 0]] = labels[:, order >= 0]
     return moved
+
+
+def keep_in_memory(
+    samples: Samples,
+    limit_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+    header_progress: Callable[[int, int], None] | None = None,
+) -> Samples:
+    """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
+
+    The headers decide before anything is decoded. A file whose pixels are of another size than its header
+    said a moment ago is a bad file.
+
+    Args:
+        samples: the split.
+        limit_bytes: largest size of all its pixels, a byte for each channel.
+        progress: called as `progress(done, total)` after each decoded image.
+        header_progress: called in the same way after each header; all headers are read first.
+
+    Raises:
+        VitkitError: this machine does not have that memory.
+    """
+    total, channels = len(samples), samples.rule.channels
+    sizes = np.zeros((total, 2), dtype=np.int64)
+    bad, needed = dict[int, str](), 0
+    for index in range(total):
+        try:
+            sizes[index] = samples.header(index).size
+        except DecodeError as error:
+            bad[index] = str(error)
+        if header_progress is not None:
+            header_progress(index + 1, total)
+        needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
+        if needed > limit_bytes:
+            return samples
+    lengths = channels * sizes.prod(axis=1)
+    starts = np.cumsum(lengths) - lengths  # the end of each image less its length
+    try:
+        pixels = np.empty(needed, dtype=np.uint8)
+    except MemoryError as error:
+        raise VitkitError(
+            f"There is not enough memory for {needed / 1e6:,.0f} MB of decoded images. Give a lower "
+            "--memory-gib: with 0 they are read as they are needed."
+        ) from error
+    for index in range(total):
+        if index not in bad:
+            try:
+                image = samples.decode(index)
+                height, width = sizes[index].tolist()
+                if image.shape[:2] != (height, width):
+                    raise DecodeError(
+                        f"the file changed while it was read: its header said {height} x {width} pixels "
+                        f"(height x width), its image has {image.shape[0]} x {image.shape[1]}"
+                    )
+                pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
+            except DecodeError as error:
+                bad[index] = str(error)
+        if progress is not None:
+            progress(index + 1, total)
+    held = copy(samples)
+    held.held = Held(pixels, starts, sizes, bad, channels)
+    return held
+
+
+def largest_decoding(samples: Samples, look_at: int = 200) -> int:
+    """Estimate the bytes of memory that decoding the most demanding image takes, from headers.
+
+    At most `look_at` headers, evenly spread over the split, are read: a million would take minutes, and this
+    is only for a warning.
+    """
+    return max((head.decoding_bytes for head in some_headers(samples, look_at)), default=0)
+
+
+def check_decode_memory(largest: int, workers: int, available: int | None) -> str | None:
+    """Return a warning if so many workers may need more memory for decoding than there is.
+
+    Args:
+        largest: bytes that decoding one image may take, by `largest_decoding`.
+        workers: processes that decode at the same time; 0: this process alone.
+        available: bytes that the machine can still give; None if it is unknown.
+    """
+    together = largest * max(1, workers)
+    if available is None or together <= available:
+        return None
+    return (
+        f"Decoding may take {together / 1e6:,.0f} MB of memory at a time ({max(1, workers)} x "
+        f"{largest / 1e6:,.0f} MB for the largest images), but {available / 1e6:,.0f} MB are free. "
+        "Give fewer --workers, or leave the largest images out with --max-pixels."
+    )

@@ -300,6 +300,7 @@ def cached_features(
     indices: NDArray[np.int64],
     cache: FeatureCache | None,
     compute: Callable[[], Features],
+    world: World = ALONE,
 ) -> Features:
     """Give the features of some images of a split from the cache, or compute and keep them.
 
@@ -309,12 +310,15 @@ def cached_features(
         indices: `(N,)` of the images.
         cache: where features are kept; None: nowhere.
         compute: makes them anew.
+        world: the processes, which compute them together where one of them has no such features.
     """
     if cache is None:
         return compute()
     key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
     features = cache.read(key)
-    if features is None or len(features.readable) != len(indices):
+    is_kept = world.gather(features is not None and len(features.readable) == len(indices))
+    if features is None or not all(is_kept):
         features = compute()
-        cache.keep(key, features)
+        if world.writes:
+            cache.keep(key, features)
     return features

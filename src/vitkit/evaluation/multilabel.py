@@ -144,7 +144,7 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
     """
     counts = [int(ranking.positive.sum()) for ranking in rankings]
     singles: list[Interval | None] = []
-    parts: list[_Jackknife] = []
+    parts: list[tuple[float, float, float]] = []
     together: Floats | None = None
     for ranking, count in zip(rankings, counts, strict=True):
         if count < FEWEST_POSITIVES:
@@ -152,51 +152,42 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
             continue
         part, deviations = _jackknife(ranking, count)
         parts.append(part)
-        singles.append(_interval_of([part], part.variance))
+        singles.append(_interval_of([part], _variance(deviations)))
         together = deviations if together is None else together + deviations
     if together is None or any(0 < count < FEWEST_POSITIVES for count in counts):
         return None, singles
     return _interval_of(parts, _variance(together) / len(parts) ** 2), singles
 
 
-@dataclass(frozen=True)
-class _Jackknife:
-    """The average precision of one label, by leaving each image out in turn."""
+def _jackknife(ranking: Ranking, count: int) -> tuple[tuple[float, float, float], Floats]:
+    """Estimate an average precision by leaving each image out in turn.
 
-    value: float
-    """Without its bias, from 0 to 1."""
-    smoothed: float
-    """The value if one image more were ranked first, and one last: never 0 or 1."""
-    variance: float
-    missing: float
-    """Variance that the images with the label are too few to show."""
-
-
-def _jackknife(ranking: Ranking, count: int) -> tuple[_Jackknife, Floats]:
-    """Estimate value and variance of an average precision; returns each image's part in it `(N,)` too."""
+    Returns:
+        The value without its bias, from 0 to 1; the value if one image more were ranked first, and one last,
+        which is never 0 or 1; the variance that the images with the label are too few to show. And each
+        image's part in the value, `(N,)`.
+    """
     precision, without = ranking.average_precision(), ranking.without_each()
     assert precision is not None
     mean = float(without.mean())
     value = min(max(precision - (len(without) - 1) * (mean - precision), 0.0), 1.0)
     smoothed = (count * value + 1) / (count + 2)
     deviations = without - mean
-    variance = _variance(deviations)
     weight = _PRIOR_IMAGES / (count + _PRIOR_IMAGES)
-    missing = weight * max(0.0, smoothed * (1 - smoothed) / count - variance)
-    return _Jackknife(value, smoothed, variance, missing), deviations
+    missing = weight * max(0.0, smoothed * (1 - smoothed) / count - _variance(deviations))
+    return (value, smoothed, missing), deviations
 
 
 def _variance(deviations: Floats) -> float:
     return float((deviations**2).sum()) * (len(deviations) - 1) / len(deviations)
 
 
-def _interval_of(parts: Sequence[_Jackknife], variance: float) -> Interval:
-    """Make the interval of a mean of average precisions from its variance and the missing variance."""
+def _interval_of(parts: Sequence[tuple[float, float, float]], variance: float) -> Interval:
+    """Make the interval of a mean of average precisions from its variance and what `_jackknife` estimates."""
     labels = len(parts)
-    value = sum(part.value for part in parts) / labels
-    smoothed = sum(part.smoothed for part in parts) / labels
-    variance += sum(part.missing for part in parts) / labels**2
-    images = smoothed * (1 - smoothed) / variance
+    value, smoothed, missing = (sum(column) for column in zip(*parts, strict=True))
+    value, smoothed = value / labels, smoothed / labels
+    images = smoothed * (1 - smoothed) / (variance + missing / labels**2)
     return binomial_interval(value * images, images)
 
 

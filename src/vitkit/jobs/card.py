@@ -38,20 +38,35 @@ class CheckpointCard(Result):
 
     def blocks(self) -> Sequence[Block]:
         """Return the description by headings; none where the file records nothing."""
-        identity, config, names = self.identity, self.identity.config, self.identity.card.class_names
+        identity, card, config = self.identity, self.identity.card, self.identity.config
+        names, weights, numerics = card.class_names, identity.checksum, list(config.arithmetic)
+        mean, std = by_channel(config.image_mean), by_channel(config.image_std)
+        numerics.append(f"pixels: mean {mean}, std {std} (of [0, 1])")
+        if getattr(config, "position", "none") not in ("none", "sincos_2d"):
+            numerics.append(f"positions: resized by {INTERPOLATIONS[card.position_interpolation]}")
+        size_and_hash = []
+        if weights is not None:  # by which other programs can recognise the file
+            size_and_hash = [f"{weights.bytes:,} bytes, when written of SHA-256", weights.sha256]
+        # Without the remarks that are among the notes.
+        remarks = set(identity.notes)
+        origin = {
+            key: value
+            for key, value in to_give_away(card).history().items()
+            if key != "notes" or not remarks.issuperset(value if isinstance(value, list) else [value])
+        }
         flops = format_count(forward_flops(config, head=True), "FLOPs")
         classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
         shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows = (
             ("model", [described(identity), f"{parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
-            ("numerics", [*config.arithmetic, _pixels(config), *_resized_positions(identity)]),
+            ("numerics", numerics),
             ("preprocessing", _preprocessing(identity)),
             ("classes", [shown or classes]),
-            ("origin", [_labelled(key, value) for key, value in _origin(identity).items()]),
+            ("origin", [_labelled(key, value) for key, value in origin.items()]),
             ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
             ("notes", list(identity.notes)),
-            ("weights", _weights(identity)),
+            ("weights", size_and_hash),
         )
         return (Facts(rows),)
 
@@ -112,18 +127,6 @@ def described(identity: Identity) -> str:
     )
 
 
-def _pixels(config: ModelConfig) -> str:
-    return f"pixels: mean {by_channel(config.image_mean)}, std {by_channel(config.image_std)} (of [0, 1])"
-
-
-def _resized_positions(identity: Identity) -> list[str]:
-    """State the rule for images of another size, where there are positions to resize."""
-    resized = getattr(identity.config, "position", "none") not in ("none", "sincos_2d")
-    return (
-        [f"positions: resized by {INTERPOLATIONS[identity.card.position_interpolation]}"] if resized else []
-    )
-
-
 def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
     """List the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
@@ -157,23 +160,6 @@ def _preprocessing(identity: Identity) -> list[str]:
     return lines + [
         f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed
     ]
-
-
-def _origin(identity: Identity) -> dict[str, Any]:
-    """Return the origin of the weights, without the remarks that are among the notes."""
-    shown = set(identity.notes)
-    return {
-        key: value
-        for key, value in to_give_away(identity.card).history().items()
-        if key != "notes" or not shown.issuperset(value if isinstance(value, list) else [value])
-    }
-
-
-def _weights(identity: Identity) -> list[str]:
-    """Return the size of the weights and the hash of their file, by which other programs can recognise it."""
-    if identity.checksum is None:
-        return []
-    return [f"{identity.checksum.bytes:,} bytes, when written of SHA-256", identity.checksum.sha256]
 
 
 def _labelled(key: str, value: Any) -> str:

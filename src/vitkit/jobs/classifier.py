@@ -20,8 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from vitkit.data.advice import sample_sizes, suggest_recipe
 from vitkit.data.channels import from_units
+from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.sources import open_data
 from vitkit.durable import read_regular_file, replace_file
@@ -147,11 +147,10 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Paths stay paths, so that files are read a few at a time, and an error names its file.
         images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
-        for first in range(0, len(images), AT_A_TIME):
-            guesses = predictor.many(images[first : first + AT_A_TIME], top=len(number_of))
-            for row, answer in enumerate(guesses, start=first):
-                for guess in answer:
-                    probabilities[row, number_of[guess.name]] = guess.probability
+        answers = predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)
+        for row, answer in enumerate(answers):
+            for guess in answer:
+                probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
 
     def _run(self, table: Path) -> Run:

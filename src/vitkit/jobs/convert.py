@@ -27,12 +27,12 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
-from vitkit.weights.formats.recognise import find_format
 from vitkit.weights.loading import Identity
 from vitkit.weights.loading import load as load_checkpoint
 from vitkit.weights.model_card import changed_pixels, preprocessing_of
 from vitkit.weights.peers import library_logits
 from vitkit.weights.saving import save
+from vitkit.weights.table import find_format
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""

@@ -65,21 +65,6 @@ class Cost:
     h100_days: float | None = None
     """Days on one H100, estimated from the assumed utilisation."""
 
-    def numbers(self) -> list[tuple[str, str]]:
-        """Name and write the numbers that do not depend on batch and precision."""
-        rows = [
-            ("parameters", f"{self.parameters:,}"),
-            ("tokens", "-" if self.tokens is None else str(self.tokens)),
-            ("FLOPs per image, forward", format_count(self.forward_flops)),
-            ("FLOPs per image, training", format_count(self.training_flops)),
-        ]
-        if self.pretraining_flops is not None and self.h100_days is not None:
-            rows += [
-                ("exaFLOPs of training", _figures(self.pretraining_flops / 1e18)),
-                ("days on one H100", _figures(self.h100_days)),
-            ]
-        return rows
-
 
 def _figures(value: float) -> str:
     """Write a number with three significant figures: 0.0123, 4.56, 1,234."""
@@ -104,8 +89,26 @@ class Costs(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return a single model in detail, several as a table, and what the numbers mean."""
-        blocks = [*(self._in_detail(self.models[0]) if len(self.models) == 1 else self._several()), ABOUT]
+        """Return a row for each model, the parts of the memory of a single one, and what the numbers mean."""
+        columns: dict[str, Callable[[Cost], str]] = {
+            "model": lambda cost: cost.model,
+            "parameters": lambda cost: f"{cost.parameters:,}",
+            "tokens": lambda cost: "-" if cost.tokens is None else str(cost.tokens),
+            "forward": lambda cost: format_count(cost.forward_flops),
+            "training": lambda cost: format_count(cost.training_flops),
+        }
+        if self.models[0].h100_days is not None:
+            columns["exaFLOPs"] = lambda cost: _figures((cost.pretraining_flops or 0) / 1e18)
+            columns["H100 days"] = lambda cost: _figures(cost.h100_days or 0)
+        columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
+        columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
+        about = f"the most of a training step of {self.batch_size:,} images"
+        blocks: list[Block] = [
+            table_of(self.models, columns),
+            f"forward and training: FLOPs for each image; memory: {about}.",
+            *([self._memory(self.models[0])] if len(self.models) == 1 else []),
+            ABOUT,
+        ]
         for model, size in ((cost.model, cost.image_size) for cost in self.models):
             cut_off = "" if is_checkpoint(model) else model_config(model, image_size=size).cut_off
             if cut_off:  # the patches do not fill the image: another model may have been meant
@@ -118,7 +121,8 @@ class Costs(Result):
             blocks.append(f"Days are an estimate: at {self.utilization:.0%} (assumed) of an H100's {peak}.")
         return blocks
 
-    def _in_detail(self, cost: Cost) -> list[Block]:
+    def _memory(self, cost: Cost) -> Table:
+        """Make a table of the parts of the memory."""
         parts = {
             "weights": "weights",
             "optimizer_state": f"state of {'AdamW' if self.optimizer == 'adamw' else 'SGD'}",
@@ -137,29 +141,8 @@ class Costs(Result):
         ]
         peaks = (format_bytes(memory.peak) for memory in cost.prediction_memory.values())
         rows.append(("prediction, most at one time", *peaks))
-        heading = f"memory of {self.batch_size:,} images at a time"
-        return [
-            Table((f"{cost.model} at {format_size(cost.image_size)}", ""), tuple(cost.numbers())),
-            Table((heading, *PRECISIONS), tuple(rows)),
-        ]
-
-    def _several(self) -> list[Block]:
-        headings = ["model", "parameters", "tokens", "forward", "training"]
-        if self.models[0].pretraining_flops is not None:
-            headings += ["exaFLOPs", "H100 days"]
-        rows = (
-            (
-                cost.model,
-                *(number for _, number in cost.numbers()),
-                *(format_bytes(memory.peak) for memory in cost.training_memory.values()),
-            )
-            for cost in self.models
-        )
-        about = f"a training step of {self.batch_size:,} images"
-        return [
-            Table((*headings, "memory", "in bfloat16"), tuple(rows)),
-            f"forward and training: FLOPs for each image; memory: the most of {about}.",
-        ]
+        heading = f"memory of {self.batch_size:,} images of {format_size(cost.image_size)}"
+        return Table((heading, *PRECISIONS), tuple(rows))
 
     def following(self) -> Sequence[str]:
         """Return the command that uses such a model."""

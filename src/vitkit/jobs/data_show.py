@@ -27,7 +27,8 @@ from vitkit.jobs.recipes import AUGMENTATION
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import render_views
+from vitkit.report.template import Part, render_page
+from vitkit.result import Photo, Table
 from vitkit.runs.config import Run, with_options
 from vitkit.runs.folder import make_folder, require_folder
 from vitkit.runs.plan import list_images
@@ -113,7 +114,18 @@ def show(
     view = see_images(run, images, versions, hushed(listener, quiet))
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
     require_folder(out.parent)
-    content = _picture(view) if out.suffix.lower() == ".png" else _page(view).encode()
+    if out.suffix.lower() == ".png":
+        content = _picture(view)
+    else:  # the page says the sentences itself, and names of any script
+        source = base64.b64encode(_picture(replace(view, sentences=()))).decode()
+        alt = "a row for each image: as it is tested, and as training sees it"
+        named = tuple((visible(image.name), visible(image.label)) for image in view.images)
+        parts: list[Part] = [
+            ("Images", [Photo(f"data:image/png;base64,{source}", alt)]),
+            ("Names, in the same order", [Table(("image", "class"), named)]),
+        ]
+        title, footer = f"{view.name}, as a model sees it", "Made by vitkit data show."
+        content = render_page(title, view.sentences, parts, footer=footer).encode()
     # The same command again writes the same bytes; another file of that name may be one of the images.
     if out.exists() and not (out.is_file() and out.read_bytes() == content):
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
@@ -192,32 +204,6 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
         yield f"a box replaced by noise, in {augmentation.random_erasing:.0%} of the images"
     if augmentation.jpeg_scaling:
         yield "large JPEGs decoded at a smaller scale"
-
-
-def _page(view: DataView) -> str:
-    """Make the page: each picture is a PNG of exactly the pixels, which the browser enlarges."""
-
-    def shown(pixels: NDArray[np.uint8], alt: str) -> dict[str, object]:
-        buffer, (height, width) = io.BytesIO(), pixels.shape[:2]
-        Image.fromarray(to_rgb(pixels)).save(buffer, "png")
-        source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-        factor = enlarged(pixels, TILE).shape[0] // height
-        return {"source": source, "alt": alt, "width": width * factor, "height": height * factor}
-
-    rows = [
-        {
-            "label": visible(image.label),
-            "name": visible(image.name),
-            "pictures": [
-                shown(image.tested, f"{image.label}, as it is tested"),
-                *(shown(version, f"{image.label}, augmented") for version in image.versions),
-            ],
-        }
-        for image in view.images
-    ]
-    return render_views(
-        f"{view.name}, as a model sees it", view.sentences, range(1, len(view.images[0].versions) + 1), rows
-    )
 
 
 def _picture(view: DataView) -> bytes:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,19 +25,22 @@ from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
+from vitkit.result import Block, Result, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
-from vitkit.text import csv_line
-from vitkit.weights.loading import log_notes
+from vitkit.text import csv_line, join_names, pluralize, say_continued
 from vitkit.weights.model_card import preprocessing_of
 
 NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
 
 
-@dataclass(frozen=True)
-class Embedded:
+@dataclass(frozen=True, repr=False)
+class Embedded(Result):
     """The files that hold the features of images."""
 
+    model: str
+    data: str
+    """The given model and images."""
     out: Path
     """The folder of Parquet files, the Parquet file, or the .npy file."""
     images: int
@@ -50,6 +54,27 @@ class Embedded:
     """The files to remove, so that the same command reads the unreadable images again."""
     names: Path | None = None
     """The .names.csv of a .npy file."""
+
+    def headline(self) -> Sequence[str]:
+        """Say what the features are of, and where they are."""
+        again = say_continued(self.continued)
+        images = pluralize(self.images, "image")
+        where = [f"Features of {images}, {self.width:,} of each, in {self.out}{again}."]
+        return where if self.names is None else [*where, f"The names of the rows are in {self.names}."]
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the images that have no features, how to read them again, and the headline."""
+        files = join_names([str(path) for path in self.retry])
+        again = f"To read them again, mend them, remove {files} and give the same command."
+        rejects = unreadable(self.rejects, "have no features")
+        return (*rejects, *([again] if self.retry else []), *self.headline())
+
+    def following(self) -> Sequence[str]:
+        """Return a line that reads the features, and a command that measures what they are worth."""
+        reader = "numpy.load" if self.names else "pandas.read_parquet"
+        fewshot = shlex.join(["vitkit", "fewshot", self.model, self.data])
+        remark = "(how well classes are learned from features)"
+        return f"{reader}({str(self.out)!r}) in Python", f"{fewshot}   {remark}"
 
 
 def _open_rows(
@@ -73,10 +98,9 @@ def _open_rows(
             f"{place.name} is an exported engine, which computes logits alone: give the model that it "
             "was exported from."
         )
-    ready = load_ready(place, "evaluation", device=device, precision=precision, **load)
+    ready = load_ready(place, "evaluation", answers=False, device=device, precision=precision, **load)
     model: Any = ready.model
     where: Any = ready.device
-    log_notes(place.name, ready.notes, ready.left_out)
     reason = explain_no_features(model.config)
     if reason:
         raise VitkitError(f"{place.name} {reason}.")
@@ -176,7 +200,7 @@ def embed(
     rejects = {row["image"]: row["error"] for part in parts for row in errors[part]}
     retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
-    return Embedded(out, images, width, continued, rejects, again, names)
+    return Embedded(str(path), str(data), out, images, width, continued, rejects, again, names)
 
 
 def _destination(path: StrPath, data: StrPath) -> Path:

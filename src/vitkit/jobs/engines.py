@@ -3,9 +3,9 @@
 An exported folder is read without importing PyTorch; a checkpoint is not.
 """
 
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -15,18 +15,21 @@ from vitkit.engines.folder import serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.engines.runners import EngineModel, describe_gelu
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import BuiltModel, LoadingOptions
+from vitkit.jobs.options import LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.config.image_config import height_and_width
 from vitkit.runs.folder import Place, kind_of
+from vitkit.tasks import answering_of
 from vitkit.text import join_names
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import preprocessing_of
+from vitkit.weights.model_card import Described, preprocessing_of
 
 if TYPE_CHECKING:
     import torch
 
     from vitkit.models.image_model import ImageModel
+
+_log = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu")
 """The devices on which engines other than PyTorch compute: the processor."""
@@ -39,8 +42,6 @@ class Ready:
     model: "ImageModel | EngineModel"
     notes: tuple[str, ...]
     """Remarks on the weights: phrases, each of which follows the path."""
-    left_out: Mapping[str, Sequence[str]]
-    """Tensors of the checkpoint that no model takes, by the reason why."""
     device: "torch.device | str"
     """The device that images are moved to."""
     precision: Precision
@@ -61,6 +62,7 @@ def load_ready(
     path: str | Path | Place,
     phase: Phase,
     *,
+    answers: bool = True,
     device: str = "auto",
     precision: Precision = "auto",
     engine: Engine | None = None,
@@ -68,16 +70,18 @@ def load_ready(
     max_pixels: int | None = None,
     **load: Unpack[LoadingOptions],
 ) -> Ready:
-    """Load a checkpoint, or the folder of an exported engine, to be computed by an engine.
+    """Load a checkpoint, or the folder of an exported engine, to be computed by an engine; log the remarks.
 
     Args:
         path: anything `load_model` reads, or a folder that `vitkit export` wrote.
         phase: evaluation or prediction.
+        answers: whether the model has to answer, and not only to have features.
         device, precision, engine, exact, max_pixels, load: as `vitkit.jobs.options.ModelOptions` describes
             them.
 
     Raises:
-        VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`.
+        VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`; or the
+            model has no answers.
     """
     path, options = kind_of(path), LoadOptions(**load)
     if path.kind == "exported model":
@@ -98,11 +102,10 @@ def load_ready(
                     "export the model again."
                 )
         refuse_options(record.engine, device, exact)
-        return Ready(model, record.notes, {}, "cpu", "float32", max_pixels)
-    from vitkit.runs.start import load_any
-
-    if engine is None or engine == "torch":
+        ready = Ready(model, record.notes, "cpu", "float32", max_pixels)
+    elif engine is None or engine == "torch":
         from vitkit.runs.machine import find_device, prepare
+        from vitkit.runs.start import load_any
 
         place = find_device(device)
         loaded = load_any(path, options)
@@ -110,20 +113,34 @@ def load_ready(
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
         chosen = prepare(loaded.model, place, precision, exact, phase, weights)
-        return Ready(loaded.model, loaded.notes, loaded.identity.left_out, place, chosen, max_pixels)
-    graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
-    refuse_options(engine, device, exact)
-    refuse_precision(engine, graph_precision)  # before the weights are read
-    from vitkit.engines.graph import serve
+        ready = Ready(loaded.model, loaded.notes, place, chosen, max_pixels)
+    else:
+        graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
+        refuse_options(engine, device, exact)
+        refuse_precision(engine, graph_precision)  # before the weights are read
+        from vitkit.engines.graph import serve
+        from vitkit.runs.start import load_any
 
-    loaded = load_any(path, options)
-    model = serve(loaded.model, engine, graph_precision, thread_count())
-    notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
-    return Ready(model, notes, loaded.identity.left_out, "cpu", "float32", max_pixels)
+        loaded = load_any(path, options)
+        model = serve(loaded.model, engine, graph_precision, thread_count())
+        notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
+        ready = Ready(model, notes, "cpu", "float32", max_pixels)
+    for note in ready.notes:
+        _log.warning("%s: %s", path.name, note)
+    if answers:
+        require_answers(path.name, ready.model)
+    return ready
+
+
+def require_answers(name: str, model: Described) -> None:
+    """Refuse a model that has learned nothing to answer, or has no classes, by its name in the error."""
+    reason = answering_of(model.card).explain_unfit(model.config)
+    if reason:
+        raise VitkitError(f"{name} {reason}.")
 
 
 def take_built(
-    model: BuiltModel,
+    model: object,
     *,
     device: str = "auto",
     precision: Precision = "auto",
@@ -161,7 +178,8 @@ def take_built(
 
         place = find_device(device)
         model.to(place)
-    return Ready(model, (), {}, place, "float32" if precision == "auto" else precision, max_pixels)
+    require_answers("The model", model)
+    return Ready(model, (), place, "float32" if precision == "auto" else precision, max_pixels)
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:

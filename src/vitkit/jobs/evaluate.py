@@ -10,30 +10,29 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
-from vitkit.data.slices import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeliest, outputs_of_classes
-from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import ROWS_SHOWN, Block, Result, Text, unreadable
+from vitkit.report.template import write_page
+from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of
-from vitkit.weights.loading import log_notes
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
 
@@ -72,20 +71,37 @@ class Evaluation(Result):
         """Whether the data has no splits and is not the training data: `split` is "train" and means all."""
         return is_whole(self.data, self.split, self.trained_on)
 
-    def summary(self) -> str:
+    @property
+    def images(self) -> str:
+        """The noun of the images: "test images of digits"."""
+        return f"{'' if self.whole else f'{self.split} '}images of {self.data.name}"
+
+    def heading(self) -> str:
+        """Say which model was measured on which images."""
+        return f"{self.model.path.name} on {self.images}"
+
+    def headline(self) -> Sequence[str]:
         """Say the numbers in a sentence, as the command line prints them."""
-        split = "" if self.whole else f"{self.split} "
-        return str(self.result.sentence(f"{split}images of {self.data.name}"))
+        return (str(self.result.sentence(self.images)),)
+
+    def sections(self) -> Sequence[Section]:
+        """Return what the report of a run shows of its own images: classes, mistakes, calibration."""
+        split = self.data.name if self.whole else self.split
+        evaluated = {split: (self.result, self.predictions)}
+        rejects = unreadable(self.rejects, "count for nothing")
+        return (
+            *self.answering.report(evaluated, split, self.data.splits[self.split]).sections,
+            *([Section("Images that could not be read", rejects)] if rejects else ()),
+        )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the numbers in a sentence, the table of the task, if it has one, and unreadable images."""
-        blocks: list[Block] = [Text(self.summary(), "answer")]
+        """Return the numbers in a sentence, the figures of the page, the table of the task, if it has one,
+        and unreadable images."""
         details = self.answering.details(self.result)
-        if details is not None:
-            left = len(details.rows) - ROWS_SHOWN
-            blocks.append(replace(details, rows=details.rows[:ROWS_SHOWN]))
-            blocks += [f"... and {left:,} more; --json and the report have all."] if left > 0 else []
-        return [*blocks, *unreadable(self.rejects, "count for nothing")]
+        tables = () if details is None else (replace(details, most=ROWS_SHOWN),)
+        plots = [block for section in self.sections() for block in section.blocks if isinstance(block, Plot)]
+        rejects = unreadable(self.rejects, "count for nothing")
+        return [Text(self.summary(), "answer"), *plots, *tables, *rejects]
 
 
 def evaluate(
@@ -130,7 +146,7 @@ def evaluate(
     divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            ready = load_evaluated(place, **model)
+            ready = load_ready(place, "evaluation", **model)
             with listener.progress("listing images"):
                 images = open_model_data(ready.model, data, ready.max_pixels)
             if not ready.model.card.class_names:
@@ -167,20 +183,6 @@ def evaluate(
         ready.model.card,
         as_saved=model.get("engine") in (None, "torch") and given == (None, None),
     )
-
-
-def load_evaluated(place: Place, **model: Unpack[ModelOptions]) -> Ready:
-    """Load a model for evaluation, and log the notes on it.
-
-    Raises:
-        VitkitError: as `load_ready`; or the model has no classes.
-    """
-    ready = load_ready(place, "evaluation", **model)
-    log_notes(place.name, ready.notes, ready.left_out)
-    reason = answering_of(ready.model.card).explain_unfit(ready.model.config)
-    if reason:
-        raise VitkitError(f"{place.name} {reason}.")
-    return ready
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -285,6 +287,29 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
     return (run / "evaluation" / f"{split}.json").parent
 
 
+def write_evaluation_page(
+    evaluation: "Evaluation", folder: Path | None, *, out: StrPath | None = None
+) -> Path | None:
+    """Write the page of an evaluation: how good the model is, where it fails, and whether it is too sure.
+
+    Args:
+        evaluation: the numbers and the images.
+        folder: where `keep_evaluation` kept it; None: nowhere.
+        out: file for the page of the numbers and the mistakes; left out, one is written below the run folder
+            where the images are not the run's own, and its report links it.
+
+    Returns:
+        The page; None where there is none, as the report is the page of the run's own images.
+    """
+    if out is None and (folder is None or evaluation.trained_on):
+        return None
+    path = (
+        Path(out) if out else Path(folder or "") / f"{'all' if evaluation.whole else evaluation.split}.html"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_page(evaluation, path)
+
+
 def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
     """List the images on which a model is not wholly right, each with what the model takes for likeliest."""
     answering, predictions = evaluation.answering, evaluation.predictions
@@ -367,7 +392,7 @@ def evaluate_protocol(
     given = None if wnids is None else read_wnids(str(wnids))
     with listener.progress("listing images"):
         images = list_labelled(protocol, str(data), None if labels is None else str(labels))
-    ready = load_evaluated(place, **model)
+    ready = load_ready(place, "evaluation", **model)
     names = ready.model.card.class_names
     columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
     candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])

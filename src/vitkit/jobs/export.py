@@ -30,6 +30,7 @@ from vitkit.engines.graph import (
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.engines.runners import describe_gelu
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.jobs.engines import require_answers
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
@@ -147,9 +148,7 @@ def export(
     refuse_precision(engine, precision)
     loaded = load_any(source, LoadOptions(**load))
     model = loaded.model
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
-        raise VitkitError(f"{source} {reason}.")
+    require_answers(str(source), model)
     refuse_model(engine, model.config)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:

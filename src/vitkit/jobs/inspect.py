@@ -2,8 +2,10 @@
 
 import base64
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
@@ -165,37 +167,34 @@ def _images(
     model: ImageModel, sources: Sequence[str], listener: Listener
 ) -> tuple[list[str], list[NDArray[np.uint8]]]:
     """Read images at the model's size, with their names: given, or from the run's own data."""
-    preprocessing = preprocessing_of(model)
-    names: list[str] = []
-    pixels: list[NDArray[np.uint8]] = []
+    rule, names, pixels, reason = preprocessing_of(model), list[str](), list[NDArray[np.uint8]](), ""
+    # The name of each image, its name in a message, and the function that decodes it.
+    chosen: list[tuple[str, str, Callable[[], NDArray[np.uint8]]]] = []
     if sources:
-        reason = ""
-        for image in list(find_images(sources))[:IMAGES]:
-            try:
-                pixels.append(preprocess(decode(image.content(), preprocessing.decode), preprocessing))
-                names.append(image.path.name)
-            except DecodeError as error:
-                reason = f"{image.path}: {error}"
-                listener.note(reason)
-        if not names:
-            raise VitkitError(f"None of the images can be read. The last one: {reason}")
+        for image in islice(find_images(sources), IMAGES):
+            read = partial(lambda image: decode(image.content(), rule.decode), image)
+            chosen.append((image.path.name, str(image.path), read))
     elif card_of(model).data is not None:
         try:
             data = open_model_data(model)
         except VitkitError as error:
             listener.note(f"Without images: {error}")
             return names, pixels
-        split = next(name for name in ("test", "val", "train") if name in data.splits)
-        samples = data.splits[split]
+        samples = data.splits[next(name for name in ("test", "val", "train") if name in data.splits)]
         # Spread over the split: folders list one class after the other.
-        for index in np.linspace(0, len(samples) - 1, min(IMAGES, len(samples))).astype(int).tolist():
-            try:
-                pixels.append(preprocess(samples.decode(index), preprocessing))
-                names.append(samples.key(index))
-            except DecodeError as error:
-                listener.note(f"{samples.key(index)}: {error}")
-        order = np.random.default_rng(0).permutation(len(names))  # so that the first few show many classes
-        names, pixels = [names[i] for i in order], [pixels[i] for i in order]
+        spread = np.linspace(0, len(samples) - 1, min(IMAGES, len(samples))).astype(int)
+        # In another order, so that the first few show many classes.
+        order = np.random.default_rng(0).permutation(spread).tolist()
+        chosen = [(samples.key(i), samples.key(i), partial(samples.decode, i)) for i in order]
+    for name, shown, decoded in chosen:
+        try:
+            pixels.append(preprocess(decoded(), rule))
+            names.append(name)
+        except DecodeError as error:
+            reason = f"{shown}: {error}"
+            listener.note(reason)
+    if sources and not names:
+        raise VitkitError(f"None of the images can be read. The last one: {reason}")
     return names, pixels
 
 

@@ -6,7 +6,6 @@ listed as damaged.
 """
 
 import fcntl
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,26 +15,30 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vitkit.config import PREFIXED, to_json
-from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study.study import RECORD as STUDY
 from vitkit.jobs.study.study import read_study
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Cell, Number, Plot, Result, Table, Text, table_of
+from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
 from vitkit.runs.config import Run, full_name
-from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
 from vitkit.runs.series_record import Series, read_score, read_series
+from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from vitkit.analysis.study_figures import Points
 
 DEPTH = 4
 """Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
@@ -122,6 +125,53 @@ class RunList(Result, list[RunSummary]):
         """Count the runs."""
         return f"{pluralize(len(self), 'run, series or study', 'runs, series and studies')} in {self.folder}"
 
+    def name_of(self, row: RunSummary) -> str:
+        """Return the path of a run below the folder."""
+        return os.path.relpath(row.folder, self.folder)
+
+    def heading(self) -> str:
+        """Name the folder."""
+        return f"Runs in {self.folder.resolve().name}"
+
+    def headline(self) -> Sequence[str]:
+        """Count the runs."""
+        return (f"{self.summary()}.",)
+
+    def sections(self) -> Sequence[Section]:
+        """Return a picture of the validations for each metric, and a table with the options that differ."""
+        pictures: list[Block] = []
+        for metric, is_fraction in dict.fromkeys((row.metric, row.is_fraction) for row in self if row.curve):
+            rows = [row for row in self if row.curve and row.metric == metric]
+            lines = {self.name_of(row): [(*point, None) for point in row.curve] for row in rows[-LINES:]}
+            label = f"{metric.replace('_', ' ')} of the validation images"
+            draw = partial(_draw, lines, label, is_fraction)
+            alt = f"The {label} of {len(lines)} runs over their steps."
+            pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
+            if len(lines) < len(rows):
+                last = f"The {LINES} of {len(rows):,} runs that were changed last are drawn."
+                pictures.append(Text(last, "caption"))
+        options = [_options(row.run) for row in self]
+        differing = [
+            name
+            for name in dict.fromkeys(name for own in options for name in own)
+            if len({own.get(name) for own in options if own}) > 1
+        ]
+        cells = tuple(
+            (
+                self.name_of(row),
+                row.result if row.score is None else Number(row.result, row.score),
+                "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
+                row.standing,
+                *(own.get(option, "") for option in differing),
+                row.data,
+                row.model,
+            )
+            for row, own in zip(self, options, strict=True)
+        )
+        headings = ("run", "result", "minutes", "state", *differing, "data", "model")
+        table = Section("Results, and the options that differ", [Table(headings, cells, sortable=True)])
+        return [Section("Validations", pictures), table] if pictures else [table]
+
     def blocks(self) -> Sequence[Block]:
         """Return the table, the damaged folders with the reason, and the page that was written."""
         columns: dict[str, Callable[[RunSummary], str]] = {
@@ -188,80 +238,34 @@ def list_runs(
             progress(len(rows))
     listed = RunList(sorted(rows, key=lambda row: (row.changed, row.folder)), top)
     if html:
-        listed.page = top / PAGE
-        replace_file(listed.page, [_page(listed).encode()])
+        from vitkit.report.template import write_page  # it imports matplotlib, for which no list waits
+
+        shown = [row for row in listed if (Path(row.folder) / "report.html").is_file()]
+        names = map(listed.name_of, shown)
+        reports = [name for name in names if name.isprintable()]  # others can be in no address
+        listed.page = write_page(listed, top / PAGE, folders=reports)
     return listed
 
 
-def _page(runs: RunList) -> str:
-    """Make the page of runs: a picture for each metric, and a table of results and of options that differ."""
-    # They import matplotlib, for which no list waits.
+def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figure":
+    """Draw the validations of runs over their steps."""
     from vitkit.analysis.drawing import shortened
     from vitkit.analysis.study_figures import line_figure
-    from vitkit.report.template import Part, render_page
 
-    names = [os.path.relpath(row.folder, runs.folder) for row in runs]
-    drawn: dict[tuple[str, bool], dict[str, list[tuple[float, float, None]]]] = {}
-    for name, row in zip(names, runs, strict=True):
-        if row.curve:
-            lines = drawn.setdefault((row.metric, row.is_fraction), {})
-            lines[name] = [(step, value, None) for step, value in row.curve]
-    pictures: list[Block] = []
-    for (metric, is_fraction), lines in drawn.items():
-        label = shortened(f"{metric.replace('_', ' ')} of the validation images", 60)
-        shown = dict(list(lines.items())[-LINES:])
-        draw = partial(line_figure, {"": shown}, "step", label, is_fraction=is_fraction)
-        alt = f"The {label} of {len(shown)} runs over their steps."
-        pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
-        if len(shown) < len(lines):
-            last = f"The {LINES} of {len(lines):,} runs that were changed last are drawn."
-            pictures.append(Text(last, "caption"))
-    options = [_options(row.run) for row in runs]
-    differing = [
-        name
-        for name in dict.fromkeys(name for own in options for name in own)
-        if len({json.dumps(own.get(name)) for own in options if own}) > 1
-    ]
-    rows = tuple(
-        (
-            name,
-            row.result if row.score is None else Number(row.result, row.score),
-            "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
-            row.standing,
-            *(_cell(own.get(option)) for option in differing),
-            row.data,
-            row.model,
-        )
-        for name, row, own in zip(names, runs, options, strict=True)
-    )
-    table = Table(("run", "result", "minutes", "state", *differing, "data", "model"), rows, sortable=True)
-    reports = [
-        name for name in names if name.isprintable() and (runs.folder / name / "report.html").is_file()
-    ]
-    parts: list[Part] = [("Validations", pictures)] if pictures else []
-    parts.append(("Results, and the options that differ", [table]))
-    return render_page(
-        f"Runs in {runs.folder.resolve().name}", [f"{runs.summary()}."], parts, folders=reports
-    )
+    return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction)
 
 
-def _options(run: Run | None) -> dict[str, Any]:
-    """Return the values of a run's options by their names in Python, but for its data and its model."""
-    options = {
-        f"{part}_{name}" if part in PREFIXED else name: value
-        for part, fields in ({} if run is None else without_places(to_json(run))).items()
-        for name, value in (fields if isinstance(fields, Mapping) else {part: fields}).items()
-    }
-    return {name: value for name, value in options.items() if name not in ("data", "model")}
-
-
-def _cell(value: Any) -> Cell:
-    """Write the value of an option."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Number(f"{value:,.8g}", value)
-    if isinstance(value, str) or value is None:
-        return value or ""
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _options(run: Run | None) -> dict[str, Cell]:
+    """Write the options of a run by their names in Python, but for its data and its model."""
+    options: dict[str, Cell] = {}
+    for part, fields in ({} if run is None else without_places(to_json(run))).items():
+        for name, value in (fields if isinstance(fields, Mapping) else {part: fields}).items():
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            cell: Cell = "" if value is None else text
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                cell = Number(f"{value:,.8g}", value)
+            options[f"{part}_{name}" if part in PREFIXED else name] = cell
+    return {name: cell for name, cell in options.items() if name not in ("data", "model")}
 
 
 def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], RunSummary]]]:

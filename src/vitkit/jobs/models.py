@@ -104,21 +104,17 @@ def _matching(pattern: str, models: list[str]) -> list[str]:
         name for name in models if fnmatch.fnmatch(name.lower(), small)
     ]
     if not names and not set(pattern) & set("*?["):
-        names = [name for name in models if small in name.lower()] or _composed(pattern)
+        names = [name for name in models if small in name.lower()]
+        if not names:  # the zoo's grammar can make others
+            try:
+                model_config(pattern)
+                return [pattern]
+            except VitkitError as error:
+                if not str(error).startswith("No model is named"):
+                    raise  # a name whose numbers do not fit
     if names:
         return names
     lowered = {name.lower(): name for name in models}
     near = [lowered[name] for name in difflib.get_close_matches(small, lowered)]
     hint = f"Near it: {', '.join(near)}." if near else "All are listed by vitkit models."
     raise VitkitError(f"No name matches '{pattern}'. {hint}")
-
-
-def _composed(name: str) -> list[str]:
-    """Return a name that the zoo's grammar can make, in a list; else an empty list."""
-    try:
-        model_config(name)
-    except VitkitError as error:
-        if str(error).startswith("No model is named"):
-            return []
-        raise  # a name whose numbers do not fit
-    return [name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from vitkit.engines.libraries import Engine
 from vitkit.errors import VitkitError
@@ -18,13 +18,6 @@ Cluster: TypeAlias = Literal["here", "ray"]
 """The processes that compute the rows of a table: this one, or those of a Ray cluster."""
 SINGLE_FILES = (".parquet", ".npy")
 """Endings of a file that holds the features of all images."""
-
-
-class BuiltModel(Protocol):
-    """A model of `vitkit.create_model` or `vitkit.load_model`, whose class this file does not import."""
-
-    config: Any
-    card: Any
 
 
 class LoadingOptions(TypedDict, total=False):

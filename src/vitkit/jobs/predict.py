@@ -30,7 +30,6 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready, take_built
 from vitkit.jobs.options import (
     SINGLE_FILES,
-    BuiltModel,
     Cluster,
     ModelOptions,
     StrPath,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     import torch
 
     from vitkit.jobs.parts import Rows
+    from vitkit.models.image_model import ImageModel
 
 ImageLike: TypeAlias = (
     "str | os.PathLike[str] | bytes | IO[bytes] | Image.Image | NDArray[Any] | torch.Tensor"
@@ -123,8 +123,6 @@ def _open(
     if not names:
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
-    for note in predictor.notes:
-        listener.note(f"{path}: {note}.")
     with listener.progress("listing images"):
         return predictor, list(find_images(names))
 
@@ -170,14 +168,8 @@ def open_rows(
 
     predictor, images = _open(path, paths, listener, model)
     names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
-    columns = pa.schema(
-        {
-            "image": pa.string(),
-            "classes": pa.list_(pa.string()),
-            "probabilities": pa.list_(pa.float64()),
-            "error": pa.string(),
-        }
-    )
+    text, numbers = pa.string(), pa.list_(pa.float64())
+    columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
         predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
@@ -289,7 +281,7 @@ class Predictor(Result):
     >>> [guesses[0].name for guesses in predictor(["one.png", "two.png"])]
     ['1', '2']
 
-    `notes` holds remarks on the weights, as `vitkit.load_model` logs them.
+    `notes` holds remarks on the weights, which are logged as `vitkit.load_model` logs them.
 
     Raises:
         VitkitError: there is no checkpoint, the model has no classes, or `class_names` has another number.
@@ -297,7 +289,7 @@ class Predictor(Result):
 
     def __init__(
         self,
-        path: StrPath | BuiltModel,
+        path: "StrPath | ImageModel",
         *,
         class_names: Sequence[str] | None = None,
         **model: Unpack[ModelOptions],
@@ -312,15 +304,12 @@ class Predictor(Result):
             model: as for `vitkit.evaluate`.
         """
         if isinstance(path, str | os.PathLike):
-            named, ready = str(path), load_ready(path, "prediction", **model)
+            ready = load_ready(path, "prediction", **model)
         else:
-            named, ready = "The model", take_built(path, **model)
+            ready = take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
-        reason = self.answering.explain_unfit(self.model.config)
-        if reason:
-            raise VitkitError(f"{named} {reason}.")
         self.preprocessing = ready.preprocessing
         count = self.model.config.num_classes
         self.card = self.model.card

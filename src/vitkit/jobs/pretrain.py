@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from vitkit.data.advice import SMALL_SIDE, sample_sizes, usual_side
+from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
 from vitkit.jobs.pretrain_options import Objective, ThenOptions
 from vitkit.jobs.recipes import photos

@@ -491,6 +491,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
     """
     there = papers or paper(num_images)
     height, width = run.preprocessing.image_size
+    crop, papers_crop = ((each.augmentation.crop_area or (1.0,))[0] for each in (run, there))
     own, theirs, objective = run.optimizer, there.optimizer, run.objective
     if not isinstance(objective, ClassificationConfig):
         return []  # the run does not learn classes
@@ -501,11 +502,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         ("clipping", own.clip_norm, theirs.clip_norm),
         ("batch", run.training.batch_size, there.training.batch_size),
         ("pixels", f"{height}x{width}", "{}x{}".format(*there.preprocessing.image_size)),
-        (
-            "smallest crop",
-            (run.augmentation.crop_area or (1.0,))[0],
-            (there.augmentation.crop_area or (1.0,))[0],
-        ),
+        ("smallest crop", crop, papers_crop),
         ("label smoothing", objective.label_smoothing, 0.0),
         ("mixup", objective.mixup, 0.0),
         ("head", run.start.head, "new"),
@@ -513,10 +510,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         ("factor of the head's rate", own.head_rate, 1.0),
     ]
     if own.freeze == "nothing":
-        pairs += [
-            ("layer decay", own.layer_decay, 1.0),
-            ("frozen layers", own.freeze_layers, 0),
-        ]
+        pairs += [("layer decay", own.layer_decay, 1.0), ("frozen layers", own.freeze_layers, 0)]
     changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
     steps = run.training.total_steps(num_images)
     usual = {there.training.steps, *(row.steps for row in TABLE_4.values() if papers is None)}

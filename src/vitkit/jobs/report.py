@@ -22,13 +22,12 @@ from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import shown_command
-from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import compute_as
 from vitkit.runs.records import read_metrics, read_speed
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.start import load_any
-from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples
+from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples, read_record
 from vitkit.tasks import task_of
 from vitkit.text import without_places
 from vitkit.training.checkpoint import processor_name, read_ended, read_manifest, survey
@@ -124,7 +123,10 @@ def write_report(
             f"vitkit inspect {quoted}",
         ],
         environment=_environment(folder),
-        files=[name for name in LINKED if (folder / name).is_file()],
+        files=[
+            *(name for name in LINKED if (folder / name).is_file()),
+            *sorted(page.relative_to(folder).as_posix() for page in folder.glob("evaluation/*/*.html")),
+        ],
     )
     path = folder / "report.html"
     with listener.progress("writing the report") as progress:

@@ -103,23 +103,22 @@ class TrackingListener(RelayingListener):
                     warning = "The log of TensorBoard is not continued: its package is not installed."
                     self.listener.warn(warning)
 
-            last: tuple[int, set[str]] = (step, set())
+            last = -1
 
             def measured(line: Mapping[str, Any]) -> None:
                 nonlocal last
                 relay(line)
-                if last[0] != line["step"]:
-                    last = (line["step"], set())
-                # The epoch of a step stands in its training line and in that of its validation.
-                new = {name: value for name, value in _numbers(line).items() if name not in last[1]}
-                last[1].update(new)
+                numbers = _numbers(line)
+                if last == line["step"]:  # the epoch of a step stands in each of its lines
+                    del numbers["epoch"]
+                last = line["step"]
                 for write in logs:
-                    write(line["step"], new)
+                    write(last, numbers)
 
             yield measured
 
 
-def _numbers(line: Mapping[str, Any]) -> Metrics:
+def _numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """Name the numbers of a line of metrics.jsonl by the phase or the evaluator that measured them."""
     source = line["evaluator"] if line["kind"] == "evaluation" else line["kind"]
     numbers = {

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
-from vitkit.jobs.train_run import preview_run, train_run
+from vitkit.jobs.train_run import train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import TrainedFolder, kind_of
@@ -95,19 +95,15 @@ def carry_out(
     if not resume:
         refuse_lengths(run, given)
     divide_threads(ALONE, job.threads)
-    circumstances: dict[str, Any] = {
-        "resume": resume,
-        "device": job.device,
-        "opened": opened,
-        "given": given,
-        "listener": job.listener,
-    }
-    if job.dry_run:
-        return TrainedFolder(preview_run(run, job.folder, **circumstances))
-    circumstances |= {"threads": job.threads, "command": job.command}
+    circumstances = dict[str, Any](
+        resume=resume, device=job.device, threads=job.threads, command=job.command, opened=opened, given=given
+    )
     if job.is_series:
-        return TrainedFolder(train_series(run, job.out, job.series, **circumstances))
-    return TrainedFolder(train_run(run, job.out, from_scratch=job.from_scratch, **circumstances))
+        folder = train_series(run, job.out, job.series, listener=job.listener, **circumstances)
+    else:
+        circumstances |= {"from_scratch": job.from_scratch, "dry_run": job.dry_run}
+        folder = train_run(run, job.out, listener=job.listener, **circumstances)
+    return TrainedFolder(folder)
 
 
 def refuse_lengths(run: Run, given: Mapping[str, Any]) -> None:

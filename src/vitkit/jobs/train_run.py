@@ -3,7 +3,7 @@
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
+from vitkit.models.config.card import Card
+from vitkit.models.config.compute_config import Compute
+from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import measure_cost
-from vitkit.runs.build import Parts, build_new, build_parts
+from vitkit.runs.build import Parts, begin_steps, build_new, build_parts
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -29,6 +32,7 @@ from vitkit.runs.config import (
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.machine import (
+    InterruptedTraining,
     choose_for,
     deterministic,
     find_device,
@@ -46,23 +50,41 @@ from vitkit.runs.plan import (
     plan_run,
     reading_rows,
 )
-from vitkit.runs.processes import (
-    Invitation,
-    await_message,
-    begin_steps,
-    divide_threads,
-    join_processes,
-    lost_processes_explained,
-)
-from vitkit.runs.records import DIVERGED, keep_divergence
+from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.runs.steps import RunPosition, fit
+from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import FOLDER
+from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
 from vitkit.weights.saving import save_model
 from vitkit.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """The run for the processes that follow process 0."""
+
+    folder: Path
+    run: Run
+    """Its configuration: as recorded in the folder, but for options of memory and loading."""
+    fingerprint: str
+    """The fingerprint of its images, which must be the same everywhere."""
+    config: ModelConfig
+    card: Card
+    """The card of its model; evaluators read the images of the run from it."""
+    rejects: RejectedFiles
+    compute: Compute
+    sharding: Sharding
+    """The division of its state among the processes."""
+    checkpoint: str | None
+    """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
+    device: str
+    threads: int
+    """CPU threads of each process."""
 
 
 def train_run(
@@ -73,6 +95,7 @@ def train_run(
     device: str = "auto",
     threads: int | None = None,
     from_scratch: bool = False,
+    dry_run: bool = False,
     command: str = "",
     opened: Opened | None = None,
     given: Mapping[str, Any] = NOTHING,
@@ -85,13 +108,13 @@ def train_run(
         out: its folder.
         resume: whether `out` holds this run already; then only the paths of its images and its start may have
             changed.
-        device, threads, from_scratch, listener: as for `vitkit.train`.
+        device, threads, from_scratch, dry_run, listener: as for `vitkit.train`.
         command: the command line, which the run folder records.
         opened: the images and the start that were looked at already; left out, none.
         given: options that a length in minutes leaves as they are, as for `choose_length`.
 
     Returns:
-        The run folder.
+        The run folder; with `dry_run` the one that the run would have.
 
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
@@ -101,20 +124,25 @@ def train_run(
     keep_freed_memory()
     if not world.writes:
         return follow(world) or Path()
-    own = None if out is None else Path(out)
+    own, keep = None if out is None else Path(out), not dry_run
     plan = plan_run(
-        run, own, device=device, opened=opened, keep=True, given=given, world=world, listener=listener
+        run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener
     )
-    numbered = partial(numbered_folders, plan.run, plan.images.name)
-    with claim(_owner(plan, resume), own, numbered) as folder, deterministic(plan.device):
-        if (folder / "config.json").exists():
-            recorded = read_config(folder)
-            compute = parse_compute(recorded, folder)
-        else:
+    owner, numbered = _owner(plan, resume), partial(numbered_folders, plan.run, plan.images.name)
+    if dry_run:
+        folder, has_begun = next(folders_for(owner, own, numbered))
+        _preview(plan, folder, has_begun, listener)
+        return folder
+    with claim(owner, own, numbered) as folder, deterministic(plan.device):
+        if not (folder / "config.json").exists():
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
-            compute = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            recorded = write_config(folder, plan.run, command, compute)
+            chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            write_config(folder, plan.run, command, chosen)
+        recorded = read_config(folder)
+        compute = parse_compute(recorded, folder)
+        if plan.record is not None:  # a default folder may hold the run already, with the record of its start
+            plan = replace(plan, record=read_start_record(folder) or plan.record)
         position = RunPosition(command_to_continue(folder, threads, device, world))
         parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
         with stop_signals() as stop, lost_processes_explained(world):
@@ -125,7 +153,8 @@ def train_run(
                 keep_divergence(folder, error)
                 raise
             except StopRequest as request:
-                raise position.interrupted(request) from None
+                where = f"{position.point} ({request})"
+                raise InterruptedTraining(where, position.again, request.number) from None
     return folder
 
 
@@ -161,13 +190,11 @@ def _complete(
         return
     # Weights come from the last checkpoint of the run's folder; else from its start; else they are new, and
     # the model has them already.
-    if checkpoint is None and parts.start is not None:
+    if checkpoint is None and plan.record is not None:
         with listener.progress("reading the start"):
-            start = plan.start or find_start(run.start)
-            record = load_start(run, plan.images.class_names, folder, parts.start, start, model)
-        parts = replace(parts, start=record)
-    from_paper = [] if parts.start is None else departures(run, len(parts.data.splits["train"]))
-    listener.show(first_screen(run, parts.data, model, folder, device, parts.start, from_paper))
+            plan = replace(plan, record=load_start(parts, plan.record, plan.start or find_start(run.start)))
+    from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
+    listener.show(first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
     sharding = choose_sharding(model.config, run, device, world)
     if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
@@ -238,35 +265,14 @@ def check_run(
     plan_run(run, None, device=device, opened=opened)
 
 
-def preview_run(
-    run: Run,
-    out: Path | None,
-    *,
-    resume: bool,
-    device: str,
-    opened: Opened | None,
-    given: Mapping[str, Any],
-    listener: Listener,
-) -> Path:
-    """Show data, splits, start, model, length, time, memory and folder of a run, without training it.
-
-    It takes arguments of `train_run` and refuses what that refuses; nothing is written.
-
-    Returns:
-        The folder that the run would have.
-
-    Raises:
-        VitkitError: as `train_run`.
-    """
-    plan = plan_run(run, out, device=device, opened=opened, given=given, listener=listener)
-    numbered = partial(numbered_folders, plan.run, plan.images.name)
-    folder, has_begun = next(folders_for(_owner(plan, resume), out, numbered))
+def _preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
+    """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config
     precision, exact = run.training.precision, run.training.exact
     compute = choose_for(config, plan.device, precision, phase="training", exact=exact)
     model = build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
-    listener.show(first_screen(run, data, model, folder, plan.device, plan.record, from_paper))
+    listener.show(first_screen(plan, model, folder, from_paper))
     cost = measure_cost(run, data, config, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
@@ -275,7 +281,6 @@ def preview_run(
     listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
     if has_begun:
         listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
-    return folder
 
 
 def command_to_continue(folder: Path, threads: int | None, device: str, world: World = ALONE) -> str:

@@ -1,13 +1,12 @@
 """Render one page about a run: how good the model is, where it fails, what it looks at, and how it was made.
 
-The page's content security policy runs no script except the script that sorts tables and enlarges pictures.
-Below the page stand its pictures, which a task chooses, and the section on the few-shot accuracy during
-training.
+A task chooses the pictures and says how good the model is; the sections on training, attention, the inside of
+the model, its data and its few-shot accuracy during training are the same for all.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -15,26 +14,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitkit.analysis import figures, inspect, model_figures
 from vitkit.analysis.drawing import enlarged, image_data_uri
-from vitkit.analysis.study_figures import tracking_plot
+from vitkit.analysis.study_figures import METHOD_NAMES, tracking_plot
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
-from vitkit.errors import DecodeError
 from vitkit.evaluation.fewshot.tracking import SEEDS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
-from vitkit.report.template import Drawing, drawing, drawn, fill, page_script
-from vitkit.result import Number, Plot, Table, Text
+from vitkit.report.template import render_page
+from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import task_of
 from vitkit.tasks.learning import Learning
-from vitkit.tasks.page import LOSS_LABELS, Block, Pictures, Section, ShownImage, fraction_cell
+from vitkit.tasks.page import (
+    ATTENTION_SHOWN,
+    LOSS_LABELS,
+    NOT_AT_HAND,
+    THUMBNAIL,
+    TaskReport,
+    count_cell,
+    decode,
+    fraction_cell,
+    photo_of,
+    shrunk,
+)
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
@@ -43,28 +52,7 @@ from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
 REJECTS_SHOWN = 200  # nobody reads more of a data set that is damaged as a whole
 LEVELS_SHOWN = 8  # of nested settings: vitkit's have three, and a run that was given away may have thousands
-THUMBNAIL = 192  # pixels
 ATTENTION_FLOATS = 1 << 26  # of one layer's attention at a time: 256 MiB
-
-
-@dataclass(frozen=True)
-class Picture:
-    sources: tuple[str, ...]  # data URIs, side by side
-    alt: str
-    key: str
-    true: str
-    predicted: str
-    confidence: float
-
-
-@dataclass(frozen=True)
-class ShownEvaluation:
-    """The evaluation that the page is about, and its images."""
-
-    split: str
-    result: Any
-    predictions: Any
-    samples: Samples | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,7 @@ class ReportContent:
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
     files: Sequence[str] = ()
-    """Names of files beside the page that a reader may want to open."""
+    """Names of files below the folder of the page that a reader may want to open."""
 
 
 def render_report(content: ReportContent, progress: Callable[[str], None] | None = None) -> str:
@@ -115,58 +103,70 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         A whole document, to be written as UTF-8.
     """
     say = progress or (lambda part: None)
-    model, card = content.model, to_give_away(card_of(content.model))
-    task, evaluation, split = task_of(model.card), None, None
-    for split in sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))[:1]:
-        evaluation = ShownEvaluation(split, *content.evaluations[split], content.samples.get(split))
+    model, data = content.model, content.data
+    card, task = to_give_away(card_of(model)), task_of(model.card)
+    splits = sorted(content.evaluations, key=lambda split: (split != "test", split != "val", split))
+    split = splits[0] if splits else None
+    samples = None if split is None else content.samples.get(split)
     say("results")
     if task.answering is not None:
-        task_report = task.answering.report(content.evaluations, split)
+        made = task.answering.report(content.evaluations, split, samples)
     else:
         validations = [line for line in content.metrics if line["kind"] == "validation"]
-        task_report = task.learning.report(content.examples, validations)
+        made = task.learning.report(content.examples, validations)
+    start, weights = card.origin.get("start", {}).get("from"), str(card.origin.get("weights", ""))
+    trained = f", trained on {data['name']}" if data.get("name") else ""
+    head: list[Block] = [
+        Text(f"{model.card.name or 'ViT'}{trained}{f', begun from {start}' if start else ''}", "caption"),
+        *made.answer,
+    ]
+    if weights:
+        head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
     say("training curves")
-    page: dict[str, Any] = {
-        **vars(content),
-        "model_name": model.card.name or "ViT",
-        "start": card.origin.get("start", {}).get("from"),
-        "evaluation": evaluation,
-        "task_report": task_report,
-        "facts": [*task_report.facts, *_facts(content)],
-        "curve": task.learning.curve,
-        "curves": _curves(content.metrics, task.learning, _altered(content.config)),
-        "altered": _altered(content.config),
-        "loss": task.learning.curve.loss or LOSS_LABELS[model.card.loss],
-        "weights": str(card.origin.get("weights", "")).removeprefix("weights "),
-        "has_validation": any(line["kind"] == "validation" for line in content.metrics),
-        "configuration": _flat(content.config),
-        "card": _flat(
-            {
-                "preprocessing": to_json(card.preprocessing) if card.preprocessing else {},
-                "augmentation": to_json(card.augmentation) if card.augmentation else {},
-                "origin": card.history(),
-            }
-        ),
-        "class_counts": _class_counts(content.data),
-        "rejects": [
-            (split, key, reason)
-            for split, files in content.data.get("rejects", {}).items()
-            for key, reason in files.items()
-        ],
-        "rejects_shown": REJECTS_SHOWN,
-    }
-    say("pictures of images")
-    sections = (*fewshot_sections(content.followed, content.config), *task_report.sections)
-    page["sections"] = [(part, [_drawn(block, evaluation) for block in part.blocks]) for part in sections]
-    if evaluation is not None:
-        say("attention rollout")
-        page["rollouts"] = (
-            rollouts(model, evaluation, task_report.attention) if inspect.has_attention_maps(model) else []
-        )
+    sections = [
+        *made.sections,
+        _curves(content, task.learning),
+        *fewshot_sections(content.followed, content.config),
+    ]
+    ids = None if split is None else content.evaluations[split][1].ids
+    say("attention rollout")
+    looked_at = _attention(model, samples, made, split)
+    title = "What it looks at (the paper's Figure 6)"
+    sections.append(Section(title, looked_at, name="attention", menu="Attention"))
     say("filters, positions and attention distance")
-    page["attention_maps"] = inspect.has_attention_maps(model)
-    page |= _inside(model, evaluation)
-    return fill("report.html.j2", {**page, **page_script()})
+    inside, title = _inside(model, samples, ids, split), "Inside the model (the paper's Figure 7)"
+    sections.append(Section(title, inside, name="inside", menu="Inside the model"))
+    saved = {
+        "preprocessing": to_json(card.preprocessing) if card.preprocessing else {},
+        "augmentation": to_json(card.augmentation) if card.augmentation else {},
+        "origin": card.history(),
+    }
+    settings = _flat(content.config)
+    known = _named(settings, f"The run: {len(settings)} settings")
+    sections += [
+        Section(
+            "Configuration",
+            (
+                known if settings else "The run's configuration is not known.",
+                _named(_flat(saved), "Saved with the model: preprocessing, augmentation, origin"),
+            ),
+            name="configuration",
+            menu="Configuration",
+        ),
+        Section("Data", tuple(_data(data)), name="data", menu="Data"),
+        Section(
+            "Commands and environment",
+            (
+                *(Text(command, "command") for command in content.commands),
+                _named(list(content.environment.items())),
+            ),
+            name="environment",
+            menu="Commands",
+        ),
+    ]
+    say("pictures of images")
+    facts = [*made.facts, *_facts(content)]
+    return render_page(content.title, head, sections, facts=facts, files=content.files)
 
 
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
@@ -188,213 +188,208 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     return facts
 
 
-def _curves(metrics: Sequence[Mapping[str, Any]], learning: Learning, altered: str) -> list[Drawing]:
+def _curves(content: ReportContent, learning: Learning) -> Section:
+    """Draw the training, as far as it was logged."""
     curve, monitor, progress = learning.curve, learning.monitor, Progress()
-    train = _columns(metrics, "train", ("step", "epoch", "loss", "learning_rate"))
-    names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
-    validation = _columns(metrics, "validation", sorted(names))
-    if not len(train["step"]) and not len(validation["step"]):
-        return []
-    steps = int(max([*train["step"], *validation["step"]]))
-    for row in range(len(validation["step"])):  # as the run itself chose its best step
-        numbers = {name: float(column[row]) for name, column in validation.items()}
-        progress = judge(monitor, numbers, row, progress)
-    drawn = figures.training_curves(
-        train,
-        validation,
-        altered,
-        curve.metric,
-        curve.title,
-        curve.label,
-        progress.best_step,
-        curve.is_fraction,
+    training, validations = (
+        [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
     )
-    pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
-    return [
-        drawing(figure, name, f"{what} over {steps:,} steps of training.")
-        for figure, (name, what) in zip(drawn, pictures.items(), strict=True)
-    ]
-
-
-def _altered(config: Mapping[str, Any]) -> str:
-    """Name the options that change the training loss and not the validation loss."""
-    objective = config.get("objective", {})
-    sentences = [
+    train = _columns(training, ("step", "epoch", "loss", "learning_rate"))
+    names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
+    validation = _columns(validations, sorted(names))
+    objective = content.config.get("objective", {})
+    # Options that change the training loss and not the validation loss.
+    altered = " and ".join(
         f"{name.replace('_', ' ')} {objective[name]:g}"
         for name in ("label_smoothing", "mixup")
         if objective.get(name)
-    ]
-    return " and ".join(sentences)
+    )
+    blocks: list[Block] = ["No metrics were logged."]
+    if len(train["step"]) or len(validation["step"]):
+        steps = int(max([*train["step"], *validation["step"]]))
+        for row in range(len(validation["step"])):  # as the run itself chose its best step
+            numbers = {name: float(column[row]) for name, column in validation.items()}
+            progress = judge(monitor, numbers, row, progress)
+        shape = (curve.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
+        drawn = figures.training_curves(train, validation, altered, *shape)
+        pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
+
+        def plot(figure: Figure, name: str, what: str) -> Plot:
+            return Plot(lambda: figure, name, f"{what} over {steps:,} steps of training.")
+
+        plots = tuple(map(plot, drawn, pictures, pictures.values()))
+        but = (
+            f", but the training loss is computed with {altered} and the validation loss without: the two "
+            "are different quantities, and which of them is lower says nothing"
+        )
+        caption = (
+            "Loss: on training batches, as logged (pale) and as a running mean over a twentieth of the run, "
+            f"and on the validation split. {curve.title}: {curve.caption} Learning rate: as used in each "
+            "step. Both losses are the mean over the images of the "
+            f"{curve.loss or LOSS_LABELS[content.model.card.loss]}{but if altered else ''}. Training images "
+            "may also be augmented and dropout be on, so the two losses need not meet; a validation loss "
+            "that rises while the training loss falls means overfitting."
+        )
+        blocks = [Plots(plots), Text(caption, "caption")]
+        if not len(validation["step"]):
+            blocks.append("This run has no validation.")
+    blocks += [Text(sentence, "warning") for sentence in content.left_out]
+    return Section("Training curves", blocks, name="curves", menu="Curves")
 
 
-def _drawn(block: Block, evaluation: ShownEvaluation | None) -> Any:
-    """Turn a block of a section into a value for the template: a figure into SVG, a choice into pictures."""
-    if not isinstance(block, Pictures):
-        return drawn(block)
-    if not block.images or evaluation is None:
-        return Text(block.none)
-    shown = pictures(evaluation, block)
-    return {"pictures": shown, "caption": block.caption.replace("{count}", f"{len(shown):,}")}
+def _attention(
+    model: ImageModel, samples: Samples | None, made: TaskReport, split: str | None
+) -> list[Block]:
+    """Show where the model looks on some of the images that its task has chosen."""
+    if not inspect.has_attention_maps(model):
+        return ["This model has no attention between all its places that could be laid over an image."]
+    if not made.attention.images:
+        return [made.attention.none]
+    photos = [] if samples is None else rollouts(model, samples, made)
+    if not photos:
+        return [f"{NOT_AT_HAND}, so there is nothing to lay attention over."]
+    caption = (
+        f"Attention rollout over {split} images, as the model sees them: attention averaged over heads, the "
+        "identity added for the residual connections, rows scaled to sum to one, and the layers' matrices "
+        "multiplied; shown is what the output gathers from each patch (paper D.8). Yellow: most, dark blue: "
+        "least, in each image by itself, so that colours of two images cannot be compared. "
+        f"{made.attention.caption} It shows where information flows from, not why the model decides."
+    )
+    return [Photos(lambda: photos), Text(caption, "caption")]
 
 
-def _inside(model: ImageModel, evaluation: ShownEvaluation | None) -> dict[str, Any]:
+def _inside(
+    model: ImageModel, samples: Samples | None, ids: NDArray[np.int64] | None, split: str | None
+) -> list[Block]:
     """Draw the three panels of the paper's Figure 7, as far as the model has them."""
-    filters = positions = distances = None
+    blocks: list[Block] = [Text("Filters that see the pixels", "heading")]
     if model.config.in_channels in (1, 3) and model.config.width > 1:
         components, explained = inspect.patch_filters(model)
         alt = f"The first {len(components)} principal components of the filters that see the pixels."
-        filters = drawing(model_figures.filter_grid(components, explained), "filters", alt)
+        draw = partial(model_figures.filter_grid, components, explained)
+        blocks += [Plot(draw, "filters", alt, coloured=True)]
+    else:
+        blocks.append("This model has no linear patch embedding of colour images to show.")
+    blocks.append(Text("Similarity of position embeddings", "heading"))
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
-        positions = drawing(model_figures.position_similarity_map(similarity), "positions", alt)
-    if evaluation is not None and inspect.has_attention_maps(model):
-        ids = evaluation.predictions.ids
+        draw = partial(model_figures.position_similarity_map, similarity)
+        blocks += [Plot(draw, "positions", alt, coloured=True)]
+    else:
+        blocks.append("This model learns no position embeddings.")
+    blocks.append(Text("Attention distance", "heading"))
+    if not inspect.has_attention_maps(model):
+        return [*blocks, "This model has no attention between all its places."]
+    images: list[NDArray[np.uint8]] = []
+    if samples is not None and ids is not None:
         spread = np.linspace(0, len(ids) - 1, min(len(ids), DISTANCE_IMAGES)).round().astype(int)
-        _, images = model_images(model, evaluation, ids[spread].tolist(), DISTANCE_IMAGES)
-        if images:
-            pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-            measured = inspect.attention_distance(model, pixels, attention_batch(model))
-            height, width = model.config.image_size
-            count = f"{len(images)} {evaluation.split} image{'s' * (len(images) != 1)}"
-            data = f"{count} of {height} x {width} pixels"
-            figure = model_figures.attention_distance_plot(
-                measured, inspect.even_attention_distance(model), data
-            )
-            alt = f"Mean attention distance of every head by layer, {data}."
-            distances = drawing(figure, "distances", alt)
-    return {"filters": filters, "positions": positions, "distances": distances}
+        images = list(model_images(model, samples, ids[spread].tolist(), DISTANCE_IMAGES).values())
+    if not images:
+        return [*blocks, "There were no images at hand to measure attention on."]
+    measured = inspect.attention_distance(model, _batch(images), attention_batch(model))
+    height, width = model.config.image_size
+    shown = f"{len(images)} {split} image{'s' * (len(images) != 1)} of {height} x {width} pixels"
+    even = inspect.even_attention_distance(model)
+    draw = partial(model_figures.attention_distance_plot, measured, even, shown)
+    alt = f"Mean attention distance of every head by layer, {shown}."
+    return [*blocks, Plot(draw, "distances", alt)]
 
 
-def _columns(
-    metrics: Sequence[Mapping[str, Any]], kind: str, names: Sequence[str]
-) -> dict[str, NDArray[np.float64]]:
-    lines = {line["step"]: line for line in metrics if line["kind"] == kind}
-    table = np.array(
-        [[_finite(lines[step].get(name)) for name in names] for step in sorted(lines)], np.float64
-    )
+def _data(data: Mapping[str, Any]) -> Iterator[Block]:
+    """Describe the images: their place, their notes, the classes, and what could not be read."""
+    described = [str(data[key]) for key in ("name", "kind", "spec") if data.get(key)]
+    if described:
+        yield ", ".join(described)
+    if data.get("fingerprint"):
+        yield Text(f"fingerprint {data['fingerprint']}", "caption")
+    yield from data.get("notes", [])
+    counts = data.get("counts", {})
+    names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
+    if counts:
+        images = data.get("images", {})  # an image with several labels counts once
+        sums = {split: images.get(split, sum(of_class.values())) for split, of_class in counts.items()}
+        rows = tuple((name, *(count_cell(split.get(name, 0)) for split in counts.values())) for name in names)
+        yield Table(("class", *(f"{split} images" for split in counts)), rows, sortable=True)
+        yield "All: " + ", ".join(f"{count:,} {split} images" for split, count in sums.items()) + "."
+    rejects = [
+        (split, key, reason)
+        for split, files in data.get("rejects", {}).items()
+        for key, reason in files.items()
+    ]
+    if not rejects:
+        yield "No file was rejected."
+        return
+    yield Text(f"{pluralize(len(rejects), 'file')} could not be read:", "warning")
+    yield Table(("split", "file", "reason"), tuple(rejects[:REJECTS_SHOWN]))
+    if len(rejects) > REJECTS_SHOWN:
+        yield f"And {len(rejects) - REJECTS_SHOWN:,} more."
+
+
+def _columns(lines: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Collect numbers by the step, as arrays; NaN, which plots leave out, stands for one that is none."""
+    of_step = {line["step"]: line for line in lines}
+    table = np.array([[of_step[step].get(name) for name in names] for step in sorted(of_step)], np.float64)
+    table[~np.isfinite(table)] = math.nan
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
 
 
-def _finite(value: Any) -> float:
-    """Return a finite number; NaN, which plots leave out, for any other value."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
-
-
-def _class_counts(data: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    """Count the images of every class in every split, and their sums."""
-    counts = data.get("counts", {})
-    names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
-    rows = [(name, [split.get(name, 0) for split in counts.values()]) for name in names]
-    images = data.get("images", {})  # an image with several labels counts once
-    totals = [images.get(split, sum(counts[split].values())) for split in counts]
-    return [*rows, ("all", totals)] if counts else []
+def _named(rows: Sequence[tuple[str, str]], folded: str = "") -> Table:
+    return Table(("name", "value"), tuple(rows), folded=folded)
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Turn nested plain data into rows: name with dots, value."""
+    """Turn nested plain data into rows: name with dots, value as JSON."""
     rows = []
     for key, value in nested.items():
-        if isinstance(value, Mapping) and value and prefix.count(".") < LEVELS_SHOWN:
+        if isinstance(value, Mapping) and prefix.count(".") < LEVELS_SHOWN:
             rows += _flat(value, f"{prefix}{key}.")
-        else:
-            rows.append((f"{prefix}{key}", _value(value)))
+            continue
+        try:
+            rows.append((f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)))
+        except RecursionError:
+            rows.append((f"{prefix}{key}", "(nested too deep to be shown)"))
     return rows
 
 
-def _value(value: Any) -> str:
-    """Format a setting as JSON."""
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "(nested too deep to be shown)"
-
-
-def pictures(evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
-    """Show the readable images of a task's choice, up to its number."""
-    made = []
-    for shown in chosen.images:
-        image = _decode(evaluation, shown.index)
-        if image is not None:
-            source = image_data_uri(_shrunk(to_rgb(image)))
-            made.append(_picture(evaluation, shown, "", (source,)))
-        if len(made) == chosen.most:
-            break
-    return made
-
-
-def rollouts(model: ViT, evaluation: ShownEvaluation, chosen: Pictures) -> list[Picture]:
-    """Show images of a task's choice, and where the model looks.
+def rollouts(model: ViT, samples: Samples, made: TaskReport) -> list[Photo]:
+    """Show images of a task's choice, and beside each where the model looks.
 
     Args:
         model: with attention between all tokens.
-        evaluation: its predictions.
-        chosen: the task's choice.
+        samples: the images.
+        made: the task's part of the report.
     """
-    indices = [shown.index for shown in chosen.images]
-    positions, images = model_images(model, evaluation, indices, chosen.most)
-    if not positions:
-        return []
-    pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-    size = attention_batch(model)
-    maps = [inspect.attention_rollout(model, pixels[i : i + size]) for i in range(0, len(pixels), size)]
-    made = []
-    for position, image, heat in zip(positions, images, np.concatenate(maps), strict=True):
+    chosen = {shown.index: shown for shown in made.attention.images}
+    images = model_images(model, samples, list(chosen), ATTENTION_SHOWN)
+    size, pixels = attention_batch(model), list(images.values())
+    maps = [
+        inspect.attention_rollout(model, _batch(pixels[i : i + size])) for i in range(0, len(pixels), size)
+    ]
+    photos = []
+    for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
         large = enlarged(to_rgb(image), THUMBNAIL)
-        overlay = model_figures.heat_overlay(large, heat)
-        sources = tuple(image_data_uri(_shrunk(part)) for part in (large, overlay))
-        made.append(_picture(evaluation, chosen.images[position], "with its attention map, ", sources))
-    return made
-
-
-def _decode(evaluation: ShownEvaluation, index: int) -> NDArray[np.uint8] | None:
-    """Decode an image `(H, W, C)` of the split; None if the data is gone or cannot be read."""
-    if evaluation.samples is None:
-        return None
-    try:
-        return evaluation.samples.decode(index)
-    except DecodeError:
-        return None
+        beside = image_data_uri(shrunk(model_figures.heat_overlay(large, heat)))
+        photos.append(photo_of(samples, chosen[index], large, beside))
+    return photos
 
 
 def model_images(
-    model: ImageModel, evaluation: ShownEvaluation, indices: Sequence[int], count: int
-) -> tuple[list[int], list[NDArray[np.uint8]]]:
-    """Read the first `count` readable images of `indices`.
-
-    Returns:
-        Their positions among `indices`, and the images `(H, W, C)` as the model sees them.
-    """
-    preprocessing = preprocessing_of(model)
-    readable, images = [], []
-    for position, index in enumerate(indices):
-        image = _decode(evaluation, index)
+    model: ImageModel, samples: Samples, indices: Sequence[int], count: int
+) -> dict[int, NDArray[np.uint8]]:
+    """Read the first `count` readable images of `indices`, `(H, W, C)` as the model sees them, by index."""
+    preprocessing, images = preprocessing_of(model), dict[int, NDArray[np.uint8]]()
+    for index in indices:
+        image = decode(samples, index)
         if image is not None:
-            readable.append(position)
-            images.append(preprocess(image, preprocessing))
+            images[index] = preprocess(image, preprocessing)
         if len(images) == count:
             break
-    return readable, images
+    return images
 
 
-def _picture(
-    evaluation: ShownEvaluation, shown: ShownImage, phrase: str, sources: tuple[str, ...]
-) -> Picture:
-    assert evaluation.samples is not None  # it was decoded
-    return Picture(
-        sources=sources,
-        alt=f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
-        key=evaluation.samples.key(shown.index),
-        true=shown.true,
-        predicted=shown.predicted,
-        confidence=shown.confidence,
-    )
-
-
-def _shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    thumbnail = Image.fromarray(image)
-    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
-    return np.asarray(thumbnail)
+def _batch(images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
 def attention_batch(model: ViT) -> int:
@@ -412,41 +407,33 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
     """
     images = PurePath(str(config.get("fewshot", {}).get("data", ""))).name or "other images"
     for evaluator in dict.fromkeys(str(line.get("evaluator")) for line in followed):
-        measured = {line["step"]: line for line in followed if line.get("evaluator") == evaluator}
-        steps, keys = sorted(measured), dict.fromkeys(key for line in measured.values() for key in line)
+        measured = [line for line in followed if line.get("evaluator") == evaluator]
+        keys = dict.fromkeys(key for line in measured for key in line)
         names = [name for name in keys if name.endswith(("_shots", "_all"))]
         if not names:
             continue
-        curves = {_label(name): [_finite(measured[step].get(name)) for step in steps] for name in names}
+        columns = _columns(measured, ("step", *names))
+        steps = columns.pop("step").astype(int).tolist()
+        curves = {_label(name): accuracies.tolist() for name, accuracies in columns.items()}
         rows = tuple(
-            (Number(f"{step:,}", step), *(_cell(accuracies[i]) for accuracies in curves.values()))
+            (count_cell(step), *(fraction_cell(accuracies[i]) for accuracies in curves.values()))
             for i, step in enumerate(steps)
         )
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
+        ways = dict.fromkeys(METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
         caption = (
-            f"{_ways(names)} on the model's features at that step, with the same images of each class at "
-            f"every step; the mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
+            f"By {join_names(list(ways))} on the model's features at that step, with the same images of each "
+            f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
+        draw = partial(tracking_plot, steps, curves, images)
         blocks = (
-            Plot(partial(tracking_plot, steps, curves, images), evaluator, alt),
+            Plot(draw, evaluator, alt),
             Text(caption, "caption"),
             Table(("step", *curves), rows, sortable=True),
         )
-        yield Section(evaluator, "Few-shot", "Few-shot accuracy while it was trained", blocks)
-
-
-def _ways(names: Sequence[str]) -> str:
-    """Name the ways to learn from features of which accuracies are named, to begin a sentence."""
-    phrases = {
-        "ridge": "least squares in closed form (the paper's few-shot accuracy)",
-        "knn": "nearest neighbours by the cosine (knn)",
-        "logistic": "logistic regression",
-    }
-    methods = dict.fromkeys(name.partition("_")[0] for name in names)
-    named = join_names([phrases.get(method, method) for method in methods])
-    return f"{named[0].upper()}{named[1:]}"
+        yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 
 def _label(name: str) -> str:
@@ -457,7 +444,3 @@ def _label(name: str) -> str:
         return "linear probe" if method == "logistic" else f"all images, {method}"
     label = "1 shot" if shots == "1" else f"{shots} shots"
     return label if method == "ridge" else f"{label}, {method}"
-
-
-def _cell(fraction: float) -> Number:
-    return fraction_cell(None if math.isnan(fraction) else fraction)

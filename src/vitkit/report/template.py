@@ -8,19 +8,15 @@ outside and are escaped; bytes that are no text become question marks.
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jinja2
 from markupsafe import Markup
 
 from vitkit.durable import replace_file
-from vitkit.result import Block, Facts, Photos, Plot, Result, Table
+from vitkit.result import Block, Facts, Photos, Plot, Plots, Result, Section, Table, Text
 from vitkit.tasks.page import percent
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAGE_SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
@@ -53,34 +49,17 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 """
 
 
-def page_script() -> dict[str, Any]:
-    """Give the script of pages, and its hash, by which a page's policy allows this script alone."""
-    digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode()
-    return {"script": Markup(PAGE_SCRIPT), "script_digest": digest}
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure of a page."""
-
-    svg: Markup
-    alt: str
-    """The same in words, for readers who cannot see it."""
-
-
-def drawing(figure: "Figure", name: str, alt: str) -> Drawing:
-    """Draw a figure for a page, under a name that no other figure of the page has."""
-    from vitkit.analysis.drawing import figure_svg  # matplotlib, which a refusal does not wait for
-
-    return Drawing(Markup(figure_svg(figure, name)), alt)
-
-
 def drawn(block: Any) -> Any:
-    """Draw a plot, load pictures, and make a table of facts; any other block is returned as it is."""
+    """Draw plots, load pictures, and make a table of facts; any other block is returned as it is."""
     if isinstance(block, Plot):
-        return drawing(block.draw(), block.name, block.alt)
+        from vitkit.analysis.drawing import figure_svg  # matplotlib, which a refusal does not wait for
+
+        svg = Markup(figure_svg(block.draw(), block.name))
+        return {"svg": svg, "name": block.name, "alt": block.alt, "coloured": block.coloured}
+    if isinstance(block, Plots):
+        return {"plots": [drawn(plot) for plot in block.plots]}
     if isinstance(block, Photos):
-        return block.load()
+        return {"photos": block.load()}
     return block.table() if isinstance(block, Facts) else block
 
 
@@ -116,10 +95,12 @@ Part: TypeAlias = tuple[str, Sequence[Block | None]]
 
 def render_page(
     title: str,
-    answer: Sequence[str],
-    parts: Sequence[Part],
+    answer: Sequence[Block],
+    parts: Sequence[Part | Section],
     *,
+    facts: Sequence[tuple[str, str]] = (),
     folders: Sequence[str] = (),
+    files: Sequence[str] = (),
     command: str = "",
     footer: str = "",
 ) -> str:
@@ -127,17 +108,28 @@ def render_page(
 
     Args:
         title: name and heading of the page.
-        answer: the sentences at the head of the page.
+        answer: what stands at the head of the page; a sentence at its beginning is the answer.
         parts: in the order of the page.
+        facts: values and their names, for tiles below the answer.
         folders: of runs that have a page of their own, within the folder of the page.
+        files: below the folder of the page, which it links.
         command: that made the result.
         footer: the last line.
     """
-    shown = [(name, [drawn(block) for block in blocks if block]) for name, blocks in parts]
-    values = {"title": title, "answer": answer, "parts": shown, "folders": folders, "command": command}
-    sortable = any(isinstance(block, Table) and block.sortable for _, blocks in parts for block in blocks)
-    script = page_script() if sortable else {"script": "", "script_digest": ""}
-    return fill("page.html.j2", {**values, "footer": footer, **script})
+    sections = [part if isinstance(part, Section) else Section(*part) for part in parts]
+    blocks = [block for section in sections for block in section.blocks if block]
+    lead = [
+        Text(block, "answer") if block is answer[0] and isinstance(block, str) else block for block in answer
+    ]
+    values = {"title": title, "answer": lead, "facts": facts, "folders": folders, "command": command}
+    scripted = any(
+        isinstance(block, Photos) or (isinstance(block, Table) and (block.sortable or block.folded))
+        for block in blocks
+    )
+    digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
+    values |= {"script": Markup(PAGE_SCRIPT), "script_digest": digest, "footer": footer, "files": files}
+    shown = [(section, [drawn(block) for block in section.blocks if block]) for section in sections]
+    return fill("page.html.j2", {**values, "parts": shown})
 
 
 def write_page(
@@ -150,28 +142,13 @@ def write_page(
         path: of the page.
         folders, command, footer: as for `render_page`.
     """
-    parts = [(section.title, section.blocks) for section in result.sections()]
     page = render_page(
-        result.heading(), result.headline(), parts, folders=folders, command=command, footer=footer
+        result.heading(),
+        result.headline(),
+        result.sections(),
+        folders=folders,
+        command=command,
+        footer=footer,
     )
     replace_file(path, [page.encode()])
     return path
-
-
-def render_views(
-    title: str, sentences: Sequence[str], epochs: Sequence[int], rows: Sequence[Mapping[str, Any]]
-) -> str:
-    """Render the page of training images as HTML.
-
-    Args:
-        title: name and heading of the page.
-        sentences: about the images and the options that change them.
-        epochs: the numbers above the columns of augmented versions.
-        rows: for each image its `label`, its `name` and its `pictures`: `source`, a data address, `width`
-            and `height` in CSS pixels, and `alt`.
-
-    Returns:
-        A whole document, to be written as UTF-8.
-    """
-    values = {"title": title, "sentences": sentences, "epochs": epochs, "rows": rows}
-    return fill("views.html.j2", {**values, "footer": "Made by vitkit data show."})

@@ -26,14 +26,7 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.build import (
-    Parts,
-    build_loader,
-    build_parts,
-    build_trainer,
-    build_validation,
-    read_images,
-)
+from vitkit.runs.build import Parts, build_loader, build_parts, build_trainer, build_validation, read_images
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.timing import Clock, training_step
@@ -126,11 +119,8 @@ def measure_pace(
     micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
     each = -(-training.batch_size // world.size)
     run = replace(run, training=replace(training, batch_size=each, micro_batch_size=micro))
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        deterministic(device),
-        listener.progress("measuring the speed"),
-    ):
+    said = listener.progress("measuring the speed")
+    with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
         parts = build_parts(run, data, Path(folder), SILENT, compute, config)
         trainer = build_trainer(parts, device)

@@ -9,23 +9,23 @@ import torch
 from torch import nn
 
 from vitkit.config import to_json
-from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
-from vitkit.data.stream.memory_samples import (
+from vitkit.data.sources import (
+    ImageData,
+    Samples,
     check_decode_memory,
     keep_in_memory,
     largest_decoding,
 )
+from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
-from vitkit.listener import Listener
+from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import RejectedFiles, require_same_images
 from vitkit.runs.machine import (
     IMAGES,
     available_memory,
@@ -37,8 +37,9 @@ from vitkit.runs.machine import (
     require_same_gradients,
     usable_processors,
 )
-from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.trained_model import run_card
+from vitkit.runs.processes import limit_waiting
+from vitkit.runs.records import StartRecord
+from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import FOLDER, newest_first
@@ -62,8 +63,6 @@ class Parts:
     model: ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
-    start: StartRecord | None = None
-    """The start that the run begins from; None for new weights."""
 
 
 def build_parts(
@@ -80,20 +79,21 @@ def build_parts(
     The model of a run that begins from a start has no weights yet: `jobs.train_run` loads them.
 
     Args:
-        run, data, folder, start: the fields of `Parts`.
+        run, data, folder: the fields of `Parts`.
         listener: hears the progress.
+        compute: the way in which the model computes.
         config: of the model.
+        start: the record of its start; None for new weights.
 
     Raises:
         VitkitError: the images have changed, or the record of them is damaged.
     """
-    start = None if start is None else read_start_record(folder) or start
     record = require_same_images(folder, data, data.fingerprint(), run.loading.check_images, listener)
     # The ways to compute are compared on the new weights where a checkpoint's are read later.
     drawn = start is None or bool(newest_first(folder / FOLDER))
     model = build_new(run, config, compute, listener, drawn)
     model.card = run_card(run, record, config, start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record), start)
+    return Parts(run, data, folder, model, RejectedFiles(folder, record))
 
 
 def build_new(
@@ -137,8 +137,7 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
             continue
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
-            channels = parts.run.preprocessing.decode.channels
-            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers, channels)
+            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers)
         if loaded.held is None:
             warning = check_decode_memory(
                 largest_decoding(loaded), worker_count(loaded, loading, world), available_memory()
@@ -269,16 +268,18 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
             followed["fewshot"] = run.fewshot, ("ridge", "knn")
             followed["probe"] = linear_probe(run.fewshot.data), ("logistic",)
     for name, (tracked, methods) in followed.items():
-        measure = tracked.build(
-            run.preprocessing,
-            methods,
+        from vitkit.evaluation.features import FeatureExtractor  # most runs measure none
+        from vitkit.evaluation.fewshot.data import follow
+
+        extractor_of = partial(
+            FeatureExtractor,
+            preprocessing=run.preprocessing,
             device=device,
             precision=run.training.precision,
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
-            trained_on=() if own is None else (own,),
-            world=world,
         )
+        measure = follow(tracked, extractor_of, methods, () if own is None else (own,), world)
         evaluators[name] = Evaluator(measure, tracked.every, tracked.line, together=True)
     return evaluators
 
@@ -302,3 +303,41 @@ def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -
     return Validation(
         run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision, world
     )
+
+
+def begin_steps(
+    parts: Parts,
+    checkpoint: Path | None,
+    device: torch.device,
+    world: World,
+    listener: Listener = SILENT,
+    sharding: Sharding = "replicas",
+) -> tuple[Trainer, list[str], Parts]:
+    """Read the images of a run and build what trains it, in all processes alike.
+
+    Args:
+        parts: the parts of the run; the model of process 0 has the weights that the run begins with.
+        checkpoint: from which it continues; None: all begin with the weights of process 0.
+        device: the device of this process.
+        world: the processes.
+        listener: hears the progress.
+        sharding: the division of the state among the processes.
+
+    Returns:
+        The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
+        their images.
+    """
+    limit_waiting()
+    parts = read_images(parts, listener, world)
+    parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
+    if checkpoint is None:  # before the weights are divided
+        world.share(list(parts.model.state_dict().values()))
+    trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []
+    if checkpoint is not None:
+        with listener.progress("reading the checkpoint"):
+            differences = trainer.resume(checkpoint)
+    else:
+        modules = (trainer.state.objective, trainer.state.averaged_objective)
+        world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
+    limit_waiting(parts.run.loading.step_timeout)
+    return trainer, differences, parts

@@ -209,16 +209,10 @@ def full_name(run: Run, num_classes: int) -> str:
     return changed_name(run.model, config) or run.model
 
 
-def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
-    """Write the `config.json` of a run, before anything is computed.
-
-    Returns:
-        The contents of the file.
-    """
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
+    """Write the `config.json` of a run, before anything is computed."""
     options = {"run": to_json(run), "compute": to_json(compute)}
-    written = {"vitkit_version": __version__, "command": command, **options}
-    replace_json(folder / "config.json", written)
-    return written
+    replace_json(folder / "config.json", {"vitkit_version": __version__, "command": command, **options})
 
 
 def read_config(folder: Path) -> dict[str, Any]:

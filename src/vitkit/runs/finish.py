@@ -22,7 +22,7 @@ from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
 from vitkit.runs.machine import prepare
-from vitkit.runs.start import keep_damaged, model_is_whole
+from vitkit.runs.start import model_is_whole, tell_damage
 from vitkit.runs.trained_model import write_evaluation, write_examples
 from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.training.checkpoint import (
@@ -33,6 +33,7 @@ from vitkit.training.checkpoint import (
     read_ended,
     read_progress,
     remove_checkpoints,
+    set_aside,
     step_name,
 )
 from vitkit.training.sharding import assemble
@@ -88,7 +89,8 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
             which = f"{kind} of step {best}, the best validation"
         else:
             which += f", because {checkpoint.name}, the best validation, is not whole"
-            keep_damaged({checkpoint: reason}, listener)
+            if checkpoint.exists():  # else it was set aside before
+                tell_damage(checkpoint, reason, set_aside(checkpoint), listener)
     card = card_of(model)
     origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
     model.card = replace(card, origin=origin)

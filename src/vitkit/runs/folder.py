@@ -41,14 +41,7 @@ from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import find_start_named, is_address, near_published
 
 Kind = Literal[
-    "run",
-    "unfinished run",
-    "series",
-    "exported model",
-    "checkpoint",
-    "address",
-    "published name",
-    "nothing",
+    "run", "unfinished run", "series", "exported model", "checkpoint", "address", "published name", "nothing"
 ]
 """The kinds of paths that a person gives. An unfinished run has not written its model yet; a checkpoint is
 any other file or folder that is there; addresses and published names are downloaded."""

@@ -44,7 +44,7 @@ from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitkit.config import to_json
-from vitkit.data.advice import advise_on_start, where_to_ask
+from vitkit.data.check import advise_on_start, where_to_ask
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
@@ -105,16 +105,16 @@ def same_start(run: Run, opened: Opened | None) -> Start | None:
     return replace(opened.start, given=own.start) if same else None
 
 
-def look_at(run: Run, opened: Opened | None = None, keep: bool = False) -> Opened:
+def look_at(run: Run, opened: Opened | None = None) -> Opened:
     """List the images of a run and describe its start, as far as that has not been done.
 
     Args:
-        run, opened, keep: as for `list_images`.
+        run, opened: as for `list_images`.
 
     Raises:
         VitkitError: there are no such images, or no such start.
     """
-    images = list_images(run, opened, keep)
+    images = list_images(run, opened)
     return Opened(run, images, describe_start(run, opened) if run.start.start else None)
 
 
@@ -192,8 +192,7 @@ def plan_run(
             "--splits.val-fraction, or leave patience out."
         )
     learning = find_task(run.task).learning
-    unfit = learning.explain_unfit(config, run.objective)
-    if unfit:
+    if unfit := learning.explain_unfit(config, run.objective):
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task
     if run.fewshot.data:  # opened now, so that an error comes before anything is made
@@ -337,8 +336,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
         measured[which] = _measure_pixels(run, data, listener)
     mean, std = measured[which]
     return replace(
-        run,
-        start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std),
+        run, start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std)
     )
 
 
@@ -382,28 +380,19 @@ NAMES_SHOWN = 8
 """Class names that fit on a line; the last is shown as well."""
 
 
-def first_screen(
-    run: Run,
-    data: ImageData,
-    model: ImageModel,
-    folder: Path,
-    device: torch.device,
-    start: StartRecord | None = None,
-    departures: Sequence[str] = (),
-) -> list[Row]:
+def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequence[str] = ()) -> list[Row]:
     """Describe a run before its images are read.
 
     Args:
-        run: its configuration.
-        data: its images, as they are listed.
+        plan: of the run.
         model: with its card, as it is trained, and its way to compute.
-        folder, device: the run folder, and where it is trained.
-        start: the record of its start; None for new weights.
+        folder: of the run.
         departures: differences from the paper's fine-tuning, where it has a start.
 
     Returns:
         Rows in the order in which they are shown.
     """
+    run, data, start = plan.run, plan.images, plan.record
     training, optimizer, images = run.training, run.optimizer, len(data.splits["train"])
     steps, config, names = training.total_steps(images), model.config, data.class_names
     rows: list[Row] = [("data", [describe_images(data)]), ("", list(data.notes))]
@@ -444,7 +433,7 @@ def first_screen(
     if start is not None:
         rows.append(("advice", [where_to_ask(data.spec, run.start.start)]))
     threads = pluralize(torch.get_num_threads(), "thread")
-    rows.append(("device", [f"{device}, {model.chosen.precision}, {threads}"]))
+    rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
     state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))

@@ -1,7 +1,7 @@
 """Train a run in the processes that torchrun started.
 
 Process 0 plans the run, claims its folder, evaluates and writes, as a single process does. The others follow:
-process 0 names the folder of the run, they read its record there, and take part in the steps.
+it tells them the run, and they take part in the steps.
 """
 
 import atexit
@@ -16,10 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,17 +26,8 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from vitkit.errors import VitkitError
-from vitkit.listener import SILENT, Listener
-from vitkit.models.config.card import Card
-from vitkit.models.config.compute_config import Compute
-from vitkit.models.zoo import ModelConfig
-from vitkit.runs.build import Parts, build_trainer, read_images
-from vitkit.runs.config import Run
-from vitkit.runs.data_record import RejectedFiles
 from vitkit.runs.machine import require_threads, usable_processors
 from vitkit.signals import STOP_SIGNALS
-from vitkit.training.config import Sharding
-from vitkit.training.trainer import Trainer
 from vitkit.world import World, world_of_environment
 
 LONGEST_WAIT = timedelta(days=1)
@@ -54,29 +43,6 @@ LEAVING_SECONDS = 10.0
 """The time that a process tries to leave the others, which takes a fraction of a second."""
 LOST = "connection (closed|reset|refused|timed out)|gloo|nccl|broken pipe|timed out|timeout"
 """A pattern in the message of the RuntimeError that PyTorch raises when a process is lost."""
-
-
-@dataclass(frozen=True)
-class Invitation:
-    """The run for the processes that follow process 0."""
-
-    folder: Path
-    run: Run
-    """Its configuration: as recorded in the folder, but for options of memory and loading."""
-    fingerprint: str
-    """The fingerprint of its images, which must be the same everywhere."""
-    config: ModelConfig
-    card: Card
-    """The card of its model; evaluators read the images of the run from it."""
-    rejects: RejectedFiles
-    compute: Compute
-    sharding: Sharding
-    """The division of its state among the processes."""
-    checkpoint: str | None
-    """The name of the checkpoint that it continues from; None: it begins with the weights of process 0."""
-    device: str
-    threads: int
-    """CPU threads of each process."""
 
 
 _joined: list[tuple[World, threading.Thread, socket.socket]] = []
@@ -247,50 +213,10 @@ def divide_threads(world: World, threads: int | None = None) -> None:
         torch.set_num_threads(threads)
 
 
-def begin_steps(
-    parts: Parts,
-    checkpoint: Path | None,
-    device: torch.device,
-    world: World,
-    listener: Listener = SILENT,
-    sharding: Sharding = "replicas",
-) -> tuple[Trainer, list[str], Parts]:
-    """Read the images of a run and build what trains it, in all processes alike.
-
-    Args:
-        parts: the parts of the run; the model of process 0 has the weights that the run begins with.
-        checkpoint: from which it continues; None: all begin with the weights of process 0.
-        device: the device of this process.
-        world: the processes.
-        listener: hears the progress.
-        sharding: the division of the state among the processes.
-
-    Returns:
-        The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
-        their images.
-    """
-    if _joined:
-        _limit_waiting()
-    parts = read_images(parts, listener, world)
-    parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
-    if checkpoint is None:  # before the weights are divided
-        world.share(list(parts.model.state_dict().values()))
-    trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []
-    if checkpoint is not None:
-        with listener.progress("reading the checkpoint"):
-            differences = trainer.resume(checkpoint)
-    else:
-        modules = (trainer.state.objective, trainer.state.averaged_objective)
-        world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
-    if _joined:
-        _limit_waiting(parts.run.loading.step_timeout)
-    return trainer, differences, parts
-
-
-def _limit_waiting(seconds: float = 0.0) -> None:
+def limit_waiting(seconds: float = 0.0) -> None:
     """Have PyTorch wait for the others for these seconds at most, 0 for as long as `LONGEST_WAIT`."""
     limit = timedelta(seconds=min(seconds or math.inf, LONGEST_WAIT.total_seconds()))
-    for group in [*distributed_c10d._world.pg_map]:  # hsdp divides the state in groups of their own
+    for group in [*distributed_c10d._world.pg_map] if _joined else ():  # hsdp divides in groups of their own
         distributed_c10d._set_pg_timeout(limit, group)
 
 
@@ -300,8 +226,7 @@ def await_message(world: World) -> Any:
     Raises:
         SystemExit: process 0 has ended; its own message or torchrun's says why.
     """
-    if _joined:
-        _limit_waiting()
+    limit_waiting()
     try:
         with lost_processes_explained(world):
             return world.tell(None)

@@ -25,10 +25,10 @@ from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.result import Plot, Result, Section, Table
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import read_record
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import read_divergence, read_metrics
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize

@@ -6,7 +6,7 @@ A run reads its start until it has a checkpoint of its own; from then on `start.
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from vitkit.listener import Listener
 from vitkit.models.channels_config import describe_channels, with_channels, with_image_size
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
+from vitkit.runs.build import Parts
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
-from vitkit.runs.data_record import find_data, read_record
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.records import START_FILE, StartRecord, read_start_record
 from vitkit.runs.series_record import require_weights
-from vitkit.runs.trained_model import run_card
+from vitkit.runs.trained_model import find_data, read_record, run_card
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
 from vitkit.training.checkpoint import (
@@ -62,7 +61,7 @@ from vitkit.weights.loading import (
     load,
     log_notes,
 )
-from vitkit.weights.model_card import ModelCard, card_of, fit_preprocessing
+from vitkit.weights.model_card import card_of, fit_preprocessing
 from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
@@ -71,8 +70,8 @@ FREE = ("dropout", "attention_dropout", "drop_path")
 """Fields of the architecture that are no property of the weights: a run may choose other values."""
 
 
-@dataclass(frozen=True)
-class Start:
+@dataclass(frozen=True, kw_only=True)
+class Start(Identity):
     """Weights to begin from, described before they are read."""
 
     given: str
@@ -81,14 +80,8 @@ class Start:
     """The checkpoint of a run that was chosen: "its best checkpoint, step 120"; "" for any other start."""
     model: str
     """The name of its model, or of the family where the model has no name of its own."""
-    config: ModelConfig
-    card: ModelCard
     preprocessing: Preprocessing
     """The recorded preprocessing, else the model's authors' own."""
-    format: str
-    """The name of its checkpoint format."""
-    notes: tuple[str, ...]
-    """Choices and assumptions made when it was identified, each to be written after its path."""
     files: tuple[Path, ...]
     """The files of its weights, an index of shards first."""
     sha256: str | None
@@ -147,17 +140,14 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         files, sha256 = (file,), read_manifest(file.parent).files[file.name].sha256
         read = partial(load_weights, file.parent)
     return Start(
-        options.start,
-        which,
-        identity.card.name or identity.config.family,
-        identity.config,
-        find_data(identity.card, options.start),
-        fit_preprocessing(identity.card.preprocessing, identity.config),
-        identity.format,
-        identity.notes,
-        files,
-        sha256,
-        read,
+        **{**vars(identity), "card": find_data(identity.card, options.start)},
+        given=options.start,
+        which=which,
+        model=identity.card.name or identity.config.family,
+        preprocessing=fit_preprocessing(identity.card.preprocessing, identity.config),
+        files=files,
+        sha256=sha256,
+        read=read,
     )
 
 
@@ -206,40 +196,60 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
                 f"nothing with {value}. Leave --{key.replace('_', '-')} out."
             )
     config = replace(config, **changes)
-    unfit = find_task(run.task).learning.explain_unfit(config, run.objective)
-    if unfit:
+    if unfit := find_task(run.task).learning.explain_unfit(config, run.objective):
         raise VitkitError(f"{start.name} {unfit}.")
     rule = run.start.position_interpolation or start.card.position_interpolation
     history = {key: value for key, value in start.card.history().items() if value not in ("", None)}
     origin = {"from": run.start.start, "model": start.model, "format": start.format, **history}
+    # The start, what is new in the run's model, and the warnings about the start.
+    lines = [
+        f"{start.name}: {start.model} at {format_size(before.image_size)}, "
+        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
+    ]
+    if run.start.head == "keep":
+        reordered = list(start.card.class_names) != list(class_names)
+        lines.append("head: kept, its classes in the order of the images'" if reordered else "head: kept")
+    else:
+        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
+        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
+        former = f", in place of the head{former}" if former else ""
+        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
+    (kind, old), (_, new) = before.position_extent, config.position_extent
+    if old != new:
+        sizes = f"{format_size(old)} to {format_size(new)}"
+        lines.append(f"positions: resized from {kind} of {sizes} by {INTERPOLATIONS[rule]}")
+    changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
+    # The line on positions names another image size.
+    changed = [line for line in changed if not line.startswith("image_size")]
+    lines.append(
+        f"preprocessing: other than the start's in {'; '.join(changed)}"
+        if changed
+        else "preprocessing: the start's"
+    )
+    if before.in_channels != start.config.in_channels:
+        lines.append(describe_channels(start.config.in_channels, before.in_channels))
+    if before != with_channels(start.config, before.in_channels):
+        lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
+    lines += [f"! {note}" for note in start.notes]  # "!" marks warnings, as in `first_screen`
     return StartRecord(
         run.start.start,
         start.model,
         config.family,
         to_json(config),
-        tuple(_lines(run, start, before, config, class_names, rule)),
+        tuple(lines),
         origin,
         {},  # `load_start` adds the hashes of the files when it reads them
         rule,
     )
 
 
-def load_start(
-    run: Run,
-    class_names: Sequence[str],
-    folder: Path,
-    record: StartRecord,
-    start: Start,
-    model: ImageModel,
-) -> StartRecord:
+def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
     """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:
-        run, class_names: its options, and the classes of its images.
-        folder: the run folder, locked.
+        parts: of the run, all of whose model's weights are replaced.
         record: by `plan_start`, or as it was written when the run began.
         start: by `find_start`.
-        model: whose weights are replaced, all of them.
 
     Returns:
         The record as it is written, with the hashes of the files.
@@ -247,6 +257,7 @@ def load_start(
     Raises:
         VitkitError: the start is damaged, or its weights have changed since the run began.
     """
+    run, folder, model = parts.run, parts.folder, parts.model
     written = replace(record, files=hash_weights(start))
     hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
     written = replace(written, origin={**record.origin, "sha256": hashes})
@@ -266,7 +277,7 @@ def load_start(
     )
     tensors = fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
     if run.start.head == "keep":
-        order = _class_order(start, class_names)
+        order = _class_order(start, parts.data.class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
     card = card_of(model)
@@ -306,52 +317,6 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     return [row_of[name] for name in class_names]
 
 
-def _lines(
-    run: Run,
-    start: Start,
-    before: ModelConfig,
-    config: ModelConfig,
-    class_names: Sequence[str],
-    rule: Interpolation,
-) -> list[str]:
-    """Describe the start of a run, what is new in the run's model, and the warnings about the start.
-
-    Args:
-        run, start, class_names: as for `plan_start`.
-        before, config: the start's architecture with the run's channels and pixels; and the run's.
-        rule: by which positions are resized.
-    """
-    lines = [
-        f"{start.name}: {start.model} at {format_size(before.image_size)}, "
-        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
-    ]
-    if run.start.head == "keep":
-        reordered = list(start.card.class_names) != list(class_names)
-        lines.append("head: kept, its classes in the order of the images'" if reordered else "head: kept")
-    else:
-        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
-        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
-        former = f", in place of the head{former}" if former else ""
-        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
-    (kind, old), (_, new) = before.position_extent, config.position_extent
-    if old != new:
-        sizes = f"{format_size(old)} to {format_size(new)}"
-        lines.append(f"positions: resized from {kind} of {sizes} by {INTERPOLATIONS[rule]}")
-    changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
-    # The line on positions names another image size.
-    changed = [line for line in changed if not line.startswith("image_size")]
-    lines.append(
-        f"preprocessing: other than the start's in {'; '.join(changed)}"
-        if changed
-        else "preprocessing: the start's"
-    )
-    if before.in_channels != start.config.in_channels:
-        lines.append(describe_channels(start.config.in_channels, before.in_channels))
-    if before != with_channels(start.config, before.in_channels):
-        lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
-    return [*lines, *(f"! {note}" for note in start.notes)]  # "!" marks warnings, as in `first_screen`
-
-
 def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listener) -> Path | None:
     """Find the checkpoint to continue from, and remove leftovers of killed processes; None: begin at step 0.
 
@@ -379,26 +344,26 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
                 f"{checkpoints.whole} is whole: leave --from-scratch out to continue from it, or start a new "
                 "run with another --out."
             )
-        _require_same_options(checkpoints.whole, run, listener)
+        recorded, where = read_manifest(checkpoints.whole).configuration, checkpoints.whole / "manifest.json"
+        if changes := changed_options(recorded, str(where), run, moved=True):
+            listed = "\n  ".join(changes)
+            raise VitkitError(
+                "A run is continued with the options it was begun with, but config.json was edited since "
+                f"{checkpoints.whole}:\n  {listed}\nPut back what stands at the left, or start a new run "
+                "with another --out."
+            )
     for path in checkpoints.uncommitted:
         listener.note(f"{path} was never committed, because its save was cut short: removed.")
     for (path, reason), new_place in zip(
         checkpoints.damaged.items(), clean_up(folder, checkpoints), strict=True
     ):
-        _tell_damage(path, reason, new_place, listener)
+        tell_damage(path, reason, new_place, listener)
     if checkpoints.lost and (folder / LOG).exists():
         new_place = set_aside(folder / LOG)
         listener.warn(f"The log of the run so far is kept as {new_place}.")
     for written in (folder, folder / "evaluation"):
         remove_leftovers(written)
     return checkpoints.whole
-
-
-def keep_damaged(damaged: Mapping[Path, str], listener: Listener) -> None:
-    """Set damaged checkpoints aside, unless they were moved already, and warn of each."""
-    for path, reason in damaged.items():
-        if path.exists():
-            _tell_damage(path, reason, set_aside(path), listener)
 
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
@@ -418,20 +383,8 @@ def model_is_whole(folder: Path) -> bool:
         return False  # in doubt, both are written again
 
 
-def _require_same_options(checkpoint: Path, run: Run, listener: Listener) -> None:
-    recorded = read_manifest(checkpoint).configuration
-    changes = changed_options(recorded, str(checkpoint / "manifest.json"), run, moved=True)
-    if changes:
-        raise VitkitError(
-            "A run is continued with the options it was begun with, but config.json was edited since "
-            f"{checkpoint}:\n  "
-            + "\n  ".join(changes)
-            + "\nPut back what stands at the left, or start a new "
-            "run with another --out."
-        )
-
-
-def _tell_damage(path: Path, reason: str, new_place: Path, listener: Listener) -> None:
+def tell_damage(path: Path, reason: str, new_place: Path, listener: Listener) -> None:
+    """Warn of a damaged checkpoint that was set aside."""
     listener.warn(f"{path} is not whole: {reason}. It is kept as {new_place}.")
     listener.note(f"  To remove it: rm -r {shlex.quote(str(new_place))}")
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from vitkit.durable import open_to_append
 from vitkit.listener import Listener
-from vitkit.runs.data_record import RejectedFiles
-from vitkit.runs.machine import InterruptedTraining, memory_used
-from vitkit.signals import StopRequest, StopSignals
+from vitkit.runs.machine import memory_used
+from vitkit.runs.trained_model import RejectedFiles
+from vitkit.signals import StopSignals
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import step_of
 from vitkit.training.trainer import Trainer
@@ -32,17 +32,9 @@ class RunPosition:
     point: str = "before the first step"
     """The position in the message, after "Stopped"; updated as the run goes on."""
 
-    def interrupted(self, request: StopRequest) -> InterruptedTraining:
-        """Make the error that says where the run was stopped, and the command that continues it."""
-        return InterruptedTraining(f"{self.point} ({request})", self.again, request.number)
-
 
 def fit(
-    trainer: Trainer,
-    rejects: RejectedFiles,
-    position: RunPosition,
-    stop: StopSignals,
-    listener: Listener,
+    trainer: Trainer, rejects: RejectedFiles, position: RunPosition, stop: StopSignals, listener: Listener
 ) -> None:
     """Train to the end.
 

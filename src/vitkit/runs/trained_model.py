@@ -1,23 +1,40 @@
-"""Read and write the card, the images and the evaluations of the model that a run trains."""
+"""Read and write the images, the card and the evaluations of the model that a run trains.
+
+The images that a run was started with are recorded, so that changed images are noticed when it is continued.
+The fingerprint of a listing covers names and labels alone; an image that was drawn over keeps both. So sizes
+and times of the files are recorded too, which takes one call for each file; with `--check-images content`
+also hashes of their bytes, for which all of the data is read.
+
+data.json          counts, class names, how splits were made, files that could not be read
+image-files.npy    size and time of every image file (and a hash of its bytes)
+"""
 
 import hashlib
 import io
 import itertools
 import os
+from collections import defaultdict
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitkit.config import read, write
+from vitkit.config import Count, read, write
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
+from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.listing import Files
 from vitkit.data.paths import absolute_spec
+from vitkit.data.sources import ImageData
 from vitkit.durable import (
+    hash_file,
     refuse_link,
     refuse_links,
     remove_leftovers,
@@ -26,18 +43,291 @@ from vitkit.durable import (
     sync_folder,
 )
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.listener import Listener
 from vitkit.models.config.card import Card
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.result import Result
 from vitkit.runs.config import Run
-from vitkit.runs.data_record import DataRecord
 from vitkit.runs.records import StartRecord
 from vitkit.tasks import Answering, find_task, task_of
+from vitkit.text import pluralize
 from vitkit.weights.model_card import BUILT_IN, Described, ModelCard, TrainingData, card_of, preprocessing_of
-from vitkit.weights.published import TRAINING_IMAGES
+from vitkit.weights.published import TRAINING_IMAGES, is_address
+from vitkit.world import World
 
-if TYPE_CHECKING:
-    from vitkit.data.sources import ImageData
+RECORD = "data.json"
+STATES = "image-files.npy"
+_SHOWN = 5
+"""Changed files that an error lists."""
+_AT_A_TIME = 1024
+"""Files that a thread reads before progress is reported."""
+_THREADS = 16
+"""Threads that read states: a network disk answers many requests at once."""
+States = NDArray[np.int64]
+"""(N, 2): size in bytes and time of the last change in nanoseconds; (N, 6) with the four numbers of a SHA-256
+of the bytes. One row for each file on the disk, split after split; -1 where a file cannot be read."""
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The contents of `data.json`."""
+
+    name: str
+    spec: str
+    kind: str
+    class_names: tuple[str, ...]
+    counts: Mapping[str, Mapping[str, Count]]
+    """Images by split and class."""
+    notes: tuple[str, ...]
+    rejects: Mapping[str, Mapping[str, str]]
+    """Files that could not be read, with the reason, by split."""
+    fingerprint: str
+    """Hash of names and labels: see `ImageData.fingerprint`."""
+    images: Mapping[str, Count]
+    """Images by split, fewer than the sum over classes where images have several."""
+    image_files: str | None = None
+    """SHA-256 of `image-files.npy`; None where names alone are recorded."""
+
+
+def read_record(folder: Path) -> DataRecord | None:
+    """Read the record of a run folder; None if there is none yet.
+
+    Raises:
+        VitkitError: it is damaged or cannot be read.
+    """
+    return read(DataRecord, folder / RECORD)
+
+
+def find_data(card: ModelCard, path: str | Path) -> ModelCard:
+    """Add the path of the images to the card of a run's model: `model.json`, made to be given away, lacks it.
+
+    Args:
+        card: of the model.
+        path: of the checkpoint: the folder of a run or of a series, or a file in it.
+    """
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    if card.data is None or card.data.has_place or is_address(str(path)):
+        return card
+    for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
+        with suppress(VitkitError):  # the model works without the record
+            record = read_record(file.parent)
+            if record is not None and record.fingerprint == card.data.fingerprint:
+                return replace(card, data=replace(card.data, spec=record.spec))
+    return card
+
+
+def require_same_images(
+    folder: Path, data: ImageData, fingerprint: str, check: str, listener: Listener
+) -> DataRecord:
+    """Record the images of a run that begins, or make sure that they have not changed.
+
+    Args:
+        folder: the run folder, locked.
+        data: the images as listed now.
+        fingerprint: of the listing, or of all listings of a series.
+        check: "time", "content" or "names", as in `Loading.check_images`.
+        listener: hears the progress of the check.
+
+    Raises:
+        VitkitError: the images have changed, or the record is damaged.
+    """
+    recorded, content = read_record(folder), check == "content"
+    record = recorded or _describe(data, fingerprint)
+    if record.fingerprint != fingerprint:
+        raise VitkitError(
+            f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
+            "or moved). Bring them back, or start a new run with another --out."
+        )
+    before = None if record.image_files is None else _recorded_states(folder, record)
+    if check == "names":  # the user has confirmed the files as they are now
+        if record.image_files is not None:
+            has_hashes = before is not None and before.shape[1] == 6
+            record = _with_states(folder, record, file_states(data, has_hashes, listener))
+    elif record.image_files is None:
+        now = file_states(data, content, listener)
+        if recorded is not None and len(now):
+            listener.warn(
+                "Sizes and times of the image files were not written down when this run began: they are now."
+            )
+        record = _with_states(folder, record, now)
+    else:
+        _compare(folder, data, before, file_states(data, content, listener), content)
+    if record.spec != data.spec:  # the images were moved
+        record = replace(record, name=data.name, spec=data.spec)
+    if record != recorded:
+        write(folder / RECORD, record)
+    return record
+
+
+def _describe(data: ImageData, fingerprint: str) -> DataRecord:
+    """Describe images as they are listed, without the states of their files."""
+    images = {split: len(samples) for split, samples in data.splits.items()}
+    counts = {
+        split: dict(zip(data.class_names, count_labels(samples.labels, len(data.class_names)), strict=True))
+        for split, samples in data.splits.items()
+    }
+    facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
+    return DataRecord(*facts, {}, fingerprint, images)
+
+
+def _compare(folder: Path, data: ImageData, before: States | None, now: States, content: bool) -> None:
+    """Compare files with their recorded states; it raises the errors of `require_same_images`."""
+    if before is None:
+        raise VitkitError(
+            f"{folder / STATES}, the record of sizes and times of image files, is missing or damaged. Put it "
+            "back, or run the same command again with --check-images names: it takes the files as they "
+            "are now."
+        )
+    if content and before.shape[1] == 2:
+        raise VitkitError(
+            f"{folder} was started without hashes of the images' bytes, so that --check-images content has "
+            "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
+            "taken as they are)."
+        )
+    changed = changed_files(data, before, now)
+    if changed:
+        same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
+        what = "times of change" if same_size else "sizes or times of change"
+        if min(before.shape[1], now.shape[1]) == 6:
+            what = "contents"
+        more = "" if len(changed) <= _SHOWN else f"\n  and {len(changed) - _SHOWN:,} more"
+        listed = "\n  ".join(map(str, changed[:_SHOWN]))
+        raise VitkitError(
+            f"{pluralize(len(changed), 'image file')} of {data.spec} changed since {folder} was started; "
+            f"other {what}:\n  {listed}{more}\nA run is continued with the images it began with: bring them "
+            "back, or start a new run with another --out. If they were only copied, moved or restored, run "
+            "the same command again with --check-images names: it takes the files as they are now."
+        )
+
+
+def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
+    """Write the states before the record that has their hash, so that a kill in between is noticed.
+
+    Data without files has no states.
+    """
+    if not len(states):
+        return record
+    stream = io.BytesIO()
+    np.save(stream, states, allow_pickle=False)
+    replace_file(folder / STATES, [stream.getvalue()])
+    return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
+
+
+def _recorded_states(folder: Path, record: DataRecord) -> States | None:
+    """Read the states that were written down; None if they are missing or damaged."""
+    path = folder / STATES
+    try:
+        if hash_file(path)[1] != record.image_files:
+            return None
+        # Mapped: an array that claims to be larger than its file takes no memory, and is refused.
+        states = npy.open_memmap(path, mode="r")
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError as error:
+        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    is_whole = states.dtype == np.int64 and states.ndim == 2 and states.shape[1] in (2, 6)
+    return states if is_whole else None
+
+
+class RejectedFiles:
+    """Files that could not be read, with the reason, by split.
+
+    A resumed run begins with the files that were rejected before it was stopped: the quota of unreadable
+    files is for all steps together.
+    """
+
+    def __init__(self, folder: Path, record: DataRecord) -> None:
+        """Begin with the rejected files in the record of the run folder `folder`."""
+        self._folder, self._record = folder, record
+        self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
+        """Files that cannot be read: their reasons by key and split, to which readers of images add."""
+        self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
+        self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
+
+    def write(self) -> None:
+        """Write the record again if files were added, so that a kill loses nothing."""
+        bad = {split: dict(files) for split, files in self.of_split.items() if files}
+        if self._record.rejects != bad:
+            self._record = replace(self._record, rejects=bad)
+            write(self._folder / RECORD, self._record)
+
+    def share(self, world: World) -> None:
+        """Add the files that other processes could not read, so that the quota holds for all processes."""
+        new = [
+            (split, key, reason)
+            for split, files in self.of_split.items()
+            for key, reason in files.items()
+            if (split, key) not in self._shared
+        ]
+        if world.size == 1 or not world.total(len(new))[0]:
+            return
+        for files in world.gather(new):
+            for split, key, reason in files:
+                self.of_split[split][key] = reason
+                self._shared.add((split, key))
+
+    def tell(self, listener: Listener) -> None:
+        """Warn of the number of rejected files; the report names them."""
+        for split, files in self.of_split.items():
+            if files:
+                listener.warn(
+                    f"{pluralize(len(files), 'image')} of {split} could not be read: see the report."
+                )
+
+
+def file_states(data: ImageData, content: bool, listener: Listener) -> States:
+    """Read the states of all image files of a data set; data without files has none.
+
+    Args:
+        data: a listed data set, none of it in memory.
+        content: whether to read every byte, which takes as long as reading the data set.
+        listener: hears the progress.
+    """
+    columns = 6 if content else 2
+    portions = [
+        (files, numbers[start : start + _AT_A_TIME])
+        for files, numbers in _on_disk(data)
+        for start in range(0, len(numbers), _AT_A_TIME)
+    ]
+    total, done = sum(len(numbers) for _, numbers in portions), 0
+    states = [np.zeros((0, columns), dtype=np.int64)]
+    with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
+        for states_of_files in pool.map(
+            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
+        ):
+            rows = np.array(states_of_files, dtype=np.int64)
+            states.append(rows)
+            done += len(rows)
+            progress(done, total)
+    return np.concatenate(states)
+
+
+def changed_files(data: ImageData, before: States, now: States) -> list[Path]:
+    """List the files whose state has changed; where both states have hashes, times do not matter."""
+    paths = [(files, number) for files, numbers in _on_disk(data) for number in numbers.tolist()]
+    if len(before) != len(now):
+        return [files.path(number) for files, number in paths]
+    columns = [0, *range(2, 6)] if min(before.shape[1], now.shape[1]) == 6 else [0, 1]
+    differs = (before[:, columns] != now[:, columns]).any(axis=1)
+    return [paths[index][0].path(paths[index][1]) for index in np.flatnonzero(differs).tolist()]
+
+
+def _on_disk(data: ImageData) -> list[tuple[Files, NDArray[np.int64]]]:
+    """Return for each split with image files the listing, and the numbers of its files on the disk."""
+    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in data.splits.values()]
+
+
+def _stat(path: Path, content: bool) -> list[int]:
+    try:
+        status = path.stat()
+        state = [status.st_size, status.st_mtime_ns]
+        if content:
+            digest = bytes.fromhex(hash_file(path)[1])
+            state += np.frombuffer(digest, dtype="<i8").tolist()
+    except (OSError, VitkitError):
+        return [-1] * (6 if content else 2)
+    return state
+
 
 OTHER_IMAGES = "images.json"
 """The file that says, in a folder below evaluation/, which images the numbers beside it are of."""
@@ -79,7 +369,7 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: Any) ->
     replace_json(numbers, result.to_json())
 
 
-def name_other_images(run: Path, data: "ImageData") -> str:
+def name_other_images(run: Path, data: ImageData) -> str:
     """Make the folder below evaluation/ for numbers on images that are not the run's own; return its name.
 
     The same path gets the same folder again, and another path of the same name gets the next number.
@@ -141,7 +431,7 @@ def read_examples(run: Path) -> NDArray[np.uint8] | None:
     return None
 
 
-def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> "ImageData":
+def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
     """Open the data that a model was trained on, with the splits of its training; or other data under its
     class names.
 

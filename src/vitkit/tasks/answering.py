@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,17 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card, LossFunction
-from vitkit.result import Plot, Table, Text
+from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import page
 from vitkit.tasks.page import ShownImage, TaskReport
 from vitkit.text import visible
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import Samples
+
+
+FACTS = 3
+"""Measures in the tiles at the head of a page."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class LabelAnswering(ABC):
     figure: str
     """The number that a run without evaluation lacks."""
     terms: str
-    """What the names of `measures` mean."""
+    """Explains the names of `measures`."""
     mistakes: tuple[str, str]
     """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
     looked_at: tuple[str, str]
@@ -180,13 +187,19 @@ class LabelAnswering(ABC):
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
         """Name the true and the predicted classes of the image of a row."""
 
-    def report(self, evaluations: Mapping[str, tuple[Any, Predictions]], split: str | None) -> TaskReport:
+    def report(
+        self,
+        evaluations: Mapping[str, tuple[Any, Predictions]],
+        split: str | None,
+        samples: "Samples | None" = None,
+    ) -> TaskReport:
         """Make the task's part of the report: how good the model is, where it fails, and whether it is as
         sure as it should be.
 
         Args:
             evaluations: the numbers and predictions of each split.
             split: the split that the page is about; None where nothing was evaluated.
+            samples: its images; None where they are not at hand.
         """
         if split is None:
             missing = f"This run has not been evaluated: there is no {self.figure} to report."
@@ -195,16 +208,28 @@ class LabelAnswering(ABC):
         images = page.describe_images(result.count, split)
         rows, sure = predictions.surest_mistakes()
         caption, none = self.mistakes
-        wrong = self.show(result, predictions, rows, sure)
-        pictures = page.Pictures(wrong, page.MISTAKES_SHOWN, f"The {{count}} of {images} {caption}", none)
-        mistakes = page.Section("mistakes", "Mistakes", "Most confident mistakes", (pictures,))
-        chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
+
+        def load() -> Sequence[Photo]:
+            wrong = self.show(result, predictions, rows, sure)
+            return [] if samples is None else page.photos_of(samples, wrong, page.MISTAKES_SHOWN)
+
+        mistakes: tuple[Block, ...] = (none,)
+        if len(rows) and samples is None:
+            mistakes = (f"{page.NOT_AT_HAND}, so they cannot be shown.",)
+        elif len(rows):
+            count = f"The {min(len(rows), page.MISTAKES_SHOWN):,} of {images}"
+            mistakes = (Photos(load), Text(f"{count} {caption}", "caption"))
         loss = page.LOSS_LABELS[getattr(result, "loss_function", "sigmoid")]
+        terms = Text(f"Loss: the mean over the images of the {loss}. {self.terms}", "caption")
+        splits = self.split_table({split: result for split, (result, _) in evaluations.items()})
+        chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
+        shown = Section("Most confident mistakes", mistakes, name="mistakes", menu="Mistakes")
+        made = self.describe(result, split, images, shown)
         return replace(
-            self.describe(result, split, images, mistakes),
-            splits_caption=f"Loss: the mean over the images of the {loss}. {self.terms}",
-            splits=self.split_table({split: result for split, (result, _) in evaluations.items()}),
-            attention=page.Pictures(chosen, page.ATTENTION_SHOWN, *self.looked_at),
+            made,
+            facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
+            sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
+            attention=page.Chosen(chosen, *self.looked_at),
         )
 
     def split_table(self, results: Mapping[str, Any]) -> Table:
@@ -214,13 +239,12 @@ class LabelAnswering(ABC):
             for result in results.values()
         ]
         names = dict.fromkeys(name for column in columns for name in column)
-        return Table(
-            ("", *results), tuple((name, *(column.get(name, "–") for column in columns)) for name in names)
-        )
+        rows = tuple((name, *(column.get(name, "–") for column in columns)) for name in names)
+        return Table(("measured", *results), rows)
 
     @abstractmethod
-    def describe(self, result: Any, split: str, images: str, mistakes: page.Section) -> TaskReport:
-        """Make the answer, the facts and the sections.
+    def describe(self, result: Any, split: str, images: str, mistakes: Section) -> TaskReport:
+        """Make the answer and the sections.
 
         Args:
             result: the numbers.

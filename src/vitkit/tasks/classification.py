@@ -1,22 +1,26 @@
 """Answers of a classifier: one class for each image."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import Classification, ClassScore, classification, mark_repeats
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models.config.card import Card
-from vitkit.result import Plot, Text, table_of
+from vitkit.result import Plot, Section, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering, Pooled
 from vitkit.tasks.page import count_cell, fraction_cell, percent
 from vitkit.text import pluralize
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TIES_SHOWN = 3
 """The most classes in a cell where a class is taken for several equally often."""
@@ -74,14 +78,8 @@ class ClassificationAnswering(LabelAnswering):
 
     def compare_sureness(self, first: Any, second: Any, labels: tuple[str, str]) -> Plot | None:
         """Draw accuracy against confidence, both in the bins of the report."""
-        from vitkit.analysis.figures import calibration_figure  # matplotlib: only a page draws
-
         models = {labels[0]: first.calibration, labels[1]: second.calibration}
-        return Plot(
-            lambda: calibration_figure(models),
-            "calibration",
-            f"Accuracy against confidence of {labels[0]} and of {labels[1]}.",
-        )
+        return _calibration_plot(models, f"of {labels[0]} and of {labels[1]}")
 
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
         """Name the class of the image and the predicted one."""
@@ -136,9 +134,7 @@ class ClassificationAnswering(LabelAnswering):
         fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))]
         return np.concatenate([mistakes[: page.ATTENTION_SHOWN // 4], fair])
 
-    def describe(
-        self, result: Classification, split: str, images: str, mistakes: page.Section
-    ) -> page.TaskReport:
+    def describe(self, result: Classification, split: str, images: str, mistakes: Section) -> page.TaskReport:
         """Show the accuracy, the confusions, the classes and the calibration."""
         guessing, repeated, right, without = result.guessing, result.repeated, "", ""
         answer = (
@@ -152,12 +148,8 @@ class ClassificationAnswering(LabelAnswering):
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
-        facts = [(percent(result.accuracy), "accuracy")]
-        if result.top5_accuracy is not None:
-            facts.append((percent(result.top5_accuracy), "right among the five likeliest"))
         return page.TaskReport(
             answer=page.answer_texts(answer, result, right, without, split, images),
-            facts=tuple(facts),
             sections=(
                 _confusion(result, images),
                 _classes(result, images),
@@ -167,28 +159,28 @@ class ClassificationAnswering(LabelAnswering):
         )
 
 
-def _confusion(result: Classification, images: str) -> page.Section:
-    from vitkit.analysis import figures  # matplotlib: only a page draws
+def _confusion(result: Classification, images: str) -> Section:
+    def draw() -> "Figure":
+        from vitkit.analysis.figures import confusion_matrix  # matplotlib: a terminal does not wait for it
 
-    names = result.class_names
+        return confusion_matrix(result.confusion_cells, result.class_names, images)
+
     blocks = (
-        Plot(
-            lambda: figures.confusion_matrix(result.confusion_cells, names, images),
-            "confusion",
-            f"Confusion matrix of {len(names)} classes on {images}.",
-        ),
+        Plot(draw, "confusion", f"Confusion matrix of {len(result.class_names)} classes on {images}."),
         Text(
-            f"Confusion matrix of {images}. Rows are the true classes, columns the predicted ones; the "
-            "diagonal is right. The colour is the fraction of the row, on a scale of square roots so that "
-            "rare confusions can be seen.",
+            "Rows are the true classes, columns the predicted ones; the diagonal is right. The colour is the "
+            "fraction of the row, on a scale of square roots so that rare confusions can be seen.",
             "caption",
         ),
     )
-    return page.Section("confusion", "Confusions", "Mistaken for what?", blocks)
+    return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
-def _classes(result: Classification, images: str) -> page.Section:
-    from vitkit.analysis import figures
+def _classes(result: Classification, images: str) -> Section:
+    def draw() -> "Figure":
+        from vitkit.analysis.figures import class_accuracy
+
+        return class_accuracy(result.per_class, images)
 
     # Classes without images, which have no recall, come last.
     rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
@@ -196,21 +188,17 @@ def _classes(result: Classification, images: str) -> page.Section:
         rows,
         {
             "class": lambda row: row[0].name,
-            "images": lambda row: count_cell(row[0].count),
-            "right": lambda row: count_cell(row[0].correct),
             "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
             "precision": lambda row: fraction_cell(row[0].precision),
             "F1": lambda row: fraction_cell(row[0].f1),
             "most often taken for": lambda row: row[1],
+            "images": lambda row: count_cell(row[0].count),
+            "right": lambda row: count_cell(row[0].correct),
         },
         sortable=True,
     )
     blocks = (
-        Plot(
-            lambda: figures.class_accuracy(result.per_class, images),
-            "classes",
-            f"Accuracy by class on {images}.",
-        ),
+        Plot(draw, "classes", f"Accuracy by class on {images}."),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
@@ -224,7 +212,7 @@ def _classes(result: Classification, images: str) -> page.Section:
             "caption",
         ),
     )
-    return page.Section("classes", "Classes", "Class by class", blocks)
+    return Section("Class by class", blocks, name="classes", menu="Classes")
 
 
 def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
@@ -246,9 +234,16 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
     return rows
 
 
-def _calibration(result: Classification, images: str) -> page.Section:
-    from vitkit.analysis import figures
+def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
+    def draw() -> "Figure":
+        from vitkit.analysis.figures import calibration_figure
 
+        return calibration_figure(models, data)
+
+    return Plot(draw, "calibration", f"Accuracy against confidence {what}.")
+
+
+def _calibration(result: Classification, images: str) -> Section:
     confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
     low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
     # On few images a difference may be chance.
@@ -256,13 +251,7 @@ def _calibration(result: Classification, images: str) -> page.Section:
     verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     blocks = (
-        Plot(
-            lambda: figures.calibration_figure(
-                {"accuracy, with its 95% interval": result.calibration}, images
-            ),
-            "calibration",
-            f"Accuracy against confidence on {images}.",
-        ),
+        _calibration_plot({"accuracy, with its 95% interval": result.calibration}, f"on {images}", images),
         Text(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
@@ -278,4 +267,4 @@ def _calibration(result: Classification, images: str) -> page.Section:
             f"{verdict}."
         ),
     )
-    return page.Section("calibration", "Calibration", "Can its confidence be trusted?", blocks)
+    return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")

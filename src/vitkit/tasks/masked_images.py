@@ -16,9 +16,9 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import card
 from vitkit.models.config.card import TaskName
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Number, Plot, Table, Text
+from vitkit.result import Block, Number, Plot, Section, Table, Text
 from vitkit.tasks.learning import Learning, Validation
-from vitkit.tasks.page import Block, Curve, Section, TaskReport
+from vitkit.tasks.page import Curve, TaskReport
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import prepared_together
@@ -86,13 +86,14 @@ class MaskedImagesLearning(Learning):
                     losses = learner.losses(hidden).mean(1)[here.mask]  # (readable images,)
                     total, images = total + losses.double().sum().item(), images + len(losses)
                     baseline.add(hidden.targets[here.mask].flatten(0, 1))
-            total, images_of_all, *sums = world.total(total, images, *baseline.sums().tolist())
+            total, images_of_all = world.total(total, images)
+            world.add([baseline.counts])
             if not images_of_all:
                 raise VitkitError(
                     "Expected validation images to measure the loss on, and none can be read: look at them "
                     "with vitkit data check."
                 )
-            nothing, constant = baseline.losses(torch.tensor(sums, dtype=torch.float64))
+            nothing, constant = baseline.losses()
             return {"loss": total / images_of_all, "loss_nothing": nothing, "loss_constant": constant}
 
         return {VALIDATION: Evaluator(measure, line=self.line, together=True)}
@@ -182,7 +183,8 @@ class MaskedImagesLearning(Learning):
             )
             alt = "Images, what the model sees of them, and what it predicts."
             pictures = Plot(partial(picture_sheet, examples, ROWS), "hidden", alt), Text(caption, "caption")
-        sections = [Section("hidden", "Hidden patches", "Hidden patches and their predictions", pictures)]
+        hidden = "Hidden patches and their predictions"
+        sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
             rows = tuple(
@@ -193,9 +195,8 @@ class MaskedImagesLearning(Learning):
                 for line in measured
             )
             table = Table(("step", *names.values()), rows, sortable=True)
-            sections.append(
-                Section("baselines", "Baselines", "The loss beside losses that need no model", (table,))
-            )
+            beside = "The loss beside losses that need no model"
+            sections.append(Section(beside, (table,), name="baselines", menu="Baselines"))
         return TaskReport(tuple(answer), sections=tuple(sections))
 
 

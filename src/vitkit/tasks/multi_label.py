@@ -1,7 +1,7 @@
 """Answers of a model of several labels: each a yes or no of its own."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,14 @@ from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_la
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
 from vitkit.models.config.card import Card
-from vitkit.result import Number, Plot, Table, Text, table_of
+from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering
 from vitkit.tasks.page import count_cell, fraction_cell, percent
 from vitkit.text import pluralize
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ATTENTION_TRIED = 24
 """Images of each label that are tried, as some may not be readable any more."""
@@ -68,6 +71,8 @@ class MultiLabelAnswering(LabelAnswering):
             ("all labels of an image right", percentage(result.subset_accuracy)),
             ("single labels wrong", percentage(result.hamming_loss)),
             ("loss (nats)", f"{result.loss:.4f}"),
+            ("labels an image", f"{result.labels_per_image:.2f}"),
+            ("labels predicted an image", f"{result.predicted_per_image:.2f}"),
         )
 
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
@@ -119,9 +124,7 @@ class MultiLabelAnswering(LabelAnswering):
         turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
         return np.array(list(dict.fromkeys(turns)), np.int64)  # each image once
 
-    def describe(
-        self, result: MultiLabel, split: str, images: str, mistakes: page.Section
-    ) -> page.TaskReport:
+    def describe(self, result: MultiLabel, split: str, images: str, mistakes: Section) -> page.TaskReport:
         """Show the average precisions, label by label."""
         chance = [score.count / result.count for score in result.per_label if score.count]
         reason = result.explain_no_interval() or "How much other images would change that is not known"
@@ -141,12 +144,6 @@ class MultiLabelAnswering(LabelAnswering):
             without = f"**without them the mean average precision is {precision}**, {of_labels}"
         return page.TaskReport(
             answer=page.answer_texts(answer, result, "", without, split, images),
-            facts=(
-                (percent(result.mean_average_precision), "mean average precision"),
-                (percent(result.macro_f1), "macro F1 at 0.5"),
-                (f"{result.labels_per_image:.2f}", "labels an image"),
-                (f"{result.predicted_per_image:.2f}", "predicted an image"),
-            ),
             sections=(_labels(result, images), mistakes),
         )
 
@@ -160,33 +157,28 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
         scores,
         {
             "label": lambda score: score.name,
-            "images": lambda score: count_cell(score.count),
             "AP": lambda score: fraction_cell(score.average_precision),
             "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
-            "predicted": lambda score: count_cell(score.predicted),
             "precision": lambda score: fraction_cell(score.precision),
             "recall": lambda score: fraction_cell(score.recall),
             "F1": lambda score: fraction_cell(score.f1),
             "best F1": lambda score: fraction_cell(score.best_f1),
-            "at": lambda score: _threshold(score.best_threshold),
+            "at": lambda score: fraction_cell(score.best_threshold),
+            "images": lambda score: count_cell(score.count),
+            "predicted": lambda score: count_cell(score.predicted),
         },
         sortable=True,
     )
 
 
-def _threshold(probability: float | None) -> Number:
-    return Number("–", -1.0) if probability is None else Number(f"{probability:.3f}", probability)
+def _labels(result: MultiLabel, images: str) -> Section:
+    def draw() -> "Figure":
+        from vitkit.analysis.figures import label_precision  # matplotlib: a terminal does not wait for it
 
-
-def _labels(result: MultiLabel, images: str) -> page.Section:
-    from vitkit.analysis import figures  # matplotlib: only a page draws
+        return label_precision(result.per_label, result.count, images)
 
     blocks = (
-        Plot(
-            lambda: figures.label_precision(result.per_label, result.count, images),
-            "labels",
-            f"Average precision by label on {images}.",
-        ),
+        Plot(draw, "labels", f"Average precision by label on {images}."),
         Text(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
@@ -204,7 +196,7 @@ def _labels(result: MultiLabel, images: str) -> page.Section:
             "caption",
         ),
     )
-    return page.Section("labels", "Labels", "Label by label", blocks)
+    return Section("Label by label", blocks, name="labels", menu="Labels")
 
 
 def _listed(names: list[str]) -> str:

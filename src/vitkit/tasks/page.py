@@ -1,12 +1,22 @@
 """The parts of a report that a task makes, as plain values: `vitkit.report` draws them."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from vitkit import result
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitkit.data.channels import to_rgb
+from vitkit.errors import DecodeError
 from vitkit.models.config.card import LossFunction
-from vitkit.result import Number, Table, Text
+from vitkit.result import Number, Photo, Section, Text
+
+if TYPE_CHECKING:
+    from vitkit.data.sources import Samples
 
 LOSS_LABELS: Mapping[LossFunction, str] = {
     "softmax": "cross entropy (nats)",
@@ -18,6 +28,9 @@ MANY_IMAGES = 5_000
 MISTAKES_SHOWN = 24
 ATTENTION_SHOWN = 12
 """The most images of the sections on mistakes and on attention, some rows of each."""
+THUMBNAIL = 192
+"""The most pixels of a side of a picture."""
+NOT_AT_HAND = "The images were not at hand when this page was made"
 
 
 @dataclass(frozen=True)
@@ -35,32 +48,14 @@ class ShownImage:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Images of the evaluated split with captions."""
+class Chosen:
+    """Images of the evaluated split whose attention is shown."""
 
-    images: Sequence[ShownImage]
+    images: Sequence[ShownImage] = ()
     """In the order in which they are tried: unreadable ones are passed over."""
-    most: int
-    """The largest number of images that are shown."""
-    caption: str
-    """Text below the images; `{count}` in it stands for the number of images that are shown."""
-    none: str
+    caption: str = ""
+    none: str = "No evaluation, no images to look at."
     """Text in place of the images where there are none."""
-
-
-Block = result.Block | Pictures
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with a title."""
-
-    name: str
-    """A word that no other section has, for links."""
-    menu: str
-    """One or two words, for the line of links."""
-    title: str
-    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)
@@ -88,13 +83,54 @@ class TaskReport:
     """The first paragraphs of the page: how good the model is."""
     facts: tuple[tuple[str, str], ...] = ()
     """A value and its name each, for the tiles at the head of the page."""
-    splits: Table | None = None
-    """A column for each evaluated split."""
-    splits_caption: str = ""
     sections: tuple[Section, ...] = ()
     """In the order of the page, after the training curves."""
-    attention: Pictures = Pictures((), 0, "", "No evaluation, no images to look at.")
-    """The images whose attention is shown, if the model has attention over the image."""
+    attention: Chosen = Chosen()
+    """If the model has attention over the image."""
+
+
+def decode(samples: "Samples", index: int) -> NDArray[np.uint8] | None:
+    """Decode an image `(H, W, C)`; None if the data is gone or cannot be read."""
+    try:
+        return samples.decode(index)
+    except DecodeError:
+        return None
+
+
+def photos_of(samples: "Samples", images: Iterable[ShownImage], most: int) -> list[Photo]:
+    """Show the readable ones among some images, up to a number."""
+    readable = ((shown, decode(samples, shown.index)) for shown in images)
+    photos = (photo_of(samples, shown, to_rgb(image)) for shown, image in readable if image is not None)
+    return list(itertools.islice(photos, most))
+
+
+def photo_of(samples: "Samples", shown: ShownImage, image: NDArray[np.uint8], beside: str = "") -> Photo:
+    """Make a small picture of an image `(H, W, 3)`, and say what it shows and what was predicted.
+
+    Args:
+        samples: which name the image.
+        shown: what it shows.
+        image: its pixels.
+        beside: the address of a second picture of it, where the model looks.
+    """
+    from vitkit.analysis.drawing import image_data_uri  # matplotlib: only a page shows pictures
+
+    phrase = "with its attention map, " if beside else ""
+    return Photo(
+        image_data_uri(shrunk(image)),
+        f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
+        samples.key(shown.index),
+        shown.true,
+        (("", shown.predicted, shown.confidence, shown.true == shown.predicted),),
+        beside,
+    )
+
+
+def shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Make a picture smaller, where it is larger than a page shows it."""
+    thumbnail = Image.fromarray(image)
+    thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
+    return np.asarray(thumbnail)
 
 
 def answer_texts(
@@ -139,12 +175,13 @@ def expectation(interval: tuple[float, float]) -> str:
 
 def percent(fraction: float | None) -> str:
     """Write a fraction as a percentage with one digit after the point; a dash where there is none."""
-    return "–" if fraction is None else f"{100 * fraction:.1f}%"
+    return "–" if fraction is None or math.isnan(fraction) else f"{100 * fraction:.1f}%"
 
 
 def fraction_cell(fraction: float | None) -> Number:
     """Make the cell of a fraction; one that is not defined is sorted below all others."""
-    return Number(percent(fraction), -1.0 if fraction is None else round(fraction, 6))
+    shown = percent(fraction)
+    return Number(shown, -1.0 if fraction is None or shown == "–" else round(fraction, 6))
 
 
 def interval_cell(interval: tuple[float, float] | None) -> Number:

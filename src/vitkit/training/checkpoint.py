@@ -20,6 +20,7 @@ From top to bottom: the records of a checkpoint, saving, the search for a whole 
 
 import errno
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -476,7 +477,29 @@ def find_damage(checkpoint: Path) -> str | None:
         UnreadableError: the system refuses to read it, which says nothing about its bytes.
     """
     try:
-        return _compare_hashes(checkpoint)
+        # COMMIT holds the manifest's hash, the manifest every other file's. 1,000 bytes at most: a SHA-256 in
+        # hexadecimal has 64.
+        manifest_hash = read_regular_file(checkpoint / "COMMIT", 1000)
+        if not manifest_hash:
+            return "its COMMIT is empty"
+        content = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+        if hashlib.sha256(content).hexdigest().encode() != manifest_hash:
+            return "manifest.json is damaged"
+        manifest = read_manifest(checkpoint)
+        missing = [name for name in _REQUIRED if name not in manifest.files]
+        # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
+        if missing or not all(map(is_file_name, manifest.files)):
+            return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
+        for name, record in manifest.files.items():
+            if hash_file(checkpoint / name) != (record.bytes, record.sha256):
+                return f"{name} is damaged"
+        # A checkpoint whose files agree with each other can still stand under a name that somebody gave it.
+        progress = read_progress(checkpoint)
+        if step_name(progress.step) != checkpoint.name or manifest.step != progress.step:
+            return f"state.json is of step {progress.step}, manifest.json of step {manifest.step}"
+        if (progress.best_step or 0) > progress.step:
+            return f"state.json is of step {progress.step}, and its best step is {progress.best_step}"
+        return None
     except UnreadableError:
         raise
     except NotADirectoryError:
@@ -488,32 +511,6 @@ def find_damage(checkpoint: Path) -> str | None:
         return "it was never committed" if name == "COMMIT" else f"{name} is missing"
     except VitkitError as error:
         return str(error).rstrip(".")
-
-
-def _compare_hashes(checkpoint: Path) -> str | None:
-    """Compare all files with their hashes: COMMIT holds the manifest's, the manifest every other file's."""
-    # 1,000 bytes at most: a SHA-256 in hexadecimal has 64.
-    manifest_hash = read_regular_file(checkpoint / "COMMIT", 1000)
-    if not manifest_hash:
-        return "its COMMIT is empty"
-    content = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
-    if hashlib.sha256(content).hexdigest().encode() != manifest_hash:
-        return "manifest.json is damaged"
-    manifest = read_manifest(checkpoint)
-    missing = [name for name in _REQUIRED if name not in manifest.files]
-    # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
-    if missing or not all(map(is_file_name, manifest.files)):
-        return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
-    for name, record in manifest.files.items():
-        if hash_file(checkpoint / name) != (record.bytes, record.sha256):
-            return f"{name} is damaged"
-    # A checkpoint whose files agree with each other can still stand under a name that somebody gave it.
-    progress = read_progress(checkpoint)
-    if step_name(progress.step) != checkpoint.name or manifest.step != progress.step:
-        return f"state.json is of step {progress.step}, manifest.json of step {manifest.step}"
-    if (progress.best_step or 0) > progress.step:
-        return f"state.json is of step {progress.step}, and its best step is {progress.best_step}"
-    return None
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
@@ -767,14 +764,13 @@ def set_aside(path: Path) -> Path:
     Raises:
         OSError: the disk refused.
     """
-    number = 1
-    while True:
-        name = f"damaged-{path.name}" + (f"-{number}" if number > 1 else "")
-        if _mode(path.with_name(name)) is None:
-            os.rename(path, path.with_name(name))
-            sync_folder(path.parent)
-            return path.with_name(name)
-        number += 1
+    for number in itertools.count(1):
+        place = path.with_name(f"damaged-{path.name}" + (f"-{number}" if number > 1 else ""))
+        if _mode(place) is None:
+            break
+    os.rename(path, place)
+    sync_folder(path.parent)
+    return place
 
 
 def remove(path: Path) -> None:

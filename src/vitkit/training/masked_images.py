@@ -53,7 +53,7 @@ class Hidden:
 class Baseline:
     """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
 
-    They follow from counts of the targets of some images.
+    They follow from counts of the targets of some images; counts of different images may be added.
 
     Args:
         shape: of the counts, in float64.
@@ -72,12 +72,8 @@ class Baseline:
         places = values.cpu() + torch.arange(rows) * columns
         self.counts += torch.bincount(places.flatten(), minlength=rows * columns).view_as(self.counts)
 
-    def sums(self) -> Tensor:
-        """Return all counts as one tensor `(S,)` of float64; sums of different images may be added."""
-        return self.counts.flatten()
-
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        """Compute the loss of knowing nothing, and of the best constant prediction, from sums `(S,)`."""
+    def losses(self) -> tuple[float, float]:
+        """Compute the loss of knowing nothing, and of the best constant prediction, from the counts."""
         raise NotImplementedError
 
 
@@ -386,10 +382,9 @@ class ClassBaseline(Baseline):
     def add(self, targets: Tensor) -> None:
         self.add_each(targets)
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        counts = sums.view_as(self.counts)
-        entropy = torch.special.entr(counts / counts.sum(1, keepdim=True)).sum(1).mean()
-        return math.log(counts.shape[1]), float(entropy)
+    def losses(self) -> tuple[float, float]:
+        entropy = torch.special.entr(self.counts / self.counts.sum(1, keepdim=True)).sum(1).mean()
+        return math.log(self.counts.shape[1]), float(entropy)
 
 
 class SquaredBaseline(Baseline):
@@ -406,8 +401,8 @@ class SquaredBaseline(Baseline):
         values = targets.double().cpu()
         self.counts += torch.stack([values.sum(0), (values**2).sum(0), torch.ones_like(values).sum(0)])
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        total, squares, count = sums.view_as(self.counts)
+    def losses(self) -> tuple[float, float]:
+        total, squares, count = self.counts
         mean, square = total / count, squares / count
         return float(square.mean()), float((square - mean**2).mean())
 
@@ -432,8 +427,8 @@ class AbsoluteBaseline(Baseline):
         values = targets.double().cpu().T * self.std + self.mean  # (T, n), from 0 to 255
         self.add_each(values.round().long().T)
 
-    def losses(self, sums: Tensor) -> tuple[float, float]:
-        fractions = sums.view_as(self.counts) / sums.view_as(self.counts).sum(1, keepdim=True)  # (T, 256)
+    def losses(self) -> tuple[float, float]:
+        fractions = self.counts / self.counts.sum(1, keepdim=True)  # (T, 256)
         median = (fractions.cumsum(1) < 0.5).sum(1, keepdim=True)  # the lowest value that reaches one half
         values = torch.arange(256, dtype=torch.float64)
         loss_of_zeros = (fractions * (values - self.mean).abs() / self.std).sum(1).mean()

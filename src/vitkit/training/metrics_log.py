@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vitkit.durable import READ_SIZE, moved_error, replace_file, require_regular_file
+from vitkit.durable import moved_error, read_chunks, replace_file
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress, set_aside
 
@@ -32,7 +32,7 @@ class MetricsLog:
         self.fresh: list[Mapping[str, Any]] = []
         try:
             # Without O_NONBLOCK, opening a pipe waits for a reader.
-            flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             self.descriptor = os.open(path, flags, 0o644)
         except OSError as error:
             raise self._refused(error) from error
@@ -40,8 +40,7 @@ class MetricsLog:
         try:
             # Open until the end, so that no other folder gets the same number.
             self.folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            require_regular_file(self.descriptor, path)
-            self.length, self.digest = _hash_beginning(self.descriptor, length)
+            self.length, self.digest = _hash_beginning(path, length)
             os.ftruncate(self.descriptor, self.length)
         except OSError as error:
             self.close()
@@ -158,21 +157,18 @@ def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
 def _prefix(path: Path, length: int) -> tuple[int, str] | None:
     """Measure and hash the first `length` bytes, or all if there are fewer; None without a file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        size, digest = _hash_beginning(path, length)
     except FileNotFoundError:
         return None
-    try:
-        require_regular_file(descriptor, path)
-        size, digest = _hash_beginning(descriptor, length)
-        return size, digest.hexdigest()
-    finally:
-        os.close(descriptor)
+    return size, digest.hexdigest()
 
 
-def _hash_beginning(descriptor: int, length: int) -> tuple[int, "hashlib._Hash"]:
-    """Measure and hash the first `length` bytes of a file, or all if there are fewer."""
+def _hash_beginning(path: Path, length: int) -> tuple[int, "hashlib._Hash"]:
+    """Measure and hash the first `length` bytes of a regular file, or all if there are fewer."""
     digest, size = hashlib.sha256(), 0
-    while size < length and (chunk := os.read(descriptor, min(READ_SIZE, length - size))):
-        digest.update(chunk)
-        size += len(chunk)
+    for chunk in read_chunks(path):
+        digest.update(chunk[: length - size])
+        size = min(size + len(chunk), length)
+        if size == length:
+            break
     return size, digest

@@ -189,8 +189,9 @@ class Trainer:
         # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         has_parameters = any(True for _ in objective.parameters())
-        averages_objective = average is not None and has_parameters
-        averaged_objective = copy.deepcopy(objective).requires_grad_(False) if averages_objective else None
+        averaged_objective = (
+            copy.deepcopy(objective).requires_grad_(False) if average is not None and has_parameters else None
+        )
         self.precision = config.precision if compute is None else compute.precision
         self.autocast = partial(autocast, self.device, self.precision)
         # The model without its numbers, from which whole ones are assembled where the state is sharded.

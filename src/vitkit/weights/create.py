@@ -13,7 +13,7 @@ from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.formats.timm.architectures import TimmName, parse_timm_name, timm_config
 from vitkit.weights.loading import load, log_notes
-from vitkit.weights.published import PublishedStart, find_start_named, starts
+from vitkit.weights.published import find_start_named, starts
 
 CLASSES, SIDE = 1000, 224
 """Classes and pixels of a model where the caller gives none: ImageNet's, as in timm."""
@@ -93,19 +93,16 @@ def _published(name: str, timm_name: TimmName | None) -> str:
         raise VitkitError(f"timm has no weights of {name}: leave pretrained out, or choose another model.")
     if timm_name is not None or name.startswith("hf:"):
         return address
-    raise VitkitError(_none_published(zoo_name(name)))
-
-
-def _none_published(name: str) -> str:
-    """Say that no weights are published under a name, and list the names of its published weights."""
-    published: list[PublishedStart] = [start for start in starts() if start.model == name]
-    if published:
-        names = ", ".join(start.name for start in published)
-        return f"{name} is an architecture, and its published weights have names of their own: {names}."
+    name = zoo_name(name)
+    if published := [start.name for start in starts() if start.model == name]:
+        raise VitkitError(
+            f"{name} is an architecture, and its published weights have names of their own: "
+            f"{', '.join(published)}."
+        )
     if Path(name).exists():
-        return f"{without_places(name)} is on this machine: load it with vitkit.load_model."
+        raise VitkitError(f"{without_places(name)} is on this machine: load it with vitkit.load_model.")
     model_config(name)  # an unknown name has an error of its own
-    return (
+    raise VitkitError(
         f"No weights of {name} are published where vitkit looks for them. Give the name of one of "
         "vitkit.starts(), of timm, or an address (hf:org/name); or leave pretrained out, for new weights."
     )

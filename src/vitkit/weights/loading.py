@@ -15,14 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.channels import fit_filters
 from vitkit.models.channels_config import with_channels, with_image_size
 from vitkit.models.config.image_config import height_and_width
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of
 from vitkit.text import format_size
@@ -31,10 +30,9 @@ from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, LoadOptions
 from vitkit.weights.formats import native
-from vitkit.weights.formats.recognise import named_prefix, recognise
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
-from vitkit.weights.table import Hints, Row
+from vitkit.weights.table import Hints, Row, named_prefix, recognise
 
 _log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5
@@ -412,10 +410,23 @@ def fit_weights(
         card = replace(card, position_interpolation=options.position_interpolation)
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
-        preprocessing = replace(preprocessing, image_size=size)
-        config, tensors, model = _fit_size(
-            preprocessing, config, tensors, card.position_interpolation, notes, model
-        )
+        preprocessing, resized = replace(preprocessing, image_size=size), with_image_size(config, size)
+        if resized.cut_off:
+            notes.append(f"{resized.cut_off}: they are cut off")
+        (kind, old), (_, new) = config.position_extent, resized.position_extent
+        config = resized
+        if old != new:  # else these are the same patches of images a little larger or smaller
+            # Each position module resizes its own parameters (paper 3.2), so the new model is built, without
+            # memory.
+            model, rule = model or build_empty(lambda: build_model(resized)), card.position_interpolation
+            resized_tensors = model.fit_positions(tensors, old, rule)
+            tensors = tensors | resized_tensors
+            if resized_tensors:
+                notes.append(
+                    f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)} by "
+                    f"{INTERPOLATIONS[rule]}; expect lower accuracy than at its own size until it is "
+                    "fine-tuned at this one (vitkit finetune)"
+                )
     # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
@@ -442,37 +453,6 @@ def fit_statistics(
 def _without_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Leave out the head, and the tanh layer before it."""
     return {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
-
-
-def _fit_size(
-    preprocessing: Preprocessing,
-    config: ModelConfig,
-    tensors: dict[str, Tensor],
-    interpolation: Interpolation,
-    notes: list[str],
-    model: ImageModel | None,
-) -> tuple[ModelConfig, dict[str, Tensor], ImageModel | None]:
-    """Fit weights to the image size of a preprocessing: resize the parameters that depend on it (paper 3.2).
-
-    `notes` receives the sizes of resized positions, and the rows and columns of images that are cut off.
-    """
-    resized = with_image_size(config, preprocessing.image_size)
-    if resized.cut_off:
-        notes.append(f"{resized.cut_off}: they are cut off")
-    (kind, old), (_, new) = config.position_extent, resized.position_extent
-    if old == new:  # the same patches of images a little larger or smaller
-        return resized, tensors, model
-    # Each position module resizes its own parameters, so the new model is built, without memory.
-    model = model or build_empty(lambda: build_model(resized))
-    fitted = model.fit_positions(tensors, old, interpolation)
-    if not fitted:
-        return resized, tensors, model
-    notes.append(
-        f"position embeddings resized from {kind} of {format_size(old)} to {format_size(new)} by "
-        f"{INTERPOLATIONS[interpolation]}; expect lower accuracy than at its own size until it is fine-tuned "
-        "at this one (vitkit finetune)"
-    )
-    return resized, tensors | fitted, model
 
 
 def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:

@@ -6,7 +6,7 @@ from pathlib import Path
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats.recognise import find_format
+from vitkit.weights.table import find_format
 
 _log = logging.getLogger("vitkit")
 

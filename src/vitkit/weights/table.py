@@ -5,22 +5,28 @@ back. A format is a function that makes the rows, a test that recognises its fil
 a model that it cannot store.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import RotaryConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
+from vitkit.weights import table
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
+from vitkit.weights.format_names import MODULES, Format
 from vitkit.weights.model_card import ModelCard
 
 
@@ -155,6 +161,36 @@ def require_heads(source: Source, heads: int | None, width: int, where: str = ""
     )
 
 
+def image_size_of(
+    source: Source,
+    patch_size: tuple[int, int],
+    positions: int,
+    given: tuple[int, int] | None,
+    backbone: BackboneConfig | None = None,
+) -> tuple[int, int]:
+    """Find the image size of so many positions: a square grid's, else the given size if it fits.
+
+    A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
+    all files are of square images, and their positions are resized to the rectangle.
+
+    Raises:
+        NotRecordedError: neither fits.
+    """
+    side, stride = math.isqrt(max(positions, 0)), backbone.stride if backbone else 1
+    is_square = side > 0 and side * side == positions
+    if given:
+        height, width = backbone.feature_map(given) if backbone else given
+        rows, columns = height // patch_size[0], width // patch_size[1]
+        if rows * columns == positions and (rows == columns or not is_square):
+            return given
+    if not is_square:
+        raise NotRecordedError(
+            f"{source.path}: its {positions} position embeddings are no square grid: give the image size "
+            "they were made for, image_size=(height, width)."
+        )
+    return side * patch_size[0] * stride, side * patch_size[1] * stride
+
+
 def renamed(ours: str, theirs: str) -> Row:
     """Return the row of a tensor that differs in its name alone."""
     return Row(ours, (theirs,))
@@ -217,6 +253,11 @@ def _word(value: Any) -> str:
     if isinstance(value, RotaryConfig):
         return "positions"
     return "none" if value is None or value == () else str(value)
+
+
+def differences(origin: str, *numerics: tuple[str, object, object]) -> list[str]:
+    """Name the numbers and forms, each with vitkit's value and the origin's, in which the two differ."""
+    return [f"{what} {ours} ({origin}: {theirs})" for what, ours, theirs in numerics if ours != theirs]
 
 
 def training_alone(config: ViTConfig) -> list[str]:
@@ -304,7 +345,7 @@ def check_axes(source: Source, key: str, axes: int) -> None:
         VitkitError: it has another number of axes, or nothing along one of them.
     """
     if key not in source:
-        raise VitkitError(f"{source.path}: {key}: missing.")
+        raise VitkitError(f"{source.path}: {key}: missing, expected an array of {axes} axes.")
     shape = tuple(source.shapes[key])
     if len(shape) != axes or 0 in shape:
         empty = ", none of them empty" if len(shape) == axes else ""
@@ -321,3 +362,50 @@ def check_pointwise(source: Source, key: str, axes: tuple[int, int]) -> None:
     shape = tuple(source.shapes[key])
     if [shape[axis] for axis in axes] != [1, 1]:
         raise VitkitError(f"{source.path}: {key}: expected a convolution of 1x1 pixels, found {shape}.")
+
+
+PREFIXES_TRIED = 8
+"""Prefixes are tried in the order of how many names have them; a training script adds one or two."""
+
+
+def recognise(source: Source) -> table.CheckpointFormat | None:
+    """Return the first format that recognises a file, by which it is read; None where none does.
+
+    The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
+    """
+    return next((candidate for candidate in map(find_format, MODULES) if candidate.recognises(source)), None)
+
+
+def find_format(format: Format) -> table.CheckpointFormat:
+    """Find the format of a name.
+
+    Raises:
+        VitkitError: no format has this name; the nearest name is suggested.
+    """
+    if format not in MODULES:
+        raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
+    module = import_module(f"vitkit.weights.formats.{MODULES[format]}")
+    checkpoint_format: table.CheckpointFormat = module.CHECKPOINT_FORMAT
+    return checkpoint_format
+
+
+def named_prefix(source: Source) -> str:
+    """Write a sentence about the prefix, put before every name by a training script, that hides a format.
+
+    Empty where no prefix does.
+    """
+    beginnings: Counter[str] = Counter()
+    for key in source.shapes:
+        first, dot, rest = key.partition(".")
+        second, more, _ = rest.partition(".")
+        beginnings.update([f"{first}."] * bool(dot) + [f"{first}.{second}."] * bool(more))
+    for prefix, count in beginnings.most_common(PREFIXES_TRIED):
+        names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
+        bare = source.renamed(names)
+        checkpoint_format = recognise(bare)
+        if checkpoint_format is not None:
+            return (
+                f" {count} of its names are {checkpoint_format.name}'s after the prefix '{prefix}': strip "
+                f"the prefix '{prefix}' from them, leave the others out, and save the weights again."
+            )
+    return ""

@@ -11,8 +11,7 @@ from PIL import Image
 
 from tests.pixel_cases import image
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode import jpeg
-from vitkit.data.decode.image import decode
+from vitkit.data.decode.image import _same_decoder, decode, decoded_quickly
 from vitkit.errors import DecodeError
 
 
@@ -53,7 +52,7 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     given: list[bool] = []
 
     def counted(*arguments: Any) -> Any:
-        pixels = jpeg.decoded_quickly(*arguments)
+        pixels = decoded_quickly(*arguments)
         given.append(pixels is not None)
         return pixels
 
@@ -126,19 +125,19 @@ def test_a_decoder_that_disagrees_with_pillow_is_not_used(monkeypatch: pytest.Mo
         decode_jpeg = staticmethod(brighter)
 
     monkeypatch.setitem(sys.modules, "simplejpeg", Module)
-    jpeg._same_decoder.cache_clear()
+    _same_decoder.cache_clear()
     try:
-        assert jpeg._same_decoder() is None
-        assert jpeg.decoded_quickly(FILES["4:2"], "RGB", (67, 93)) is None
+        assert _same_decoder() is None
+        assert decoded_quickly(FILES["4:2"], "RGB", (67, 93)) is None
     finally:
-        jpeg._same_decoder.cache_clear()
+        _same_decoder.cache_clear()
 
 
 def test_without_the_extra_pillow_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    jpeg._same_decoder.cache_clear()
+    _same_decoder.cache_clear()
     try:
         assert decode(FILES["4:2"]).shape == (67, 93, 3)
-        assert jpeg.decoded_quickly(FILES["4:2"], "RGB", (67, 93)) is None
+        assert decoded_quickly(FILES["4:2"], "RGB", (67, 93)) is None
     finally:
-        jpeg._same_decoder.cache_clear()
+        _same_decoder.cache_clear()

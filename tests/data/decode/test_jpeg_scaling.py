@@ -14,9 +14,8 @@ from vitkit.config import from_json, to_json
 from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import decode
-from vitkit.data.sources import Samples, open_data
+from vitkit.data.sources import Samples, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader
-from vitkit.data.stream.memory_samples import keep_in_memory
 from vitkit.data.stream.order import sample_rng
 from vitkit.errors import DecodeError
 

@@ -14,10 +14,9 @@ from PIL import Image
 from tests.helpers.image_folders import image_bytes
 from vitkit.data.check import check_data
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.data.layouts.stratify import stratify_label_sets
-from vitkit.data.sources import ImageData, open_data
+from vitkit.data.layouts.cutting import stratify_label_sets
+from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
-from vitkit.data.stream.memory_samples import keep_in_memory
 from vitkit.errors import VitkitError
 
 WHOLE = Splits(0, 0)
@@ -224,7 +223,7 @@ def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str |
 
 def test_a_label_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     plant(tmp_path, {"a.png": None}).joinpath("a.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(VitkitError, match=r"a\.txt is no text in UTF-8"):
+    with pytest.raises(VitkitError, match=r"a\.txt cannot be read as a text of labels: .*again as UTF-8"):
         opened(tmp_path)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.data.layouts.stratify import stratify
+from vitkit.data.layouts.cutting import stratify
 from vitkit.data.sources import open_data
 
 

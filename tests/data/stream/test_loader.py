@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches
-from vitkit.data.stream.memory_samples import (
+from vitkit.data.sources import (
     keep_in_memory,
 )
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.errors import VitkitError
 
@@ -158,14 +158,6 @@ def test_batches_can_be_cut_and_moved() -> None:
 def test_settings_that_make_no_sense() -> None:
     with pytest.raises(VitkitError, match="no images"):
         train_loader(Noise(0))
-    with pytest.raises(VitkitError, match="batch_size"):
-        train_loader(Noise(5), batch_size=0)
-    with pytest.raises(VitkitError, match="workers"):
-        train_loader(Noise(5), workers=-1)
-    with pytest.raises(VitkitError, match="bad_quota"):
-        train_loader(Noise(5), quota=1.5)
-    with pytest.raises(VitkitError, match="count from 0"):
-        next(train_loader(Noise(5)).batches(-1, 2))
     for seed in (-1, 2**63):
         with pytest.raises(VitkitError, match="seed is from 0"):
             TrainLoader(Noise(5), PREPROCESSING, AUGMENTATION, batch_size=2, seed=seed)

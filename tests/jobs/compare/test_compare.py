@@ -19,7 +19,7 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import bonett_price, holm
 from vitkit.jobs.compare.compare import make_labels
-from vitkit.jobs.compare.result import ModelComparison, conclusions
+from vitkit.jobs.compare.result import ModelComparison
 from vitkit.models.config.card import Task
 from vitkit.runs.config import Run
 from vitkit.runs.finish import evaluate_split
@@ -78,7 +78,7 @@ def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_pa
     assert sum(change.flips.second_only for change in comparison.classes) == flips.second_only
     ps = [change.flips.p for change in comparison.classes]
     assert [change.adjusted_p for change in comparison.classes] == list(holm(ps)) != ps
-    sentence = next(line for line in conclusions(comparison) if "p by Holm" in line)
+    sentence = next(line for line in comparison.headline() if "p by Holm" in line)
     gained, lost = sentence.split(" and lost in ")
     assert gained.startswith("other gained in ") and ("(-" in gained, "(+" in lost) == (False, False)
     assert sentence.count(" points)") == sum(change.adjusted_p < 0.05 for change in comparison.classes) > 1
@@ -107,7 +107,7 @@ def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
     assert data.splits["test"].key(int(answers[0].ids[row])) in first_shown
     assert f"<b>{answers[0].labels[row]}</b>" in first_shown
     assert f'<b class="wrong">{answers[1].predicted[row]}</b>' in first_shown
-    assert conclusions(comparison)[0] in unescape(page)
+    assert comparison.headline()[0] in unescape(page)
     assert str(tmp_path) not in page
 
 
@@ -154,7 +154,7 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
     assert comparison.second.trained_on_tested is None and comparison.options is None
     assert any(
         "alone was trained on some of these images is not known" in sentence
-        for sentence in conclusions(comparison)
+        for sentence in comparison.headline()
     )
     again, heard = compared(runs[0], alone, tmp_path / "out")
     assert again == comparison and not evaluated(heard)
@@ -220,14 +220,14 @@ def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], t
     assert (
         comparison.first.trained_on_tested == comparison.second.trained_on_tested == comparison.images == 126
     )
-    about = [sentence for sentence in conclusions(comparison) if "pixel for pixel" in sentence]
+    about = [sentence for sentence in comparison.headline() if "pixel for pixel" in sentence]
     assert about == [
         "Each of the two was trained on 126 of these images, pixel for pixel: the figures of both are too "
         "good."
     ]
     assert "--split 'train[:10%]'" in comparison.command
     comparison, _ = compared(*runs, tmp_path / "val", split="val")
-    assert any("These are validation images" in sentence for sentence in conclusions(comparison))
+    assert any("These are validation images" in sentence for sentence in comparison.headline())
 
 
 def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
@@ -247,7 +247,7 @@ def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], t
     other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
     comparison, _ = compared(runs[0], other, tmp_path / "out")
     assert comparison.summary().startswith("No difference: ") and comparison.difference.p == 1
-    assert conclusions(comparison)[0].startswith(
+    assert comparison.headline()[0].startswith(
         "No difference: turned and one have the same accuracy on every"
     )
     assert comparison.page.read_text().count("There is none.") == 2
@@ -338,7 +338,7 @@ def test_training_images_among_those_tested_are_told(
     base, _, leaks = on_photos
     comparison, heard = compared(base, leaks, tmp_path / "out")
     assert (comparison.first.trained_on_tested, comparison.second.trained_on_tested) == (0, 4)
-    sentences = [sentence for sentence in conclusions(comparison) if "is unfair" in sentence]
+    sentences = [sentence for sentence in comparison.headline() if "is unfair" in sentence]
     assert len(sentences) == 1 and sentences[0].startswith("leaks was trained on 4 of these images")
     assert comparison.images == 16 and heard.warnings
     assert "--data" in " ".join(comparison.options or ())
@@ -355,9 +355,9 @@ def test_other_images_are_tested_on_as_a_whole(on_photos: tuple[Path, Path, Path
         "2 images of new are in the training images of data too, pixel for pixel"
     ] * 2
     assert all(warning.endswith("the figures for new are too good.") for warning in heard.warnings)
-    assert not [sentence for sentence in conclusions(comparison) if "unfair" in sentence]
+    assert not [sentence for sentence in comparison.headline() if "unfair" in sentence]
     assert (comparison.images, comparison.split, comparison.data) == (10, "", "new")
-    assert "on 10 images of new" in conclusions(comparison)[0]
+    assert "on 10 images of new" in comparison.headline()[0]
     alone = vitkit.evaluate(on_photos[1], data=str(tmp_path / "new")).result
     assert comparison.second.score == alone.accuracy
 
@@ -413,7 +413,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
     assert [change.count for change in comparison.classes] == [24, 24, 24]
     mean = np.mean([change.gain for change in comparison.classes])
     assert comparison.difference.mean == pytest.approx(mean)
-    assert "Student's t of the images" in conclusions(comparison)[0]
+    assert "Student's t of the images" in comparison.headline()[0]
     assert "mean average precision" in comparison.page.read_text()
 
 
@@ -425,7 +425,7 @@ def test_a_series_stands_for_its_first_run(runs: tuple[Path, Path], tmp_path: Pa
     assert comparison.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
     assert any(
         "series is a series of 2 runs: its first one, seed-0" in sentence
-        for sentence in conclusions(comparison)
+        for sentence in comparison.headline()
     )
 
 

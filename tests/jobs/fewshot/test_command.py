@@ -79,7 +79,10 @@ def test_several_checkpoints_in_one_table_and_one_picture(
     ("options", "message"),
     [
         (["--data", "nowhere"], "No data at 'nowhere'"),
-        (["--data", "digits", "--shots", "0,5"], "shots are numbers of images from 1, found 0, 5"),
+        (
+            ["--data", "digits", "--shots", "0,5"],
+            "shots of a few-shot evaluation are 1 or more, found 0, 5",
+        ),
         (["--data", "digits", "--seeds", "0"], "--seeds is at least 1"),
         (["--data", "digits", "--l2", "0"], "l2 is a number above 0"),
         (["--data", "digits", "--l2", "nan"], "l2 is a number above 0"),

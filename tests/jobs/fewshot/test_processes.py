@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,8 @@ import vitkit
 from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor
+from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.data import open_fewshot_data
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.vit import ViT
@@ -88,7 +91,9 @@ def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
     """Measure as a run's evaluator does."""
     seen, model = Seen(), vitkit.load_model(folder / "start")
     tracking = FewShotTracking(str(folder / "images"), shots=(1, 4))
-    evaluate = tracking.build(Preprocessing(SIZE), batch_size=3, world=world)
+    device = torch.device("cpu")
+    extractor_of = partial(FeatureExtractor, preprocessing=Preprocessing(SIZE), device=device, batch_size=3)
+    evaluate = fewshot_data.follow(tracking, extractor_of, world=world)
     with counted(seen):
         return dict(evaluate(model, nn.Module())), seen
 

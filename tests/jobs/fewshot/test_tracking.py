@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Loading, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor
+from vitkit.evaluation.fewshot.data import follow
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
 
+def extractors(preprocessing: Preprocessing) -> Any:
+    return partial(FeatureExtractor, preprocessing=preprocessing, device=torch.device("cpu"))
+
+
 def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: str, start: str) -> None:
     model = vitkit.load_model(start).train()
     preprocessing = Preprocessing(SIZE, antialias=False)
-    evaluate = FewShotTracking(data, shots=(1, 5)).build(preprocessing, ("ridge", "knn"))
+    tracking = FewShotTracking(data, shots=(1, 5))
+    evaluate = follow(tracking, extractors(preprocessing), ("ridge", "knn"))
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
     measured = evaluate(model, torch.nn.Module())
     assert model.training
@@ -41,7 +49,9 @@ def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: 
 
 def test_the_evaluator_needs_features(data: str) -> None:
     with pytest.raises(VitkitError, match="found Linear"):
-        FewShotTracking(data).build(Preprocessing(SIZE))(torch.nn.Linear(2, 2), torch.nn.Module())
+        follow(FewShotTracking(data), extractors(Preprocessing(SIZE)))(
+            torch.nn.Linear(2, 2), torch.nn.Module()
+        )
 
 
 def training_run(data: str, followed: FewShotTracking | None = None) -> Run:

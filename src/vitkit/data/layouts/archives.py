@@ -21,14 +21,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import DEFAULT_RULE
 from vitkit.data.files import UnreadableFileError, damage_explained, regular_file
-from vitkit.data.layouts.folders import (
-    ClassImages,
-    is_array,
-    is_image,
-    list_classes,
-    split_roots,
-    without_labels,
-)
+from vitkit.data.layouts import folders
 from vitkit.data.listing import SPLIT_NAMES, Listing, Texts, is_ignored
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import join_names, pluralize, visible
@@ -128,11 +121,8 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     members = [file for file in contents if isinstance(file, _Member)]
     _check_names(path, members)
     others = [visible(name[:80]) for name in contents if isinstance(name, str)]
-    note = (
-        f"{pluralize(len(others), 'link, device or sparse file', 'links, devices or sparse files')} in "
-        f"{path.name} ignored: {join_names(others)}."
-    )
-    notes = (note,) if others else ()
+    count = pluralize(len(others), "link, device or sparse file", "links, devices or sparse files")
+    notes = (f"{count} in {path.name} ignored: {join_names(others)}.",) if others else ()
     shown = {file.name: file for file in members if not any(map(is_ignored, file.name.split("/")))}
     around = _folder_around(list(shown), labelled)
     by_name = {name.removeprefix(around): file for name, file in shown.items()}
@@ -142,24 +132,26 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
 
     ending = path.suffix.lower().removeprefix(".")
     if not labelled:
-        images = sorted(filter(is_image, by_name)) or sorted(filter(is_array, by_name))
-        return replace(without_labels(path, f"{ending} of images", images, files_of), notes=notes)
-    folders = sorted({name.split("/")[0] for name in by_name if "/" in name})
-    roots, not_splits = split_roots(path, folders)
-    scans: dict[str, ClassImages] = {}
+        images = sorted(filter(folders.is_image, by_name)) or sorted(filter(folders.is_array, by_name))
+        return replace(folders.without_labels(path, f"{ending} of images", images, files_of), notes=notes)
+    below = sorted({name.split("/")[0] for name in by_name if "/" in name})
+    roots, not_splits = folders.split_roots(path, below)
+    scans: dict[str, folders.ClassImages] = {}
     for split, root in roots.items():
         above = "" if root == path else f"{root.name}/"
-        scan, files = ClassImages(root), dict[str, list[str]]()
+        scan, files = folders.ClassImages(root), dict[str, list[str]]()
         for name in (name.removeprefix(above) for name in by_name if name.startswith(above)):
             folder, slash, file = name.partition("/")
             if slash:
                 files.setdefault(folder, []).append(file)
             else:
-                scan.loose += is_image(name)
+                scan.loose += folders.is_image(name)
         scan.take(files)
         scans[split] = scan
     next(iter(scans.values())).hidden = len(members) - len(shown)
-    listing = list_classes(path, f"{ending} of class folders", scans, not_splits, files_of, partial, group)
+    listing = folders.list_classes(
+        path, f"{ending} of class folders", scans, not_splits, files_of, partial, group
+    )
     return replace(listing, notes=(*listing.notes, *notes))
 
 
@@ -257,7 +249,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def _is_data(name: str) -> bool:
-    return is_image(name) or is_array(name)
+    return folders.is_image(name) or folders.is_array(name)
 
 
 def _check_names(path: Path, members: Sequence[_Member]) -> None:

@@ -4,15 +4,14 @@ A group holds images that must stay in one split: of a patient, of a scene, copi
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
 from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.stratify import draws, stratify
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -27,29 +26,20 @@ _LOOKS = 20_000
 """Placements of groups in all trials together, which take about a second: many groups get fewer trials."""
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The splits of a data set."""
-
-    listed: dict[str, SplitListing]
-    notes: list[str]
-    """Sentences about how they were made."""
-    fold_of: NDArray[np.int64] | None = None
-    """`(N,)`, the fold of each training image before any cut, from 0; None where no folds are cut."""
-    same: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    """For each image of the splits that were compared, the position before any cut of the first training
-    image of the same pixels."""
-
-
 def with_missing_splits(
     listing: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
-) -> Cut:
+) -> tuple[dict[str, SplitListing], list[str], NDArray[np.int64] | None, dict[str, NDArray[np.int64]]]:
     """Cut a test split, then a validation split, where the data has none.
 
     Args:
         listing: of the data set.
         splits: how they are cut.
         search: gives equal training images equal numbers, as `find_repeats` does.
+
+    Returns:
+        The splits; sentences about how they were made; `(N,)`, the fold of each training image before any
+        cut, from 0, or None where no folds are cut; and for each image of the splits that were compared, the
+        position before any cut of the first training image of the same pixels.
 
     Raises:
         VitkitError: folds are given, and the data has a test split already, or fewer images than folds.
@@ -63,7 +53,7 @@ def with_missing_splits(
             notes.append(f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own.")
     fold_of: NDArray[np.int64] | None = None
     if "train" not in listed:
-        return Cut(listed, notes)
+        return listed, notes, fold_of, {}
     if splits.folds is not None and "test" in listed:
         raise VitkitError("The data has a test split of its own: leave out --splits.folds and --splits.fold.")
     fractions = {"test": splits.test_fraction, "val": splits.val_fraction}
@@ -82,7 +72,14 @@ def with_missing_splits(
     for split, fraction in fractions.items():
         numbers, labels = listed["train"]
         if split == "test" and splits.folds is not None:
-            fold_of = _cut_folds(labels, groups, splits.folds, splits.seed)
+            movable = len(labels) if groups is None else len(np.unique(groups))
+            if movable < splits.folds:
+                what = "images" if groups is None else "images or groups that stay together"
+                raise VitkitError(
+                    f"{splits.folds} folds need as many {what}, so that each is tested on one, found "
+                    f"{movable}. Give fewer folds."
+                )
+            fold_of = deal_folds(labels, groups, splits.folds, splits.seed, len(SPLITS))
             cut, how = fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
             notes += _untested(labels, fold_of, listing.class_names)
         else:
@@ -103,7 +100,7 @@ def with_missing_splits(
             f"{split}: {pluralize(int(cut.sum()), 'image')} cut from train, {stratified}seed {splits.seed} "
             f"({how})."
         )
-    return Cut(listed, notes, fold_of, same)
+    return listed, notes, fold_of, same
 
 
 def _groups_to_keep(
@@ -139,22 +136,6 @@ def _groups_to_keep(
         notes.append(f"{repeats} kept in the same split.")
         groups = same if groups is None else joined(groups, same)
     return groups, notes
-
-
-def _cut_folds(labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int) -> NDArray[np.int64]:
-    """Cut the images `(N,)` into folds; returns the fold of each.
-
-    Raises:
-        VitkitError: a fold would have no image to test on.
-    """
-    movable = len(labels) if groups is None else len(np.unique(groups))
-    if movable < folds:
-        what = "images" if groups is None else "images or groups that stay together"
-        raise VitkitError(
-            f"{folds} folds need as many {what}, so that each is tested on one, found {movable}. "
-            "Give fewer folds."
-        )
-    return deal_folds(labels, groups, folds, seed, len(SPLITS))
 
 
 def _untested(labels: Labels, fold_of: NDArray[np.int64], names: Sequence[str]) -> list[str]:
@@ -196,13 +177,11 @@ def cut_images(
         return stratify(labels, count, seed, stream)
     together, single = np.flatnonzero(~alone), np.flatnonzero(alone)
     index = np.unique(number[together], return_inverse=True)[1]  # of the group of each
-    sizes = np.bincount(index)
-    rows = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
-    parts = [_class_counts(labels[together[row]]) for row in rows]
-    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    every = np.array(count_labels(labels, width), dtype=np.float64)
+    sizes, parts = _parts(index, labels[together])
+    every = _counts(labels)
+    width = len(every)
     share = count * len(together) / len(labels)
-    target = np.array(count_labels(labels[together], width), dtype=np.float64) * share / len(together)
+    target = np.array(count_labels(labels[together], width), np.float64) * share / len(together)
     trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
     orders = draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)).argsort(axis=1)
     best: tuple[float, NDArray[np.bool_]] | None = None
@@ -251,15 +230,12 @@ def deal_folds(
         `(N,)` numbers of folds. No fold is empty.
     """
     number = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    sizes = np.bincount(number)
-    if labels.ndim == 1 and len(sizes) == len(labels):
+    if labels.ndim == 1 and number.max() + 1 == len(labels):
         dealt = np.empty(len(labels), np.int64)
         dealt[np.lexsort((draws(len(labels), seed, stream), labels))] = np.arange(len(labels)) % folds
         return dealt
-    order = np.argsort(number, kind="stable")
-    parts = [_class_counts(labels[row]) for row in np.split(order, np.cumsum(sizes)[:-1])]
-    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    every = np.array(count_labels(labels, width), dtype=np.float64)
+    (sizes, parts), every = _parts(number, labels), _counts(labels)
+    width = len(every)
     rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
     weight, most = 1 / np.maximum(every, 1), int(sizes.max())
     trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
@@ -318,12 +294,25 @@ def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: in
             return
 
 
-def _class_counts(labels: Labels) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the images of each class that occurs; returns the numbers of the classes, and the counts."""
-    if labels.ndim == 2:
-        sums = labels.sum(0)
-        return np.flatnonzero(sums), sums[sums > 0]
-    return np.unique(labels, return_counts=True)
+def _counts(labels: Labels) -> NDArray[np.float64]:
+    """Count the images of each class, (K,)."""
+    width = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
+    return np.array(count_labels(labels, width), np.float64)
+
+
+def _parts(
+    number: NDArray[np.int64], labels: Labels
+) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+    """Return the size of each group, and the numbers of the classes in it with the images of each."""
+    sizes = np.bincount(number)
+    parts = []
+    for rows in np.split(np.argsort(number, kind="stable"), np.cumsum(sizes)[:-1]):
+        if labels.ndim == 2:
+            sums = labels[rows].sum(0)
+            parts.append((np.flatnonzero(sums), sums[sums > 0]))
+        else:
+            parts.append(np.unique(labels[rows], return_counts=True))
+    return sizes, parts
 
 
 def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -342,3 +331,123 @@ def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.in
     tops = [top((0, group)) for group in first.tolist()]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(node, len(numbers)) for node in tops], np.int64)
+
+
+FEW = 3
+"""In `stratify_label_sets`, images of a label from which on one is cut, as long as the cut has room."""
+
+
+def stratify(
+    labels: NDArray[np.int64] | NDArray[np.bool_], count: int, seed: int, stream: int
+) -> NDArray[np.bool_]:
+    """Choose `count` samples to cut; `stratify_label_sets` says how where samples have several labels.
+
+    The samples are distributed among the classes by largest remainder. At least one sample of each class is
+    not cut, even if fewer than `count` are cut for it.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        count: samples to cut.
+        seed, stream: key of the draws; streams of a seed are independent.
+
+    Returns:
+        `(N,)`, True for the samples that are cut.
+    """
+    if labels.ndim == 2:
+        return stratify_label_sets(labels.astype(bool), count, seed, stream)
+    sizes = np.unique(labels, return_counts=True)[1]
+    exact = count * sizes / len(labels)
+    cuts = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
+    while cuts.sum() < count and (cuts < sizes - 1).any():
+        cuts[np.argmax(np.where(cuts < sizes - 1, exact - cuts, -np.inf))] += 1
+    order = np.lexsort((draws(len(labels), seed, stream), labels))  # by class, within it in a drawn order
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
+    cut = np.zeros(len(labels), dtype=bool)
+    cut[order] = place < np.repeat(cuts, sizes)
+    return cut
+
+
+def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+    """Choose `count` samples to cut, where each has several labels, or none.
+
+    The rarest label is dealt first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
+    2011 ("On the stratification of multi-label data"). Unlike there, all images of a label are dealt at
+    once, and three rules are added. Of a label of at least `FEW` images one is cut, while there is room. Of
+    every label an image is not cut. Exactly `count` are cut, unless that rule leaves fewer.
+
+    Args:
+        labels: `(N, K)` bool.
+        count, seed, stream: as for `stratify`.
+
+    Returns:
+        `(N,)`, True for the samples that are cut.
+    """
+    total = len(labels)
+    order = np.argsort(draws(total, seed, stream), kind="stable")
+    outside = labels.sum(0)  # of each label, images that are not cut
+    remaining = outside * count / max(total, 1)  # of each label, images still to be cut
+    least = np.where(outside >= FEW, 1, 0)
+    waiting = outside.copy()  # of each label, images not yet assigned to either part
+    assigned = np.zeros(total, dtype=bool)
+    cut = np.zeros(total, dtype=bool)
+    while True:
+        if waiting.any():
+            label = int(np.argmin(np.where(waiting > 0, waiting, total + 1)))
+            group = order[labels[order, label] & ~assigned[order]]
+            # Halves go up and not to the even number, as `round` has it: the splits of runs depend on it.
+            quota = max(math.floor(remaining[label] + 0.5), int(least[label] - cut[labels[:, label]].sum()))
+        else:  # samples without a label come last
+            group, label = order[~assigned[order]], -1
+            quota = count
+        missing = count - int(cut.sum())
+        after = total - int(assigned.sum()) - len(group)
+        # The images after this group must suffice for the rest of the cut, and no more than that may be cut.
+        quota = min(max(quota, missing - after), missing)
+        taken = 0
+        for row in group.tolist():
+            if taken >= quota:
+                break
+            if (outside[labels[row]] > 1).all():
+                cut[row] = True
+                taken += 1
+                outside -= labels[row]
+                remaining -= labels[row]
+        assigned[group] = True
+        waiting -= labels[group].sum(0)
+        if label < 0:
+            return cut
+
+
+def spread_order(labels: NDArray[Any], seed: int, stream: int) -> NDArray[np.int64]:
+    """Order samples so that any part has nearly the fractions of labels of the whole.
+
+    Within a label the order is drawn at random, and sample i of n stands at the fraction (i + 1/2) / n of the
+    whole order; but the first sample of each label goes to the front, so that a part as large as the number
+    of labels has every label. A sample of several labels counts as one of its rarest.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` bool.
+        seed, stream: as for `stratify`.
+
+    Returns:
+        `(N,)` numbers of samples.
+    """
+    if labels.ndim == 2:
+        most = len(labels) + 1  # more than any label has
+        sizes = np.where(labels, labels.sum(0), most)
+        # The column in front is for samples without a label: argmin takes the first of equal columns.
+        labels = np.insert(sizes, 0, most, axis=1).argmin(1)
+    drawn = draws(len(labels), seed, stream)
+    order = np.lexsort((drawn, labels))  # by label, within it in a drawn order
+    sizes = np.unique(labels, return_counts=True)[1]
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the label
+    way = np.where(place == 0, 0, (place + 0.5) / np.repeat(sizes, sizes))
+    return order[np.lexsort((drawn[order], way))]
+
+
+def draws(count: int, seed: int, stream: int) -> NDArray[np.uint64]:
+    """Draw `(count,)` numbers of 64 bits from the Philox generator with the key (seed, stream).
+
+    The stream of its raw numbers is fixed for good; that of Generator.permutation is not (NumPy NEP 19).
+    """
+    return np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(count)

@@ -8,19 +8,8 @@ from typing import NoReturn
 
 import numpy as np
 
+from vitkit.data import listing
 from vitkit.data.layouts.tables import by_split
-from vitkit.data.listing import (
-    PARTS_RECORD,
-    SPLIT_NAMES,
-    SPLITS,
-    Files,
-    Listing,
-    Paths,
-    SplitListing,
-    files_below,
-    is_ignored,
-    number_groups,
-)
 from vitkit.data.paths import LAYOUTS
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -33,7 +22,7 @@ IMAGE_SUFFIXES = frozenset({
 })  # fmt: skip
 
 
-def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing:
+def list_folders(root: Path, partial: bool, group: str | None = None) -> listing.Listing:
     """List class folders, or split folders (train/, val/, test/) of class folders.
 
     Args:
@@ -42,9 +31,9 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> Listing
         group: the level of folders below the class folders that keeps images together: "1", "2".
     """
     folders = next(os.walk(root, onerror=_refuse))[1]
-    roots, not_splits = split_roots(root, sorted(name for name in folders if not is_ignored(name)))
+    roots, not_splits = split_roots(root, sorted(name for name in folders if not listing.is_ignored(name)))
     scans = {split: _scan_class_folders(folder) for split, folder in roots.items()}
-    kind, files = "folder of class folders", lambda paths: Paths(root, paths)
+    kind, files = "folder of class folders", lambda paths: listing.Paths(root, paths)
     return list_classes(root, kind, scans, not_splits, files, partial, group)
 
 
@@ -54,9 +43,11 @@ def split_roots(root: Path, folders: list[str]) -> tuple[dict[str, Path], list[s
     Returns:
         The folder of each split, and the names of the other folders.
     """
-    split_folders = {SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in SPLIT_NAMES}
+    split_folders = {
+        listing.SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in listing.SPLIT_NAMES
+    }
     if "train" in split_folders or (split_folders and len(split_folders) == len(folders)):
-        roots = {split: root / split_folders[split] for split in SPLITS if split in split_folders}
+        roots = {split: root / split_folders[split] for split in listing.SPLITS if split in split_folders}
         return roots, [name for name in folders if name not in split_folders.values()]
     return {"train": root}, []
 
@@ -66,10 +57,10 @@ def list_classes(
     kind: str,
     scans: "Mapping[str, ClassImages]",
     not_splits: list[str],
-    files_of: Callable[[list[str]], Files],
+    files_of: Callable[[list[str]], listing.Files],
     partial: bool,
     group: str | None,
-) -> Listing:
+) -> listing.Listing:
     """List the images of class folders that were scanned, each split's in order.
 
     Args:
@@ -90,7 +81,7 @@ def list_classes(
     number_of = {name: number for number, name in enumerate(class_names)}
     paths: list[str] = []
     groups: list[str] = []
-    splits: dict[str, SplitListing] = {}
+    splits: dict[str, listing.SplitListing] = {}
     for split, scan in scans.items():
         above = "" if scan.root == root else f"{scan.root.name}/"
         start = len(paths)
@@ -111,19 +102,19 @@ def list_classes(
         )
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
-    numbers = None if group is None else number_groups(groups)
-    return Listing(kind, class_names, files_of(paths), splits, tuple(notes), numbers, problems)
+    numbers = None if group is None else listing.number_groups(groups)
+    return listing.Listing(kind, class_names, files_of(paths), splits, tuple(notes), numbers, problems)
 
 
-def list_images(root: Path) -> Listing:
+def list_images(root: Path) -> listing.Listing:
     """List every image below a folder, or below train/, val/ and test/ in it, without labels."""
     names = [str(path.relative_to(root)) for path in image_files(root)]
-    return without_labels(root, "folder of images", names, lambda names: Paths(root, names))
+    return without_labels(root, "folder of images", names, lambda names: listing.Paths(root, names))
 
 
 def without_labels(
-    path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], Files]
-) -> Listing:
+    path: Path, kind: str, names: Sequence[str], files_of: Callable[[list[str]], listing.Files]
+) -> listing.Listing:
     """List images without labels, in the splits that the first folders of their names say, if any is train.
 
     Raises:
@@ -132,11 +123,11 @@ def without_labels(
     if not names:
         raise VitkitError(f"No images in {path}. Expected image files, in folders or not.")
     folders = [name.partition("/")[0].lower() if "/" in name else "" for name in names]
-    split_of = [SPLIT_NAMES.get(folder) for folder in folders]
+    split_of = [listing.SPLIT_NAMES.get(folder) for folder in folders]
     if "train" not in split_of:
         split_of = ["train"] * len(names)
     splits = by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
-    return Listing(kind, (), files_of(list(names)), splits)
+    return listing.Listing(kind, (), files_of(list(names)), splits)
 
 
 def _group_of(folder: Path, file: str, level: str) -> str:
@@ -208,12 +199,12 @@ def _scan_class_folders(root: Path) -> ClassImages:
     for place, folders, names in os.walk(root, followlinks=True, onerror=_refuse):
         folder, below = Path(place), os.path.relpath(place, root)
         chain = above.pop(folder)
-        if below != "." and PARTS_RECORD in names:
+        if below != "." and listing.PARTS_RECORD in names:
             scan.results.append(f"{below}/")
             folders.clear()
             continue
-        inside = [name for name in names if not is_ignored(name)]
-        entered = sorted(name for name in folders if not is_ignored(name))
+        inside = [name for name in names if not listing.is_ignored(name)]
+        entered = sorted(name for name in folders if not listing.is_ignored(name))
         scan.hidden += len(names) - len(inside) + len(folders) - len(entered)
         folders.clear()
         for name in entered:
@@ -245,7 +236,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 def image_files(root: Path) -> list[Path]:
     """List every image below a folder in the order of `files_below`; if none, every array (.npy)."""
-    return files_below(root, is_image) or files_below(root, is_array)
+    return listing.files_below(root, is_image) or listing.files_below(root, is_array)
 
 
 def _agreed_classes(

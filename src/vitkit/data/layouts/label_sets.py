@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, read_unchanged_file
+from vitkit.data.files import damage_explained, read_unchanged_file
 from vitkit.data.layouts.folders import image_files
 from vitkit.data.layouts.tables import by_split, check_label, name_labels, read_csv
 from vitkit.data.listing import SPLIT_NAMES, Files, Listing, Paths, files_below
@@ -115,7 +115,8 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         notes.append(
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
-    split_of = np.array([_split_of(image) for image, _ in pairs])
+    folders = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
+    split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in folders])
     outside = int((split_of == "").sum())
     if outside == len(pairs):  # no folder names a split
         split_of = np.full(len(pairs), "train")
@@ -173,21 +174,9 @@ def _text_of(image: str, texts: set[str]) -> str | None:
     return next((text for candidate in candidates if (text := candidate.as_posix()) in texts), None)
 
 
-def _split_of(image: str) -> str:
-    """Return the split that the folder of an image names; empty if it names none."""
-    parts = [part.lower() for part in PurePosixPath(image).parts[:-1]]
-    if parts[:1] == ["images"]:
-        parts = parts[1:]
-    return SPLIT_NAMES.get(parts[0], "") if parts else ""
-
-
 def _read_labels(path: Path, separator: str | None) -> list[str]:
-    try:
+    with damage_explained(path, "a text of labels", "Save it again as UTF-8"):
         text = read_unchanged_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
-    except UnreadableFileError as error:
-        raise VitkitError(f"{path}: the labels cannot be read: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise VitkitError(f"{path} is no text in UTF-8: {error}. Save it again as UTF-8.") from error
     labels = list[str]()
     # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

@@ -8,27 +8,18 @@ import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, damage_explained, read_unchanged_file, regular_file
-from vitkit.data.layouts.parquet_pages import page_sizes
-from vitkit.data.layouts.tables import (
-    LABEL_COLUMNS,
-    by_split,
-    check_label,
-    find_column,
-    find_group_column,
-    named_by_value,
-    plain_name,
-)
-from vitkit.data.listing import SPLIT_NAMES, Listing, SplitListing, number_groups
+from vitkit.data.files import damage_explained, read_unchanged_file, regular_file
+from vitkit.data.layouts import tables
+from vitkit.data.listing import SPLIT_NAMES, Listing
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import format_bytes, join_names, pluralize, visible
 
@@ -36,7 +27,7 @@ _PARQUET_IMAGE_COLUMNS = (
     *("image", "img", "images", "image_bytes", "image_data", "pixel_values", "picture", "photo", "bytes"),
     *("jpg", "jpeg", "png", "webp"),  # the names in shards of WebDataset, whose label is "cls"
 )
-_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *LABEL_COLUMNS)
+_PARQUET_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", *tables.LABEL_COLUMNS)
 _PARQUET_IN_MEMORY = 2 << 30
 """Bytes of encoded images that are read into memory at once; more are read by row group, which is slower."""
 _LARGEST_PAGE = 128 << 20
@@ -51,6 +42,13 @@ _BATCH_BYTES = 64 << 20  # of a batch, unless a single value is larger
 _GROUP_BYTES = 256 << 20
 """Bytes of a row group that stay in memory when the files do not: a group of a Hugging Face data set fits."""
 _LARGEST_CARD = 16 << 20  # bytes of README.md
+_LABEL_TYPES = {
+    "text": r"(large_)?string(_view)?",
+    "truth values": "bool",
+    "numbers": r"u?int\d+|halffloat|float|double",
+    "none": "null",
+}
+"""Kinds of labels, and the names of Arrow's types that hold them; "none": all of them are null."""
 
 
 @dataclass(frozen=True)
@@ -150,49 +148,8 @@ def _explained(path: Path) -> AbstractContextManager[None]:
     return damage_explained(path, "Parquet", "Download or write it again")
 
 
-class _OpenGroup:
-    """The images of a row group that have been read so far. Rows are counted from the group's first."""
-
-    def __init__(self, batches: Iterator[Any], keep: int | None) -> None:
-        self.batches = batches
-        self.keep = keep  # bytes that stay in memory; None: all
-        self.process = os.getpid()  # the process that reads `batches`
-        self.first = 0  # the first row in memory
-        self.parts: list[Any] = []  # the batches in memory
-        self.ends: list[int] = []  # for each of them, the row after its last one
-        self.bytes = 0
-
-    @property
-    def end(self) -> int:
-        """The row after the last one in memory."""
-        return self.ends[-1] if self.ends else self.first
-
-    def read_on(self) -> bool:
-        """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
-        part = next(self.batches, None)
-        if part is None:
-            return False
-        self.bytes += part.nbytes
-        if self.keep is not None and self.bytes > self.keep:
-            self.first, self.bytes = self.end, part.nbytes
-            self.parts, self.ends = [], []
-        self.parts.append(part)
-        self.ends.append(self.end + len(part))
-        return True
-
-    def cell(self, row: int) -> bytes:
-        """Return the encoded image of a row that is in memory or comes later; no bytes for an empty cell."""
-        while row >= self.end:
-            if not self.read_on():
-                raise VitkitError(f"the file has no row {row} of a row group, which it promises.")
-        index = bisect_right(self.ends, row)
-        part = self.parts[index]
-        value = part[row - (self.ends[index] - len(part))].as_py()
-        return value if isinstance(value, bytes) else b""
-
-
 class _ParquetRows:
-    """Encoded images in a column of Parquet files: all in memory, or read by row group on demand."""
+    """Encoded images in a column of Parquet files: all in memory, or some rows of a group, which move on."""
 
     def __init__(self, root: Path, files: Sequence[_File], leaf: str) -> None:
         self.files = tuple(files)
@@ -202,22 +159,56 @@ class _ParquetRows:
         self.groups = [(file, group) for file, rows in enumerate(counts) for group in range(len(rows))]
         self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
         self.file_starts = np.cumsum([0, *map(sum, counts)])
-        self.opened: dict[int, _OpenGroup] = {}
         self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
-        total = 0
+        self._open(0)
         # Read before worker processes start, which then use the same memory; by row group after all, if
         # images take more memory than the metadata promised.
-        for index in range(len(self.groups) if self.in_memory else 0):
-            group = self.opened[index] = self._open(index)
-            while total + group.bytes <= _PARQUET_IN_MEMORY and group.read_on():
-                pass
-            total += group.bytes
-            if total > _PARQUET_IN_MEMORY:
-                self.in_memory, self.opened = False, {}
-                break
+        while self.in_memory and self._read_on():
+            if self.bytes > _PARQUET_IN_MEMORY:
+                self.in_memory = False
+                self._open(0)
+
+    def _open(self, group: int) -> None:
+        """Begin to read at a row group, of those of all files; no row is in memory then."""
+        self.group, self.process = group, os.getpid()  # the process that reads `batches`
+        self.batches = self._batches(group)
+        self.first = int(self.group_starts[group])  # the first row in memory
+        self.parts: list[Any] = []  # the batches in memory
+        self.ends: list[int] = []  # for each of them, the row after its last one
+        self.bytes = 0
+
+    def _batches(self, start: int) -> Iterator[Any]:
+        """Yield the images from a row group on, as pyarrow arrays."""
+        for (file, group), end in zip(self.groups[start:], self.group_starts[start + 1 :], strict=True):
+            # Larger batches than 64 images gain no speed, because images are large.
+            yield from self.files[file].batches(self.leaf, [group], 64)
+            if self.end != end:
+                raise VitkitError(
+                    f"{self.files[file].path} has not the rows of a row group that it promises: download or "
+                    "write it again."
+                )
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"opened": {}}  # each process opens groups itself: readers cannot be pickled
+        # Each process reads by itself: readers cannot be pickled.
+        return vars(self) | {"batches": None, "parts": [], "ends": [], "process": -1}
+
+    @property
+    def end(self) -> int:
+        """The row after the last one in memory."""
+        return self.ends[-1] if self.ends else self.first
+
+    def _read_on(self) -> bool:
+        """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
+        part = next(self.batches, None)
+        if part is None:
+            return False
+        self.bytes += part.nbytes
+        if not self.in_memory and self.bytes > _GROUP_BYTES:
+            self.first, self.bytes = self.end, part.nbytes
+            self.parts, self.ends = [], []
+        self.parts.append(part)
+        self.ends.append(self.end + len(part))
+        return True
 
     def _file_of(self, number: int) -> int:
         return int(np.searchsorted(self.file_starts, number, side="right")) - 1
@@ -227,20 +218,23 @@ class _ParquetRows:
         return f"{self.names[file]} row {number - self.file_starts[file]}"
 
     def file(self, number: int) -> bytes:
-        index = int(np.searchsorted(self.group_starts, number, side="right")) - 1
-        row = number - int(self.group_starts[index])
-        group = self.opened.get(index)
+        """Return an encoded image; no bytes for an empty cell."""
+        group = 0 if self.in_memory else int(np.searchsorted(self.group_starts, number, side="right")) - 1
         # Opened anew too for a row that was dropped, and for one still to be read in a forked process, which
         # would share the open file with the other.
-        if group is None or row < group.first or (row >= group.end and group.process != os.getpid()):
-            if not self.in_memory:  # one group at a time
-                self.opened.clear()
-            group = self.opened[index] = self._open(index)
+        elsewhere = number >= self.end and self.process != os.getpid()
+        if group != self.group or number < self.first or elsewhere:
+            self._open(group)
         try:
-            return group.cell(row)
+            while number >= self.end and self._read_on():
+                pass
         except VitkitError as error:
-            del self.opened[index]  # its reader stands in the middle of the group
+            self._open(group)  # the reader stands in the middle of the group
             raise DecodeError(str(error).rstrip(".")) from error
+        index = bisect_right(self.ends, number)
+        part = self.parts[index]
+        value = part[number - (self.ends[index] - len(part))].as_py()
+        return value if isinstance(value, bytes) else b""
 
     def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         files = np.searchsorted(self.file_starts, numbers, side="right")
@@ -248,12 +242,6 @@ class _ParquetRows:
 
     def path(self, number: int) -> Path:
         return self.files[self._file_of(number)].path
-
-    def _open(self, index: int) -> _OpenGroup:
-        file, group = self.groups[index]
-        # Larger batches than 64 images gain no speed, because images are large.
-        batches = self.files[file].batches(self.leaf, [group], 64)
-        return _OpenGroup(batches, None if self.in_memory else _GROUP_BYTES)
 
 
 def list_parquet(
@@ -281,9 +269,11 @@ def list_parquet(
     files = [_read_metadata(path) for path in paths]
     header = files[0].schema.names
     # Columns are found by plain names. "label" wins over "Label", whose plain name is the same.
-    columns = {plain_name(name): name for name in header} | {name: name for name in header}
-    image_column = find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
-    label_column = find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label") if labelled else None
+    columns = {tables.plain_name(name): name for name in header} | {name: name for name in header}
+    image_column = tables.find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
+    label_column = (
+        tables.find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label") if labelled else None
+    )
     needed = [column for column in (image_column, label_column) if column is not None]
     for file in files:
         if not all(file.schema.names.count(name) == 1 for name in needed):
@@ -306,12 +296,14 @@ def list_parquet(
     groups = None if group is None else _parquet_groups(files, group)
     if label_column is None:
         no_labels = np.zeros((len(split_of), 0), dtype=bool)
-        return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
+        return Listing("Parquet", (), rows, tables.by_split(split_of, no_labels), tuple(notes), groups)
     declared = _declared_names(root, files, label_column)
     values = _read_labels(files, label_column)
-    splits, unlabelled = _labelled(split_of, values)
-    if unlabelled:
-        notes.append(f"{pluralize(unlabelled, 'row')} without a label ignored.")
+    # Null is no label, nor is -1, which many published test splits have in its place.
+    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
+    splits = tables.by_split(np.where(unlabelled, "", split_of), values)
+    if unlabelled.any():
+        notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
     if not splits:
         raise VitkitError(
             f"{root}: expected labels in the column {label_column}, found none in "
@@ -319,46 +311,38 @@ def list_parquet(
         )
     declared = declared or class_names
     if declared is None or any(isinstance(value, str) for value in values):
-        names, listed = named_by_value(root, splits)
+        names, listed = tables.named_by_value(root, splits)
     else:
-        names, listed = declared, _numbered(root, splits, declared)
-        present = {label for _, labels in listed.values() for label in labels.tolist()}
-        absent = [name for number, name in enumerate(declared) if number not in present]
+        names = declared
+        numbers = {int(label) for _, labels in splits.values() for label in labels}
+        if min(numbers) < 0 or max(numbers) >= len(names):
+            raise VitkitError(
+                f"{root}: expected labels from 0 to {len(names) - 1} for the class names "
+                f"({join_names(names)}), found {min(numbers)} to {max(numbers)}. Correct the labels, or the "
+                "names."
+            )
+        listed = {split: (rows, labels.astype(np.int64)) for split, (rows, labels) in splits.items()}
+        absent = [name for number, name in enumerate(names) if number not in numbers]
         if absent:
             count = pluralize(len(absent), "class", "classes")
             notes.append(f"{count} without images: {join_names(absent)}.")
     return Listing("Parquet", names, rows, listed, tuple(notes), groups)
 
 
-def _numbered(
-    root: Path, splits: Mapping[str, tuple[NDArray[np.int64], NDArray[Any]]], names: Sequence[str]
-) -> dict[str, SplitListing]:
-    """Read the labels of each split as numbers of classes.
-
-    Raises:
-        VitkitError: a number is below 0 or has no name.
-    """
-    numbers = [int(label) for _, labels in splits.values() for label in labels]
-    if min(numbers) < 0 or max(numbers) >= len(names):
-        raise VitkitError(
-            f"{root}: expected labels from 0 to {len(names) - 1} for the class names ({join_names(names)}), "
-            f"found {min(numbers)} to {max(numbers)}. Correct the labels, or the names."
-        )
-    return {split: (rows, labels.astype(np.int64)) for split, (rows, labels) in splits.items()}
-
-
 def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
     """Number the groups of images that stay in one split, for all rows, by the values of a column."""
-    names: list[str] = []
+    numbers: dict[str, int] = {}  # each name once in memory, however many rows have it
+    groups: list[int] = []
     for file in files:
-        column = find_group_column(file.path, {name.lower(): name for name in file.schema.names}, group)
-        stored: dict[str, str] = {}  # each name once in memory, however many rows have it
+        column = tables.find_group_column(
+            file.path, {name.lower(): name for name in file.schema.names}, group
+        )
         for row, value in enumerate(_values(file, column)):
             name = ("" if value is None else str(value)).strip()
             if not name:
                 raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
-            names.append(stored.setdefault(name, name))
-    return number_groups(names)
+            groups.append(numbers.setdefault(name, len(numbers)))
+    return np.array(groups, np.int64)
 
 
 def _values(file: _File, column: str) -> Iterator[Any]:
@@ -408,7 +392,7 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
         for row, value in enumerate(_values(file, column)):
             if isinstance(value, str):
                 if value not in stored:
-                    check_label(f"{file.path} row {row}, column {column}", value)
+                    tables.check_label(f"{file.path} row {row}, column {column}", value)
                 value = stored.setdefault(value, value)  # once in memory, however many rows have it
             elif kind == "numbers" and value is not None and not isinstance(value, int):
                 if not float(value).is_integer():
@@ -423,28 +407,21 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
 
 
 def _label_kind(file: _File, column: str) -> str:
-    """Name the kind of the labels of a file: "text", "truth values" or "numbers"; "none" if all are null.
+    """Name the kind of the labels of a file, one of `_LABEL_TYPES`.
 
     Raises:
         VitkitError: the column has no type of labels.
     """
-    import pyarrow as pa
-
-    plain, types = _value_type(file.schema.field(column).type), pa.types
-    if types.is_null(plain):
-        return "none"
-    if str(plain) in ("string", "large_string", "string_view"):
-        return "text"
-    if types.is_boolean(plain):
-        return "truth values"
-    if types.is_integer(plain) or types.is_floating(plain):
-        return "numbers"
-    is_list = types.is_nested(plain) and not types.is_struct(plain)
-    hint = (
-        "If an image has several labels, list them in a .csv or in text files, and give --task multi-label."
-        if is_list
-        else "Write the labels as numbers or names."
-    )
+    plain = str(_value_type(file.schema.field(column).type))
+    kind = next((kind for kind, types in _LABEL_TYPES.items() if re.fullmatch(types, plain)), None)
+    if kind is not None:
+        return kind
+    hint = "Write the labels as numbers or names."
+    if "list" in plain.partition("<")[0]:
+        hint = (
+            "If an image has several labels, list them in a .csv or in text files, and give --task "
+            "multi-label."
+        )
     raise VitkitError(
         f"{file.path}: the column {column} holds {file.shown_type(column)}, expected whole numbers or text, "
         f"one label a row. {hint}"
@@ -468,22 +445,6 @@ def _image_leaf(file: _File, column: str) -> str:
             "image file (binary), alone or as `bytes` beside a path. Write the files themselves into it."
         )
     return leaf
-
-
-def _labelled(
-    split_of: NDArray[Any], values: NDArray[Any]
-) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[Any]]], int]:
-    """Group the rows that have a label by split, and count the rows without one.
-
-    Null is no label, nor is -1, which many published test splits have in its place.
-    """
-    unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    splits = {}
-    for split, (numbers, _) in by_split(split_of, values).items():
-        rows = numbers[~unlabelled[numbers]]
-        if len(rows):
-            splits[split] = (rows, values[rows])
-    return splits, int(unlabelled.sum())
 
 
 def _read_metadata(path: Path) -> _File:
@@ -534,16 +495,17 @@ def _declared_names(root: Path, files: Sequence[_File], column: str) -> tuple[st
     Raises:
         VitkitError: they are no texts, or differ between files.
     """
-    names_of = {file.path: names for file in files if (names := _names_in_metadata(file, column)) is not None}
-    if not names_of:
+    pairs = [(file.path, _names_in_metadata(file, column)) for file in files]
+    declared = [(path, names) for path, names in pairs if names is not None]
+    if not declared:
         return _names_in_readme(root, column)
-    path, names = next(iter(names_of.items()))
-    other = next((other for other in names_of if names_of[other] != names), None)
-    if other is not None:
-        raise VitkitError(
-            f"{other} and {path.name} name other classes in their metadata "
-            f"({join_names(names_of[other], 5)}; {join_names(names, 5)}). Keep one data set in a folder."
-        )
+    path, names = declared[0]
+    for other, others in declared[1:]:
+        if others != names:
+            raise VitkitError(
+                f"{other} and {path.name} name other classes in their metadata ({join_names(others, 5)}; "
+                f"{join_names(names, 5)}). Keep one data set in a folder."
+            )
     return names
 
 
@@ -566,7 +528,7 @@ def _names_in_metadata(file: _File, column: str) -> tuple[str, ...] | None:
             "a list of texts. Correct it, or write the file again without it."
         )
     for name in names:
-        check_label(f"{file.path}, the names of the classes in its metadata", name)
+        tables.check_label(f"{file.path}, the names of the classes in its metadata", name)
     return tuple(names) or None
 
 
@@ -577,10 +539,8 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
     )
     if card is None:
         return None
-    try:
+    with damage_explained(card, "a data set's card", "Write it again, or remove it"):
         text = read_unchanged_file(card, _LARGEST_CARD).decode("utf-8", "replace")
-    except UnreadableFileError as error:
-        raise VitkitError(f"{card}: the names of the classes cannot be read: {error}.") from error
     names: dict[int, str] = {}
     feature = ""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -588,7 +548,7 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
             feature = match[1]
         elif feature == column and (match := re.fullmatch(r"\s*['\"]?([0-9]{1,7})['\"]?: (.+?)\s*", line)):
             name = match[2].strip("'\"")
-            check_label(f"{card} line {number}", name)
+            tables.check_label(f"{card} line {number}", name)
             names.setdefault(int(match[1]), name)
     if sorted(names) != list(range(len(names))):
         raise VitkitError(
@@ -596,3 +556,102 @@ def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
             "the numbers."
         )
     return tuple(names[number] for number in sorted(names)) if names else None
+
+
+_DEEPEST = 8  # nested structures; a head has two levels
+
+_UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8  # fields of a head
+_LARGEST_HEAD = 16 << 20  # bytes, as in Arrow
+_VALUES = 1  # the first field of each of the last three
+
+_Head = dict[int, "int | _Head"]
+
+
+def page_sizes(stream: BinaryIO, start: int, length: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the bytes of each page of a column of a row group, unpacked and in the file, from their heads.
+
+    Arrow unpacks a page into as many bytes as its head promises, up to 2 GiB from a few kilobytes, and the
+    sums in the file's metadata need not be true. A head is a structure of Thrift's compact protocol, a format
+    of its own; its fields are the fields of `PageHeader` in parquet.thrift.
+
+    Args:
+        stream: the file.
+        start: where the pages begin.
+        length: their bytes together.
+        rows: of the row group, each with one value of the column.
+
+    Raises:
+        ValueError: the heads contradict each other, the file or the number of rows.
+    """
+    end = start + length
+    while start < end:
+        stream.seek(start)
+        head = _structure(stream, _DEEPEST, min(end, start + _LARGEST_HEAD))
+        size = stream.tell() - start
+        unpacked, packed = head.get(_UNPACKED), head.get(_PACKED)
+        if not isinstance(unpacked, int) or not isinstance(packed, int) or min(unpacked, packed) < 0:
+            raise ValueError(f"the head of the page at byte {start:,} has no lengths")
+        # A dictionary's values take four bytes each; a data page's, one a row, may take none.
+        for field, most in ((_DATA, rows), (_DATA_2, rows), (_DICTIONARY, unpacked)):
+            part = head.get(field)
+            values = part.get(_VALUES, 0) if isinstance(part, dict) else 0
+            if not isinstance(values, int) or not 0 <= values <= most:
+                raise ValueError(f"the page at byte {start:,} promises {values} values of at most {most:,}")
+        yield unpacked, packed
+        start += size + packed
+    if start != end:
+        raise ValueError(f"the pages end at byte {start:,}, expected {end:,}")
+
+
+def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
+    """Read a structure that ends before byte `end`: its numbers and structures, by the fields' numbers."""
+    if not deepest:
+        raise ValueError("structures within structures")
+    fields, number = _Head(), 0
+    while head := _byte(stream):
+        if stream.tell() > end:
+            raise ValueError("the head of a page does not end")
+        kind, step = head & 15, head >> 4  # by how much the number of the field grows; 0: it follows
+        number = number + step if step else _signed(stream)
+        match kind:
+            case 1 | 2:  # true and false have no bytes
+                pass
+            case 3:
+                _byte(stream)
+            case 4 | 5 | 6:
+                fields[number] = _signed(stream)
+            case 7:
+                stream.seek(8, os.SEEK_CUR)
+            case 8:
+                length = _unsigned(stream)
+                if length > end - stream.tell():
+                    raise ValueError("the head of a page is cut short")
+                stream.seek(length, os.SEEK_CUR)
+            case 12:
+                fields[number] = _structure(stream, deepest - 1, end)
+            case _:
+                raise ValueError(f"a value of kind {kind} in the head of a page")
+    return fields
+
+
+def _byte(stream: BinaryIO) -> int:
+    data = stream.read(1)
+    if not data:
+        raise ValueError("the head of a page is cut short")
+    return data[0]
+
+
+def _unsigned(stream: BinaryIO) -> int:
+    """Read a number of seven bits a byte, the lowest first."""
+    number = 0
+    for shift in range(0, 70, 7):  # 64 bits are ten bytes
+        byte = _byte(stream)
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number
+    raise ValueError("a number of more than 64 bits in the head of a page")
+
+
+def _signed(stream: BinaryIO) -> int:
+    number = _unsigned(stream)
+    return number >> 1 ^ -(number & 1)

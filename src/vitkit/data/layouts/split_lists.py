@@ -10,7 +10,6 @@ the test images, which a search for options must not see.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +93,15 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
         VitkitError: a list is missing or malformed; the error names file and line.
     """
     lists = {name: _read_list(path) for name, path in find_lists(folder).items()}
-    _refuse_shared_images(lists)
+    _refuse_shared_images(folder, lists)
     _refuse_missing_images(folder, lists)
     names, notes = _class_names(folder, lists), list[str]()
     paths, splits = list[str](), dict[str, SplitListing]()
     for split, name in _splits(stage, lists).items():
-        entries = lists[name]
-        numbers = np.arange(len(paths), len(paths) + len(entries.paths))
-        splits[split] = (numbers, np.array(entries.labels, dtype=np.int64))
-        paths += entries.paths
-        shown = len(set(entries.labels))
+        labels = [label for label, _ in lists[name].values()]
+        splits[split] = (np.arange(len(paths), len(paths) + len(labels)), np.array(labels, np.int64))
+        paths += lists[name]
+        shown = len(set(labels))
         if shown < len(names) and split == "train":
             notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
     return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
@@ -146,22 +144,13 @@ def _splits(stage: str | None, lists: Mapping[str, object]) -> dict[str, str]:
     return {split: name for split, name in list_of_split.items() if name in lists}
 
 
-@dataclass(frozen=True)
-class _List:
-    """The lines of a list, column by column."""
-
-    path: Path
-    paths: list[str]
-    labels: list[int]
-    lines: list[int]
-
-    def where(self, index: int) -> str:
-        return f"{self.path} line {self.lines[index]}"
+_List = dict[str, tuple[int, int]]
+"""The lines of a list: the class number and the number of the line of each image, by its path."""
 
 
 def _read_list(path: Path) -> _List:
     """Read a list. Raises VitkitError: it cannot be read, is empty or has a malformed line."""
-    entries, line_of = _List(path, [], [], []), dict[str, int]()
+    entries = _List()
     try:
         with regular_file(path) as file:
             for number, content in enumerate(file, start=1):
@@ -175,17 +164,14 @@ def _read_list(path: Path) -> _List:
                 if not line.strip():
                     continue
                 name, label = _parsed(where, path.parent, line)
-                if name in line_of:
+                if name in entries:
                     raise VitkitError(
-                        f"{where}: {name} is in line {line_of[name]} already. Remove one of the two lines."
+                        f"{where}: {name} is in line {entries[name][1]} already. Remove one of the two lines."
                     )
-                line_of[name] = number
-                entries.paths.append(name)
-                entries.labels.append(label)
-                entries.lines.append(number)
+                entries[name] = label, number
     except UnreadableFileError as error:
         raise VitkitError(f"{path} cannot be read as a list of images: {error}.") from error
-    if not entries.paths:
+    if not entries:
         raise VitkitError(f"{path} is empty: expected lines of {_LINE}.")
     return entries
 
@@ -205,17 +191,15 @@ def _parsed(where: str, folder: Path, line: str) -> tuple[str, int]:
     return os.path.normpath(name), int(label)
 
 
-def _refuse_shared_images(lists: Mapping[str, _List]) -> None:
+def _refuse_shared_images(folder: Path, lists: Mapping[str, _List]) -> None:
     """Refuse an image that is both trained on and tested on. train800val200 repeats two other lists."""
     for trained, other in (("train800", "val200"), *((name, "test") for name in LISTS[:3])):
-        if trained not in lists or other not in lists:
-            continue
-        line_of = dict(zip(lists[trained].paths, lists[trained].lines, strict=True))
-        for index, name in enumerate(lists[other].paths):
-            if name in line_of:
+        for name, (_, line) in lists.get(other, {}).items():
+            if name in lists.get(trained, {}):
                 raise VitkitError(
-                    f"{lists[other].where(index)}: {name} is in {trained}.txt line {line_of[name]} too, so "
-                    f"that {other} images would be trained on. Remove it from one of the two lists."
+                    f"{folder / other}.txt line {line}: {name} is in {trained}.txt line "
+                    f"{lists[trained][name][1]} too, so that {other} images would be trained on. Remove it "
+                    "from one of the two lists."
                 )
 
 
@@ -223,8 +207,8 @@ def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
     """Refuse the first line whose image is missing; folders are listed once, which is faster than a look-up
     of each file."""
     names_in = dict[str, set[str]]()
-    for entries in lists.values():
-        for index, path in enumerate(entries.paths):
+    for list_name, entries in lists.items():
+        for path, (_, line) in entries.items():
             above, name = os.path.split(path)
             if above not in names_in:
                 try:
@@ -233,8 +217,8 @@ def _refuse_missing_images(folder: Path, lists: Mapping[str, _List]) -> None:
                     names_in[above] = set()
             if name not in names_in[above]:
                 raise VitkitError(
-                    f"{entries.where(index)}: there is no image {folder / path}. Paths are below the folder "
-                    "of the list: unpack the images there."
+                    f"{folder / list_name}.txt line {line}: there is no image {folder / path}. Paths are "
+                    "below the folder of the list: unpack the images there."
                 )
 
 
@@ -246,9 +230,9 @@ def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
     """
     task = task_of_folder(folder.resolve().name)
     first = dict[int, str]()
-    for entries in lists.values():
-        for index, label in enumerate(entries.labels):
-            first.setdefault(label, entries.where(index))
+    for name, entries in lists.items():
+        for label, line in entries.values():
+            first.setdefault(label, f"{folder / name}.txt line {line}")
     largest = max(first)
     if task is not None:
         if largest >= task.classes:

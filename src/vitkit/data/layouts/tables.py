@@ -127,10 +127,7 @@ def read_csv(
     table, split_of, groups = CsvRows([], [], [], np.empty(0)), list[str](), list[str]()
     slashes, tall, line = 0, list[int](), 1
     try:
-        with (
-            regular_file(path) as file,
-            io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as stream,
-        ):
+        with regular_file(path) as file, io.TextIOWrapper(file, newline="", encoding="utf-8-sig") as stream:
             first = stream.readline(_LONGEST_LINE)
             delimiter = max(",;\t", key=first.count)
             stream.seek(0)
@@ -139,7 +136,11 @@ def read_csv(
             header = next(rows, [])
             columns = _columns(path, header)
             path_at = header.index(find_column(path, columns, _PATH_COLUMNS, "path"))
-            label_at = header.index(_label_column(path, columns, several_labels)) if labelled else None
+            label_at = None
+            if labelled:
+                names = (*_LABEL_SET_COLUMNS, *LABEL_COLUMNS) if several_labels else LABEL_COLUMNS
+                several = bool(columns.keys() & {*_LABEL_SET_COLUMNS})
+                label_at = header.index(find_column(path, columns, names, "label", several))
             split_at = next((header.index(columns[name]) for name in _SPLIT_COLUMNS if name in columns), None)
             group_at = None if group is None else header.index(find_group_column(path, columns, group))
             line, prefix, folder = rows.line_num + 1, f"{path} line ", path.parent
@@ -278,25 +279,25 @@ def _shown(columns: Mapping[str, str]) -> str:
     return join_names([visible(name[:80]) for name in columns], 30)
 
 
-def _label_column(path: Path, columns: dict[str, str], several_labels: bool) -> str:
-    if several_labels:
-        return find_column(path, columns, (*_LABEL_SET_COLUMNS, *LABEL_COLUMNS), "label")
-    if not columns.keys() & {*LABEL_COLUMNS} and columns.keys() & {*_LABEL_SET_COLUMNS}:
-        raise VitkitError(
-            f"{path}: no label column. Expected one of {', '.join(LABEL_COLUMNS)} in the header line, found "
-            f"{_shown(columns)}. If an image has several labels, give --task multi-label."
-        )
-    return find_column(path, columns, LABEL_COLUMNS, "label")
+def find_column(
+    path: Path, columns: dict[str, str], names: tuple[str, ...], what: str, several: bool = False
+) -> str:
+    """Return the first column that has one of these names.
 
-
-def find_column(path: Path, columns: dict[str, str], names: tuple[str, ...], what: str) -> str:
-    """Return the first column that has one of these names. Raises VitkitError: there is none."""
+    Raises:
+        VitkitError: there is none; where `several`, one that may hold several labels an image.
+    """
     for name in names:
         if name in columns:
             return columns[name]
     raise VitkitError(
         f"{path}: no {what} column. Expected one of {', '.join(dict.fromkeys(names))}, found "
-        f"{_shown(columns) or 'nothing'}. Rename the {what} column."
+        f"{_shown(columns) or 'nothing'}. "
+        + (
+            "If an image has several labels, give --task multi-label."
+            if several
+            else f"Rename the {what} column."
+        )
     )
 
 

@@ -7,9 +7,9 @@ by name.
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -75,21 +75,15 @@ class TrainLoader:
     ) -> None:
         if not len(samples):
             raise VitkitError("There is nothing to train on: the training split has no images.")
-        if batch_size < 1 or workers < 0:
-            raise VitkitError(
-                f"batch_size must be at least 1 and workers at least 0, found {batch_size} and {workers}."
-            )
         if not 0 <= seed < 2**63:
             raise VitkitError(f"The seed is from 0 to 2^63 - 1, found {seed}.")
-        if not 0 <= bad_quota <= 1:
-            raise VitkitError(f"bad_quota is a fraction of the files, from 0 to 1, found {bad_quota}.")
         self.samples = samples
         self.bad_quota = bad_quota
         self.workers = workers
         self.worker_timeout = worker_timeout
         self.rejects = {}
         read = np.arange(batch_size) if places is None else places
-        self._batches = _TrainBatches(samples, preprocessing, augmentation, batch_size, seed, read)
+        self._batches = _Batches(samples, preprocessing, batch_size, None, read, augmentation, seed)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of steps start..stop-1.
@@ -100,8 +94,6 @@ class TrainLoader:
         Raises:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
-        if start < 0:
-            raise VitkitError(f"Batches count from 0, found {start}.")
         allowed = bad_files_allowed(len(self.samples), self.bad_quota)
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
@@ -145,7 +137,7 @@ def evaluation_batches(
     if not 0 <= worker_timeout < math.inf:
         raise VitkitError(f"worker_timeout is 0 seconds (no limit) or more, found {worker_timeout}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
-    batches = _EvaluationBatches(samples, preprocessing, batch_size, ids)
+    batches = _Batches(samples, preprocessing, batch_size, ids)
     count = -(-len(ids) // batch_size)  # rounded up
     own = range(world.rank, count, world.size)
     for batch, bad in _computed(batches, own, workers, worker_timeout):
@@ -154,109 +146,71 @@ def evaluation_batches(
         yield batch
 
 
-# A batch, and (key, reason) of the files in it that could not be read.
-_Computed = tuple[Batch, dict[str, str]]
-
-
 @dataclass(frozen=True)
-class _TrainBatches:
-    """The work of a training worker: batch `number` as a pure function of its number (`workers.Work`)."""
+class _Batches:
+    """The batches of a loader: the pixels of each are a pure function of its number (`workers.Work`)."""
 
     samples: Samples
     preprocessing: Preprocessing
-    augmentation: Augmentation | None
     batch_size: int
-    seed: int
-    places: NDArray[np.int64]
-
-    def ids(self, number: int) -> NDArray[np.int64]:
-        return self.epochs_and_ids(number)[1]
+    indices: NDArray[np.int64] | None = None
+    """(N,) of the samples, in order; None: the stream of training."""
+    places: NDArray[np.int64] = field(default_factory=lambda: np.arange(0))
+    """The places of a batch of that stream that are read."""
+    augmentation: Augmentation | None = None
+    seed: int = 0
 
     def epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return sample_at(number * self.batch_size + self.places, len(self.samples), self.seed)
+        start = number * self.batch_size
+        if self.indices is not None:
+            ids = self.indices[start : start + self.batch_size]
+            return np.zeros_like(ids), ids
+        return sample_at(start + self.places, len(self.samples), self.seed)
 
     def compute(self, number: int, reading: Reading) -> Result:
+        """Compute the pixels of a batch (B, C, H, W), and the reasons of the slots that could not be read.
+
+        Args:
+            number: of the batch.
+            reading: called with the index of each sample before it is read.
+        """
         epochs, ids = self.epochs_and_ids(number)
+        rule, bad = self.preprocessing, dict[int, str]()
+        # Zeros stay where a file cannot be read: every batch has the same shape, and the slot is masked.
+        pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
+        for slot, (epoch, index) in enumerate(zip(epochs.tolist(), ids.tolist(), strict=True)):
+            reading(index)
+            out = pixels[slot].transpose(1, 2, 0)
+            try:
+                if self.augmentation is None:
+                    preprocess(self.samples.decode(index), rule, out)
+                else:
+                    self._augment(self.augmentation, epoch, index, out)
+            except DecodeError as error:
+                bad[slot] = str(error)
+        return torch.from_numpy(pixels), bad
 
-        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
-            if self.augmentation is None:
-                preprocess(self.samples.decode(index), self.preprocessing, out)
-                return
-            # A generator of its own for each sample and epoch: carried from image to image, it would make the
-            # pixels depend on which process computed the images before.
-            drawn = RandomView(
-                self.preprocessing, self.augmentation, sample_rng(self.seed, int(epochs[slot]), index)
-            )
-            samples, scaled = self.samples, self.augmentation.jpeg_scaling
-            if scaled and samples.held is not None:
-                scaled = drawn.draw(*samples.held.size(index)) != 1
-            if scaled:  # where the view allows it
-                image = decode(samples.file(index), self.preprocessing.decode, drawn.draw)
-            else:
-                image = samples.decode(index)
-            if drawn.size is None:
-                drawn.draw(*image.shape[:2])
-            write_to(drawn.pixels(image, out), out)
-
-        return _pixels(ids, self.preprocessing, view, reading)
-
-    def key(self, sample: int) -> str:
-        return self.samples.key(sample)
-
-
-@dataclass(frozen=True)
-class _EvaluationBatches:
-    """The work of an evaluation worker: batch `number` of the samples at `indices` (`workers.Work`)."""
-
-    samples: Samples
-    preprocessing: Preprocessing
-    batch_size: int
-    indices: NDArray[np.int64]
-
-    def ids(self, number: int) -> NDArray[np.int64]:
-        return self.indices[number * self.batch_size : (number + 1) * self.batch_size]
-
-    def compute(self, number: int, reading: Reading) -> Result:
-        def view(index: int, slot: int, out: NDArray[np.uint8]) -> None:
-            preprocess(self.samples.decode(index), self.preprocessing, out)
-
-        return _pixels(self.ids(number), self.preprocessing, view, reading)
-
-    def key(self, sample: int) -> str:
-        return self.samples.key(sample)
-
-
-def _pixels(
-    ids: NDArray[np.int64],
-    rule: Preprocessing,
-    view: Callable[[int, int, NDArray[np.uint8]], None],
-    reading: Reading,
-) -> Result:
-    """Compute the pixels of one batch (B, C, H, W), and the reasons of the slots that could not be read.
-
-    Args:
-        ids: the samples of the batch.
-        rule: says the height, width and channels of the model's input.
-        view: makes the model's pixels of a sample, given its index and its slot in the batch, and writes them
-            into an array (H, W, C).
-        reading: called with the index of each sample before it is read.
-    """
-    # Zeros stay where a file cannot be read: every batch has the same shape, and the slot is masked.
-    pixels = np.zeros((len(ids), rule.decode.channels, *rule.image_size), dtype=np.uint8)
-    bad: dict[int, str] = {}
-    for slot, index in enumerate(ids.tolist()):
-        reading(index)
-        try:
-            view(index, slot, pixels[slot].transpose(1, 2, 0))
-        except DecodeError as error:
-            bad[slot] = str(error)
-    return torch.from_numpy(pixels), bad
+    def _augment(self, augmentation: Augmentation, epoch: int, index: int, out: NDArray[np.uint8]) -> None:
+        # A generator of its own for each sample and epoch: carried from image to image, it would make the
+        # pixels depend on which process computed the images before.
+        view = RandomView(self.preprocessing, augmentation, sample_rng(self.seed, epoch, index))
+        samples, scaled = self.samples, augmentation.jpeg_scaling
+        if scaled and samples.held is not None:
+            scaled = view.draw(*samples.held.size(index)) != 1
+        if scaled:  # where the view allows it
+            image = decode(samples.file(index), self.preprocessing.decode, view.draw)
+        else:
+            image = samples.decode(index)
+        if view.size is None:
+            view.draw(*image.shape[:2])
+        write_to(view.pixels(image, out), out)
 
 
 def _computed(
-    batches: _TrainBatches | _EvaluationBatches, numbers: range, workers: int, worker_timeout: float
-) -> Iterator[_Computed]:
-    """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes.
+    batches: _Batches, numbers: range, workers: int, worker_timeout: float
+) -> Iterator[tuple[Batch, dict[str, str]]]:
+    """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes;
+    beside it key and reason of the files in it that could not be read.
 
     Only pixels and reasons come from workers. Targets, mask and ids follow from the number alone and are made
     here, in memory of their own: each tensor from a worker holds an open file, and a caller that collects the
@@ -271,9 +225,9 @@ def _computed(
         results = (batches.compute(number, lambda sample: None) for number in numbers)
     with closing(results):  # ends the workers at once when the caller stops early
         for number, (pixels, bad) in zip(numbers, results, strict=True):
-            ids = batches.ids(number).copy()
+            ids = batches.epochs_and_ids(number)[1].copy()
             mask = np.ones(len(ids), dtype=bool)
             mask[list(bad)] = False
             targets = {name: torch.from_numpy(rows[ids]) for name, rows in batches.samples.targets.items()}
             batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
-            yield batch, {batches.key(int(ids[slot])): reason for slot, reason in bad.items()}
+            yield batch, {batches.samples.key(int(ids[slot])): reason for slot, reason in bad.items()}

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from vitkit.data.sources import Samples
 from vitkit.errors import VitkitError
 from vitkit.signals import ignore_stop_signals, stop_signals_blocked
 
@@ -62,11 +63,12 @@ _SHORTAGES = (
 class Work(Protocol):
     """The work that is divided among workers, batch by batch."""
 
+    @property
+    def samples(self) -> Samples:
+        """The samples that are read."""
+
     def compute(self, number: int, reading: Reading) -> Result:
         """Compute batch `number`, a pure function of that number."""
-
-    def key(self, sample: int) -> str:
-        """Return the name of a sample, for messages."""
 
 
 def compute_ahead(work: Work, numbers: range, workers: int, seconds: float) -> Generator[Result, None, None]:
@@ -246,21 +248,10 @@ class _Pool:
 
     def result(self, number: int) -> Result:
         """Return batch `number`, which must be the next one of `numbers`."""
-        self.awaited = number
-        try:
-            result = self._arrived(number)
-        finally:
-            self.awaited = None
-        if isinstance(result, str):
-            raise VitkitError(result)
-        pixels, reasons = result  # DataLoader makes a list of the tuple
-        return pixels, reasons
-
-    def _arrived(self, number: int) -> Result | str:
-        while True:
+        self.awaited, result = number, None
+        while result is None:
             try:
-                arrived: Result | str = next(self.arriving)
-                return arrived
+                result = next(self.arriving)
             except (RuntimeError, OSError, EOFError) as error:
                 # Checked first: workers that the watch killed look like workers that died.
                 if self.expired:
@@ -271,6 +262,11 @@ class _Pool:
                 if sentence is None:
                     raise
                 raise VitkitError(sentence) from error
+        self.awaited = None
+        if isinstance(result, str):
+            raise VitkitError(result)
+        pixels, reasons = result  # DataLoader makes a list of the tuple
+        return pixels, reasons
 
     def _hanging(self, number: int) -> str:
         """Say which process hangs, and which image it was reading."""
@@ -283,7 +279,7 @@ class _Pool:
         # others, of which one may have the missing batch.
         worker = next(iter(self.stopped), worker)
         at, sample = rows[worker].tolist()
-        image = f", last at the image {self.work.key(sample)}" if at == number and sample >= 0 else ""
+        image = f", last at the image {self.work.samples.key(sample)}" if at == number and sample >= 0 else ""
         return (
             f"Batch {number} did not come within {self.waited:g} s: the data loading process "
             f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "

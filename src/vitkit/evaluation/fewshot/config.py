@@ -35,7 +35,7 @@ class Learning:
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1:
-            raise VitkitError(f"shots are numbers of images from 1, found {listed(self.shots)}.")
+            raise VitkitError(f"shots of a few-shot evaluation are 1 or more, found {listed(self.shots)}.")
         if not self.methods or not set(self.methods) <= set(METHODS):
             raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
         for name, number in (("seeds", self.seeds), ("neighbours", self.neighbours)):

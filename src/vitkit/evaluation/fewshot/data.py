@@ -1,21 +1,24 @@
 """Open the images of a few-shot evaluation, and compute the features of shots and test images."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.evaluation.features import Features
-from vitkit.evaluation.fewshot.config import Learning
+from vitkit.evaluation.features import FeatureExtractor, Features
+from vitkit.evaluation.fewshot.config import ALL_SHOTS, Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import FewShotScore, LabelledFeatures, measure
+from vitkit.evaluation.fewshot.tracking import SEEDS, FewShotTracking, accuracy_name
 from vitkit.listener import SILENT, Listener
+from vitkit.models.image_model import ImageModel
 from vitkit.weights.model_card import TrainingData
 from vitkit.world import ALONE, World, prepared_together
 
@@ -61,22 +64,16 @@ class FewShotData:
 
 
 @dataclass(frozen=True)
-class Shots:
-    """The features of all drawn images."""
-
-    features: LabelledFeatures
-    pixels: NDArray[np.uint64]
-    """`(n, 2)` hashes of the pixels that the model was shown."""
-    unreadable: dict[int, str]
-    """Index and reason of drawn images that cannot be read; others replace them."""
-
-
-@dataclass(frozen=True)
 class Measured:
     """The accuracies of a model, and the features that they were measured by."""
 
     scores: tuple[FewShotScore, ...]
-    shots: Shots
+    shots: LabelledFeatures
+    """All drawn images."""
+    pixels: NDArray[np.uint64]
+    """`(n, 2)` hashes of the pixels of the shots as the model was shown them."""
+    unreadable: dict[int, str]
+    """Index and reason of drawn images that cannot be read; others replace them."""
     test: LabelledFeatures
     """The readable test images."""
     computed: Features
@@ -134,6 +131,9 @@ def measure_data(
 ) -> Measured:
     """Measure the accuracies of a model on data.
 
+    Features are computed of the drawn images and of no others in their split. The next image of the class
+    replaces an unreadable one, until there is none.
+
     Args:
         data: the images.
         learning: the ways to learn.
@@ -144,75 +144,52 @@ def measure_data(
     Raises:
         VitkitError: as `compute`; there are no shots, or no test image can be read.
     """
-    draws, indices = data.draws(learning.seeds), np.arange(len(data.test))
-    shots = shot_features(data, draws, max(learning.shots), compute)
-    computed = compute(data.test, indices, data.test_split)
-    if not computed.readable.any():
-        raise VitkitError(
-            f"None of the {len(indices):,} {data.test_split} images of {data.data.spec} can be read. The "
-            f"first, {data.test.key(0)}: {computed.reasons[0]}"
-        )
-    readable = indices[computed.readable]
-    test = LabelledFeatures(readable, computed.rows, class_numbers(data.test.labels[readable]))
-    fits = len(learning.methods) * len(learning.shots) * learning.seeds
-    with listener.progress(f"learning from shots, {name}", fits) as progress:
-        features, unreadable = shots.features, list(shots.unreadable)
-        scores = measure(draws, learning, features, test, data.classes, unreadable, progress)
-    return Measured(scores, shots, test, computed)
-
-
-def shot_features(data: FewShotData, draws: Sequence[Draws], shots: int, compute: ComputeFeatures) -> Shots:
-    """Compute the features of the drawn images, and of no others.
-
-    The next image of the class replaces an unreadable one, until there is none.
-
-    Args:
-        data: the images.
-        draws: one for each seed.
-        shots: of each class at most.
-        compute: computes the features of some of the pool's images.
-    """
-    computed = np.zeros(len(data.pool), bool)
+    draws, most = data.draws(learning.seeds), max(learning.shots)
+    is_computed = np.zeros(len(data.pool), bool)
     unreadable: dict[int, str] = {}
     parts: list[tuple[NDArray[np.int64], Features]] = []
     while True:
-        drawn = np.unique(np.concatenate([draw.take(shots, unreadable) for draw in draws]))
-        new = drawn[~computed[drawn]]
+        drawn = np.unique(np.concatenate([draw.take(most, unreadable) for draw in draws]))
+        new = drawn[~is_computed[drawn]]
         if not len(new):
             break
         features = compute(data.pool, new, "shots")
-        computed[new] = True
+        is_computed[new] = True
         unreadable |= dict(zip(new[~features.readable].tolist(), features.reasons, strict=True))
         parts.append((new[features.readable], features))
     indices = np.concatenate([part for part, _ in parts])
     order = indices.argsort()
     rows = np.concatenate([features.rows for _, features in parts])[order]
     pixels = np.concatenate([features.pixels for _, features in parts])[order]
-    indices = indices[order]
-    return Shots(LabelledFeatures(indices, rows, data.pool.labels[indices]), pixels, unreadable)
+    shots = LabelledFeatures(indices[order], rows, data.pool.labels[indices[order]])
+    tested = np.arange(len(data.test))
+    computed = compute(data.test, tested, data.test_split)
+    if not computed.readable.any():
+        raise VitkitError(
+            f"None of the {len(tested):,} {data.test_split} images of {data.data.spec} can be read. The "
+            f"first, {data.test.key(0)}: {computed.reasons[0]}"
+        )
+    readable = tested[computed.readable]
+    test = LabelledFeatures(readable, computed.rows, class_numbers(data.test.labels[readable]))
+    fits = len(learning.methods) * len(learning.shots) * learning.seeds
+    with listener.progress(f"learning from shots, {name}", fits) as progress:
+        scores = measure(draws, learning, shots, test, data.classes, list(unreadable), progress)
+    return Measured(scores, shots, pixels, unreadable, test, computed)
 
 
-def count_repeated(
-    data: FewShotData, shots: Shots, test: LabelledFeatures, pixels: NDArray[np.uint64]
-) -> int:
+def count_repeated(data: FewShotData, measured: Measured) -> int:
     """Count the test images that are, pixel for pixel after decoding, among the shots.
 
     Only images that look the same to the model are decoded again to be compared.
-
-    Args:
-        data: the images.
-        shots: all drawn images.
-        test: the readable test images.
-        pixels: `(M, 2)` hashes of the pixels that the model was shown.
     """
     same: dict[tuple[int, ...], list[int]] = {}
-    for index, digest in zip(shots.features.indices.tolist(), shots.pixels.tolist(), strict=True):
+    for index, digest in zip(measured.shots.indices.tolist(), measured.pixels.tolist(), strict=True):
         same.setdefault(tuple(digest), []).append(index)
-    repeated = 0
-    for index, digest in zip(test.indices.tolist(), pixels.tolist(), strict=True):
-        candidates = same.get(tuple(digest), [])
-        repeated += any(_are_equal(data.test, index, data.pool, other) for other in candidates)
-    return repeated
+    shown = zip(measured.test.indices.tolist(), measured.computed.pixels.tolist(), strict=True)
+    return sum(
+        any(_are_equal(data.test, index, data.pool, shot) for shot in same.get(tuple(digest), []))
+        for index, digest in shown
+    )
 
 
 def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> bool:
@@ -221,3 +198,52 @@ def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> boo
         return np.array_equal(samples.decode(index), others.decode(other))
     except DecodeError:
         return False
+
+
+def follow(
+    tracking: FewShotTracking,
+    extractor_of: Callable[[ImageModel], FeatureExtractor],
+    methods: Sequence[Method] = ("ridge",),
+    trained_on: Sequence[TrainingData] = (),
+    world: World = ALONE,
+) -> Callable[[nn.Module, nn.Module], Mapping[str, float]]:
+    """Make a function that measures the few-shot accuracy of a model: an evaluator for the trainer.
+
+    Shots and test images are the same at each call. Nothing is kept on the disk: the weights change each
+    time. The model stays in its mode, and no random number of training is used up.
+
+    Args:
+        tracking: the images and the numbers of shots.
+        extractor_of: computes the features of a model.
+        methods: ways to learn from the features.
+        trained_on: the training data of the model; if it is the same data, none of its training images are
+            test images.
+        world: the processes, each of which calls the function and computes a part of the features.
+
+    Returns:
+        A function of model and objective to the mean accuracies over the seeds by name, "ridge_5_shots".
+
+    Raises:
+        VitkitError: the data is not there, or leaves nothing to test on.
+    """
+    shots = tuple(sorted(set(tracking.shots)))
+    # All images are the same every time.
+    learning = Learning(shots, SEEDS if max(shots) != ALL_SHOTS else 1, methods)
+    opened = open_fewshot_data(tracking.data, trained_on, world)
+
+    def evaluate(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
+        if not isinstance(model, ImageModel):
+            raise VitkitError(f"Few-shot accuracy needs a model with features, found {type(model).__name__}.")
+        extractor = extractor_of(model)
+        data = opened.decoded_by(extractor.preprocessing.decode)
+
+        def compute(samples: Samples, indices: NDArray[np.int64], _: str) -> Features:
+            return extractor.compute(samples, indices, world=world)
+
+        # All processes fit the same features, since they could only wait meanwhile, and need no message for
+        # the result; one reports an error.
+        with prepared_together(world):
+            scores = measure_data(data, learning, compute).scores
+        return {accuracy_name(score.method, score.shots): score.mean for score in scores}
+
+    return evaluate

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitkit.data.layouts.stratify import draws
+from vitkit.data.layouts.cutting import draws
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import Floats, Integers, fit
 from vitkit.evaluation.intervals import binomial_interval
@@ -63,11 +63,7 @@ def mixed_order(labels: Integers) -> Integers:
 
 
 def cross_validate(
-    features: Floats,
-    labels: Integers,
-    classes: int,
-    *,
-    progress: Callable[[int], None] = lambda done: None,
+    features: Floats, labels: Integers, classes: int, *, progress: Callable[[int], None] = lambda done: None
 ) -> Folded:
     """Predict every image by classifiers that were fitted without it.
 

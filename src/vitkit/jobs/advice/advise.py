@@ -9,8 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.data.advice import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
-from vitkit.data.check import DataCheck, check_data
+from vitkit.data.check import (
+    SMALL_SIDE,
+    DataCheck,
+    advise_on_start,
+    check_data,
+    sample_sizes,
+    suggest_recipe,
+    usual_side,
+)
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.listing import class_numbers

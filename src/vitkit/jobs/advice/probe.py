@@ -20,7 +20,7 @@ from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate,
 from vitkit.listener import Listener
 from vitkit.runs.config import Run
 from vitkit.runs.start import load_model
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 
 MOST_IMAGES = 4_000
 """More images take seconds in every fit, and move the accuracy by less than fine-tuning adds to it."""

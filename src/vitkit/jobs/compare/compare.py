@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import read, write
-from vitkit.data.slices import parse_split
+from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers
@@ -34,8 +34,8 @@ from vitkit.evaluation import run_model
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.paired import model_difference
 from vitkit.jobs.compare.result import ModelComparison, Side, Speeds, compare_classes
-from vitkit.jobs.engines import Ready
-from vitkit.jobs.evaluate import choose_split, is_whole, load_evaluated, without_training_images
+from vitkit.jobs.engines import Ready, load_ready
+from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
@@ -148,7 +148,7 @@ def compare(
     data: str | None = None,
     *,
     split: str | None = None,
-    out: str | None = None,
+    out: StrPath | None = None,
     speed_seconds: float = 5.0,
     batch_size: int = 128,
     workers: int = 0,
@@ -217,23 +217,20 @@ def compare(
             if record is None:  # first of all, so that the same call recognises an interrupted comparison
                 record = Record(__version__, facts)
                 write(folder / RECORD, record)
-            first_answers, second_answers = (
+            evaluated = [
                 _evaluate(contender, tested, folder / name, batch_size, workers, listener)
                 for name, contender in zip(PARTS, pair, strict=True)
-            )
-            _require_same_answers(pair, tested, first_answers[2], second_answers[2])
+            ]
+            _require_same_answers(pair, tested, *(predictions for _, _, predictions in evaluated))
             speeds = record.speeds
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / RECORD, replace(record, speeds=speeds))
-            comparison = _compare(folder, pair, tested, first_answers, second_answers)
-            comparison = replace(
-                comparison,
-                speeds=speeds if speed_seconds else None,
-                command=shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named])),
-            )
+            command = shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named]))
+            measured = speeds if speed_seconds else None
+            comparison = _compare(folder, pair, tested, evaluated, measured, command)
             with listener.progress("writing the page"):
-                write_page(comparison, comparison.page, command=comparison.command)
+                write_page(comparison, comparison.page, command=command)
             return comparison
 
 
@@ -247,12 +244,7 @@ def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
 
 
 def _evaluate(
-    contender: Contender,
-    tested: Tested,
-    folder: Path,
-    batch_size: int,
-    workers: int,
-    listener: Listener,
+    contender: Contender, tested: Tested, folder: Path, batch_size: int, workers: int, listener: Listener
 ) -> Evaluated:
     """Read the evaluation of a model from its run folder or from the comparison's; else make it.
 
@@ -380,11 +372,12 @@ def _compare(
     folder: Path,
     pair: tuple[Contender, Contender],
     tested: Tested,
-    first: Evaluated,
-    second: Evaluated,
+    evaluated: Sequence[Evaluated],
+    speeds: Speeds | None,
+    command: str,
 ) -> ModelComparison:
     """Compare two models by their evaluations."""
-    answering = pair[0].answering
+    answering, (first, second) = pair[0].answering, evaluated
     options = None
     if all(contender.place.is_run for contender in pair):
         there, here = (without_places(contender.place.require_config()) for contender in pair)
@@ -402,10 +395,10 @@ def _compare(
         second=second[0],
         difference=model_difference(*(answering.score_images(each[2]) for each in (first, second))),
         classes=compare_classes(answering, first[1:], second[1:]),
-        speeds=None,
+        speeds=speeds,
         options=options,
         notes=tuple(contender.note for contender in pair if contender.note),
-        command="",
+        command=command,
         evaluations=(first[1:], second[1:]),
         samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
     )
@@ -487,7 +480,8 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
                 f"{label} is a series of {len(series.members)} runs: its first one, {member.folder}, stands "
                 "for it. Over all seeds, vitkit ablate compares ways to train."
             )
-    return Contender(given, label, place, load_evaluated(place, device=device, precision=precision), note)
+    ready = load_ready(place, "evaluation", device=device, precision=precision)
+    return Contender(given, label, place, ready, note)
 
 
 def open_tested(
@@ -541,7 +535,7 @@ def open_tested(
                 f"images have {len(own):,} classes: expected one class for each output. Give other images "
                 "with --data."
             )
-    extra = [sorted({*one} - {*other}) for one, other in (names, names[::-1])]
+    extra = [sorted({*own} - {*others}) for own, others in (names, names[::-1])]
     if any(extra):
         sides = zip(pair, extra, strict=True)
         shown = [f"{contender.label} alone has {join_names(own, 5)}" for contender, own in sides if own]
@@ -551,8 +545,8 @@ def open_tested(
         )
     images, chosen = choose_split(images, split, spec is not None, bool(owners))
     tested = Tested(chosen, images.name, is_whole(images, chosen, bool(owners)), images.fingerprint())
-    one, other = (
+    first_tested, second_tested = (
         replace(contender, data=images.seen_by(preprocessing_of(model).decode, own))
         for contender, model, own in zip(pair, models, names, strict=True)
     )
-    return tested, (one, other)
+    return tested, (first_tested, second_tested)

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference
 from vitkit.models.config.card import TaskName
 from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
 from vitkit.tasks import Answering, find_task
-from vitkit.tasks.page import Pictures, count_cell, describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import format_count, format_size, join_names, pluralize
 
 if TYPE_CHECKING:  # a refusal does not wait for matplotlib
@@ -99,11 +99,6 @@ class ClassChange:
         """Return the second model's fraction minus the first model's."""
         return self.second - self.first
 
-    @property
-    def differs(self) -> bool:
-        """Whether the two models differ significantly."""
-        return self.adjusted_p < SURE
-
 
 @dataclass(frozen=True)
 class Speeds:
@@ -161,6 +156,11 @@ class ModelComparison(Result):
         return self.folder / "report.html"
 
     @property
+    def labels(self) -> tuple[str, str]:
+        """The names of the two models."""
+        return self.first.label, self.second.label
+
+    @property
     def tested(self) -> str:
         """Describe the images: "360 test images of digits"."""
         images = describe_images(self.images, self.split) if self.split else pluralize(self.images, "image")
@@ -176,18 +176,48 @@ class ModelComparison(Result):
         return f"{self.second.label} beside {self.first.label}"
 
     def headline(self) -> Sequence[str]:
-        """Return the conclusions."""
-        return conclusions(self)
+        """Say the conclusions in sentences, the answer first."""
+        sentences = [_difference(self), _flips(self)]
+        if len(self.classes) > 1:
+            sentences.append(_classes(self))
+        sides = self.first, self.second
+        both = {side.trained_on_tested for side in sides}
+        if len(both) == 1 and any(both):
+            sentences.append(
+                f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
+                "pixel: the figures of both are too good."
+            )
+        for side in sides:
+            if side.trained_on_tested is None:
+                sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
+            elif side.trained_on_tested and len(both) > 1:
+                sentences.append(
+                    f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for "
+                    "pixel: its figures are too good, and the comparison is unfair."
+                )
+        if self.split.startswith("val"):
+            sentences.append(
+                "These are validation images: if they helped to choose a model or its settings, its figures "
+                "are too good."
+            )
+        stored = " and of ".join(side.label for side in sides if side.was_stored)
+        if stored:
+            sentences.append(f"Read from the run folder, and not computed again: the evaluation of {stored}.")
+        sentences.append(
+            "All of this is about these two sets of weights: another training with another seed would give "
+            "others (vitkit ablate compares ways to train over seeds)."
+        )
+        return [*sentences, *self.notes]
 
     def summary(self) -> str:
         """Give the answer."""
-        return conclusions(self)[0]
+        return self.headline()[0]
 
     def sections(self) -> Sequence[Section]:
         """Return both models side by side, image by image and class by class, and their options."""
-        answering, labels = find_task(self.task).answering, (self.first.label, self.second.label)
+        answering, (first, second) = find_task(self.task).answering, self.evaluations
         assert answering is not None  # both were evaluated
-        sureness = answering.compare_sureness(self.evaluations[0][0], self.evaluations[1][0], labels)
+        sureness = answering.compare_sureness(first[0], second[0], self.labels)
         parts = [
             Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
@@ -196,9 +226,15 @@ class ModelComparison(Result):
         if sureness is not None:
             title = "Are they as sure as they should be?"
             parts.append(Section(title, (sureness, ABOUT_SURENESS), page_only=True))
-        options: Block = "At least one of the two is no run, so that its options are not recorded."
-        if self.options is not None:
-            options = option_table(self) or "The two were trained with the same options."
+        if self.options:
+            lines = (line.partition(" ") for line in self.options)
+            values = ((name, each.partition(" -> ")) for name, _, each in lines)
+            rows = tuple((name, before, after) for name, (before, _, after) in values)
+            options: Block = Table(("option", *self.labels), rows, text=range(3))
+        elif self.options is None:
+            options = "At least one of the two is no run, so that its options are not recorded."
+        else:
+            options = "The two were trained with the same options."
         return [*parts, Section("Options that differ", (options,))]
 
     def to_json(self) -> dict[str, Any]:
@@ -237,44 +273,9 @@ def compare_classes(
     )
 
 
-def conclusions(comparison: ModelComparison) -> list[str]:
-    """Say the conclusions of a comparison in sentences, the answer first."""
-    sentences = [_difference(comparison), _flips(comparison)]
-    if len(comparison.classes) > 1:
-        sentences.append(_classes(comparison))
-    sides = comparison.first, comparison.second
-    both = {side.trained_on_tested for side in sides}
-    if len(both) == 1 and any(both):
-        sentences.append(
-            f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
-            "pixel: the figures of both are too good."
-        )
-    for side in sides:
-        if side.trained_on_tested is None:
-            sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
-        elif side.trained_on_tested and len(both) > 1:
-            sentences.append(
-                f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for pixel: "
-                "its figures are too good, and the comparison is unfair."
-            )
-    if comparison.split.startswith("val"):
-        sentences.append(
-            "These are validation images: if they helped to choose a model or its settings, its figures are "
-            "too good."
-        )
-    stored = " and of ".join(side.label for side in sides if side.was_stored)
-    if stored:
-        sentences.append(f"Read from the run folder, and not computed again: the evaluation of {stored}.")
-    sentences.append(
-        "All of this is about these two sets of weights: another training with another seed would give "
-        "others (vitkit ablate compares ways to train over seeds)."
-    )
-    return [*sentences, *comparison.notes]
-
-
 def _difference(comparison: ModelComparison) -> str:
     """Say whether one model is better, by how much, and how sure that is."""
-    first, second, difference = comparison.first.label, comparison.second.label, comparison.difference
+    (first, second), difference = comparison.labels, comparison.difference
     if not (difference.flips.first_only or difference.flips.second_only):
         return (
             f"No difference: {second} and {first} have the same {comparison.score} on every single one of "
@@ -301,7 +302,7 @@ def _difference(comparison: ModelComparison) -> str:
 
 def _flips(comparison: ModelComparison) -> str:
     """Say how many images one model alone gets right."""
-    flips, first, second = comparison.difference.flips, comparison.first.label, comparison.second.label
+    flips, (first, second) = comparison.difference.flips, comparison.labels
     neither = comparison.images - flips.first_only - flips.second_only - flips.both_right
     if flips.graded:
         return (
@@ -316,7 +317,9 @@ def _flips(comparison: ModelComparison) -> str:
 
 def _classes(comparison: ModelComparison) -> str:
     """Say in which classes the two models differ, and by how many points, the largest change first."""
-    sure = sorted((change for change in comparison.classes if change.differs), key=lambda c: -abs(c.gain))
+    sure = sorted(
+        (change for change in comparison.classes if change.adjusted_p < SURE), key=lambda c: -abs(c.gain)
+    )
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
     if not sure:
         return f"In no single class was a difference found ({over})."
@@ -343,27 +346,27 @@ def measure_table(comparison: ModelComparison) -> Table:
     values = [dict(side.measures) for side in sides]
     names = dict.fromkeys([*values[0], *values[1]])
     rows += [(name, *(value.get(name, "–") for value in values)) for name in names]
-    return Table(("", *(side.label for side in sides)), tuple(rows), text=range(3))
+    return Table(("", *comparison.labels), tuple(rows), text=range(3))
 
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    first, second = comparison.first.label, comparison.second.label
+    first, second = comparison.labels
     only = (f"only {first}", f"only {second}")
     rows = (
         (
             change.name,
-            count_cell(change.count),
             Number(shown_score(comparison, change.first), change.first),
             Number(shown_score(comparison, change.second), change.second),
             Number(points(comparison, change.gain, signed=True), change.gain),
+            Number(shown_p(change.adjusted_p), change.adjusted_p),
             count_cell(change.flips.first_only),
             count_cell(change.flips.second_only),
-            Number(shown_p(change.adjusted_p), change.adjusted_p),
+            count_cell(change.count),
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = ("class", "images", first, second, "difference", *only, "p by Holm")
+    headings = ("class", first, second, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 
@@ -395,8 +398,7 @@ def option_table(comparison: ModelComparison) -> Table | None:
 
 def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:
     """Show the images on which the first (0) or the second (1) model is better."""
-    evaluations, samples = comparison.evaluations, comparison.samples
-    labels = (comparison.first.label, comparison.second.label)
+    evaluations, samples, labels = comparison.evaluations, comparison.samples, comparison.labels
     scores = [answering.score_images(predictions) for _, predictions in evaluations]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
     title, images = f"Images on which {labels[better]} {comparison.flipped}", pluralize(len(rows), "image")
@@ -405,22 +407,17 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
         return Section(title, (why,), page_only=True)
 
     def load() -> list[Photo]:
-        from vitkit.report.page import ShownEvaluation, pictures
-
         answers = zip(*(answering.show(*each, rows) for each in evaluations), strict=True)
         # A stable order, so that the same comparison shows the same pictures.
         surest = sorted(answers, key=lambda pair: -(pair[0].confidence + pair[1].confidence))
         of_key = {samples.key(pair[0].index): pair for pair in surest}
-        chosen = Pictures([first for first, _ in surest], PICTURES_SHOWN, "", "")
-        evaluation = ShownEvaluation(comparison.split, *evaluations[better], samples)
         photos = []
-        for picture in pictures(evaluation, chosen):  # unreadable files are passed over
+        for photo in photos_of(samples, (first for first, _ in surest), PICTURES_SHOWN):
             guesses = tuple(
                 (label, answer.predicted, answer.confidence, number == better)
-                for number, (label, answer) in enumerate(zip(labels, of_key[picture.key], strict=True))
+                for number, (label, answer) in enumerate(zip(labels, of_key[photo.key], strict=True))
             )
-            alt = f"An image of {picture.true}."
-            photos.append(Photo(picture.sources[0], alt, picture.key, picture.true, guesses))
+            photos.append(replace(photo, alt=f"An image of {photo.true}.", guesses=guesses))
         return photos
 
     caption = (
@@ -438,7 +435,7 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
     drawn = sorted(drawn[:CLASSES_DRAWN], key=lambda change: (change.gain, change.name))
     if not drawn:
         return ()
-    first, second, what = comparison.first.label, comparison.second.label, comparison.flipped
+    (first, second), what = comparison.labels, comparison.flipped
 
     def draw() -> "Figure":
         from vitkit.analysis.study_figures import flip_figure

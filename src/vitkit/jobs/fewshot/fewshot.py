@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
-from vitkit.config import from_json
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
@@ -35,12 +34,12 @@ from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import find_device
-from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.start import identify_any, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
-from vitkit.weights.files.cache import cache_folder
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.published import pretraining_images
@@ -292,7 +291,7 @@ def fewshot(
         The numbers. The shots are drawn once for all checkpoints. The test images are the test split, else
         the validation split, else a fifth of the images, cut off with seed 0. The protocol of "ridge" is the
         paper's (4.1), as in big_vision `evaluators/fewshot_lsr.py`. Each of the processes that torchrun
-        starts computes a part of the features, the first one learns from them, and all get the same numbers.
+        starts computes a part of the features, and all of them get the same numbers.
 
     Raises:
         VitkitError: a checkpoint cannot be loaded or has no pooling; or there is no data, or no test image.
@@ -326,20 +325,13 @@ def fewshot(
                 rule = preprocessing_of(model)
                 rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
                 extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
-            decoded = opened.decoded_by(rule.decode)
-            if world.writes:
+            # All processes learn from the same features, since they could only wait meanwhile, and need no
+            # message for the result; one reports an error.
+            with prepared_together(world):
+                decoded = opened.decoded_by(rule.decode)
                 measured.append(_measure(learning, described, decoded, extractor, cache, world, listener))
-                world.tell(None)
-            else:  # until process 0 sends no more images
-                while (message := await_message(world)) is not None:
-                    which, indices = message
-                    samples = decoded.test if which == decoded.test_split else decoded.pool
-                    extractor.compute(samples, np.array(indices, np.int64), world=world)
-        if not world.writes:
-            return from_json(FewShot, await_message(world), "the numbers of process 0")
-        # All have the same shots and test images.
-        result = replace(measured[0], models=tuple(each.models[0] for each in measured))
-        world.tell(result.to_json())
+    # All have the same shots and test images.
+    result = replace(measured[0], models=tuple(each.models[0] for each in measured))
     for sentence in remarks(result):
         listener.note(sentence)
     return result
@@ -423,25 +415,24 @@ def _measure(
     world: World,
     listener: Listener,
 ) -> FewShot:
-    """Measure a checkpoint, while the other processes compute their parts of the features."""
+    """Measure a checkpoint."""
     cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cached else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
         def anew() -> Features:
-            world.tell((which, indices.tolist()))  # the others compute their parts
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
-        return cached_features(fingerprint, samples, indices, cache, anew)
+        return cached_features(fingerprint, samples, indices, cache, anew, world)
 
     measured = measure_data(data, learning, compute, listener, model.name)
-    unreadable, test, computed = measured.shots.unreadable, measured.test, measured.computed
-    rejects = {data.pool.key(index): reason for index, reason in unreadable.items()}
+    lost, test, computed = measured.unreadable, measured.test, measured.computed
+    rejects = {data.pool.key(index): reason for index, reason in lost.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
     rejects |= {data.test.key(index): reason for index, reason in zip(bad, computed.reasons, strict=True)}
     names, tested = data.data.class_names, np.bincount(test.labels)
-    readable = np.bincount(np.delete(data.pool.labels, list(unreadable)), minlength=data.classes)
+    readable = np.bincount(np.delete(data.pool.labels, list(lost)), minlength=data.classes)
     few = np.flatnonzero(readable < max(learning.shots)).tolist()
     return FewShot(
         data=data.data.spec,
@@ -454,7 +445,7 @@ def _measure(
         shots=learning.shots,
         seeds=learning.seeds,
         fewer={names[i]: int(readable[i]) for i in few},
-        repeated=count_repeated(data, measured.shots, test, computed.pixels),
+        repeated=count_repeated(data, measured),
         rejects=rejects,
         notes=data.data.notes,
         models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),

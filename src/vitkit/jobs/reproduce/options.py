@@ -54,3 +54,8 @@ class ReproduceOptions(StudyOptions):
     def starts(self) -> tuple[str, ...]:
         """The checkpoints that were given."""
         return as_names(self.start)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the study in its record."""
+        return f"reproduction of {self.item}"

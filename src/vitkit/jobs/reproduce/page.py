@@ -184,7 +184,8 @@ class Reproduction(StudyResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        return {name: to_json(part) for name, part in vars(self).items() if name not in ("folder", "parts")}
+        read = to_json(replace(self, parts=()))
+        return {name: value for name, value in read.items() if name not in ("folder", "parts")}
 
 
 def say(finding: Finding, tested: TestImages) -> str:
@@ -225,7 +226,7 @@ def study_parts(
         comparison: of its arms with the first one.
         timed: whether the scores are drawn against the speed of training too.
     """
-    told = (
+    sample = (
         f"{pluralize(result.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images."
     )
@@ -233,7 +234,7 @@ def study_parts(
     if design.axis:
         places = {arm.name: arm.x for arm in result.arms}
         plot = _line_plot(result.arms, comparison.score, places, design.axis)
-    yield Section("Here", (_arm_table(result.arms, comparison), design.shared, told, plot))
+    yield Section("Here", (_arm_table(result.arms, comparison), design.shared, sample, plot))
     speeds = {arm.name: arm.images_per_second for arm in result.arms if arm.images_per_second is not None}
     if timed and speeds:
         when = "Images a second in training, as measured here when the study began."
@@ -290,16 +291,20 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
 
 
 def keep(
-    result: Reproduction, item: "Item", parts: Iterable[Section], folders: Sequence[str], command: str
+    result: Reproduction,
+    item: "Item",
+    parts: Iterable[Section],
+    folders: Sequence[str],
+    options: ReproduceOptions,
 ) -> Reproduction:
-    """Write a result, and its page beside the paper's numbers.
+    """Write a result, and its page beside the paper's numbers, and say where it is.
 
     Args:
         result: the result.
         item: the figure or table.
         parts: the sections of the page on our numbers.
         folders: within the study's folder, of runs that have a page of their own.
-        command: that made the study.
+        options: of the study.
 
     Returns:
         The result with all sections of its page.
@@ -319,7 +324,9 @@ def keep(
     )
     result = replace(result, parts=sections)
     replace_json(result.folder / "result.json", result.to_json())
-    write_page(result, result.folder / "report.html", folders=folders, command=shown_command(command))
+    path, command = result.folder / "report.html", shown_command(options.command)
+    write_page(result, path, folders=folders, command=command)
+    options.listener.show([("report", [str(path)])])
     return result
 
 

@@ -1,16 +1,15 @@
 """The paper's numbers as plain data: arXiv 2010.11929v2, tables as numbered there.
 
-Table 6 stands in `jobs/cost.py`, and Table 9 in `jobs/vtab/paper.py`, where they are compared
-with our numbers; here they are used, and not copied.
+Table 6 stands in `jobs/cost.py`, and Table 9 in `data/layouts/vtab_tasks.py`, where they are compared with
+our numbers; here they are used, and not copied.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from vitkit.data.layouts.vtab_tasks import GROUPS, vtab_task
+from vitkit.data.layouts.vtab_tasks import GROUPS, PAPER_MODELS, VTAB_TASKS, tasks_of
 from vitkit.jobs.cost import TABLE_6
-from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.result import Cell, Number, Table
 
 
@@ -117,7 +116,7 @@ TABLE_8 = PaperTable(
 TABLE_9 = PaperTable(
     "Table 9: top-1 accuracy in per cent on VTAB-1k",
     ("task", *PAPER_MODELS),
-    {vtab_task(folder).title: values for folder, values in PAPER.items()},
+    {task.title: task.paper for task in VTAB_TASKS},
     digits=1,
 )
 
@@ -126,7 +125,7 @@ FIGURE_2 = PaperTable(
     "Table 9, its means by group, in per cent: the ViTs of Figure 2, which has no numbers of other methods",
     ("group", *PAPER_MODELS),
     {
-        group: tuple(map(fmean, zip(*(PAPER[task.folder] for task in tasks_of(group)), strict=True)))
+        group: tuple(map(fmean, zip(*(task.paper for task in tasks_of(group)), strict=True)))
         for group in GROUPS
     },
     digits=1,

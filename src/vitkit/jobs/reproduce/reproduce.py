@@ -41,6 +41,7 @@ from vitkit.jobs.study.study import (
     Comparison,
     Planned,
     StudyPlan,
+    TestImages,
     begins_within,
     check_arms,
     compare_arms,
@@ -175,55 +176,32 @@ def reproduce(
         **machine,
     )
     require_threads(options.threads)
-    described, folder = ITEMS[item], study_folder(options)
-    _refuse_missing(options, described)
-    if described.design is not None:
-        reproduction = _train(options, described, folder, plan)
-    elif plan:
-        return ReproductionPlan((), item=item)
-    else:
-        reproduction = _collect(options, described, folder)
-    if isinstance(reproduction, Reproduction):
-        options.listener.show([("report", [str(reproduction.folder / "report.html")])])
-    return reproduction
-
-
-def study_folder(options: ReproduceOptions) -> Path:
-    """Return the path of a study's folder, absolute because some arms start from the runs of others in it."""
-    name = Path(str(options.starts[0] if options.starts else options.data)).name or "data"
-    out = options.out if options.out is not None else Path("runs") / f"reproduce-{options.item}-{name}"
-    return Path(out).absolute()
-
-
-def _refuse_missing(options: ReproduceOptions, item: Item) -> None:
-    """Refuse an item whose start or folder is missing, or which takes a single start.
-
-    Raises:
-        VitkitError: it names what the item needs.
-    """
-    if not options.starts and item.needs_start:
-        raise VitkitError(f"{item.title} needs {item.needs}: give them, or choose another of --list.")
-    if options.data == "digits" and item.collect is collect_vtab:
+    study = ITEMS[item]
+    if not options.starts and study.needs_start:
+        raise VitkitError(f"{study.title} needs {study.needs}: give them, or choose another of --list.")
+    if data == "digits" and study.collect is collect_vtab:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
         )
-    if len(options.starts) > 1 and options.item in ONE_START:
+    if len(options.starts) > 1 and item in ONE_START:
         raise VitkitError(
-            f"{item.title} is about one checkpoint, found {len(options.starts)}: give one --start, and "
+            f"{study.title} is about one checkpoint, found {len(options.starts)}: give one --start, and "
             "another --out for each of the others."
         )
-
-
-def _collect(options: ReproduceOptions, item: Item, folder: Path) -> Reproduction:
-    """Collect the results of other verbs for a start."""
-    assert item.collect is not None
+    name = Path(options.starts[0] if options.starts else data).name or "data"
+    # Absolute, because some arms start from the runs of others in it.
+    folder = Path(out if out is not None else Path("runs") / f"reproduce-{item}-{name}").absolute()
+    if study.collect is None:
+        return _train(options, study, folder, plan)
+    if plan:
+        return ReproductionPlan((), item=item)
     recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
-    recorded |= {"start": list(options.starts), "images": [str(path) for path in options.images]}
-    with new_study(_kind(options), options.command, recorded, ()).claim(folder):
-        other = item.collect(options, folder)
-        result = Reproduction(folder, item.title, item.conclusion, other.answer, collected=other.numbers)
-        return keep(result, item, other.parts, other.folders, options.command)
+    recorded |= {"start": list(options.starts), "images": [str(path) for path in images]}
+    with new_study(options.kind, command, recorded, ()).claim(folder):
+        other = study.collect(options, folder)
+        result = Reproduction(folder, study.title, study.conclusion, other.answer, collected=other.numbers)
+        return keep(result, study, other.parts, other.folders, options)
 
 
 def _train(
@@ -232,7 +210,7 @@ def _train(
     """Train the arms of a study and compare them; with `plan` list them."""
     listener = options.listener
     base, design, opened = make_design(options, item, folder)
-    length = None if plan else read_chosen(Length, folder, _kind(options))
+    length = None if plan else read_chosen(Length, folder, options.kind)
     if length is None:
         length, planned = _measure(options, item, base, design, opened)
         if plan:
@@ -248,7 +226,7 @@ def _train(
         "only": list(options.only),
         **to_json(length),
     }
-    study = new_study(_kind(options), options.command, recorded, make_arms(base, design, length.length))
+    study = new_study(options.kind, options.command, recorded, make_arms(base, design, length.length))
     with study.claim(folder):
         completed = complete_arms(study.arms, folder, options)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
@@ -257,26 +235,10 @@ def _train(
         pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else Collected()
         with listener.progress("comparing the arms"):
-            tested, findings, rows = _compare(folder, base, design, study.arms, completed, length.speed)
-            result = Reproduction(
-                folder,
-                item.title,
-                item.conclusion,
-                tuple(_sentences(findings, rows, tested, seeds)),
-                tuple(findings),
-                tuple(rows),
-                tested.images,
-                tested.split,
-                seeds,
-                _setting(base, design, length),
-                collected=few_shot.numbers,
-            )
+            result, tested = _compare(folder, item, base, design, study.arms, completed, length, seeds)
+            result = replace(result, collected=few_shot.numbers)
             parts = (*study_parts(result, design, tested, item.timed), *few_shot.parts)
-            return keep(result, item, parts, run_pages(folder, study.arms), options.command)
-
-
-def _kind(options: ReproduceOptions) -> str:
-    return f"reproduction of {options.item}"
+            return keep(result, item, parts, run_pages(folder, study.arms), options)
 
 
 # --- the arms ---
@@ -422,12 +384,14 @@ def _measure(
 
 def _compare(
     folder: Path,
+    item: Item,
     base: Base,
     design: Design,
     arms: Sequence[Arm],
     completed: Sequence[Series],
-    speed: Mapping[str, float],
-) -> tuple[Comparison, list[Finding], list[ArmRow]]:
+    length: Length,
+    seeds: int,
+) -> tuple[Reproduction, Comparison]:
     """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
     pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
     tested = read_scores(folder, *zip(*pairs, strict=True))
@@ -451,19 +415,31 @@ def _compare(
                 steps=arm.run.training.total_steps(base.num_images),
                 learning_rate=series.chosen,
                 flops=flops(arm.run, base.num_classes) if arm.run.model else None,
-                images_per_second=speed.get(arm.folder),
+                images_per_second=length.speed.get(arm.folder),
                 scores={str(seed): float(row.mean()) for seed, row in of_arm.items()},
                 mean=mean,
                 interval=interval,
                 validation=validation.get(arm.folder),
             )
         )
-    comparison = compare_arms(folder, *zip(*pairs, strict=True))
-    return comparison, judge(design.claims, scores, validation), rows
+    findings = judge(design.claims, scores, validation)
+    result = Reproduction(
+        folder,
+        item.title,
+        item.conclusion,
+        tuple(_sentences(findings, rows, tested, seeds)),
+        tuple(findings),
+        tuple(rows),
+        tested.images,
+        tested.split,
+        seeds,
+        _setting(base, design, length),
+    )
+    return result, compare_arms(folder, *zip(*pairs, strict=True))
 
 
 def _sentences(
-    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: Comparison, seeds: int
+    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: TestImages, seeds: int
 ) -> Iterator[str]:
     """Say whether the paper's conclusions hold; where nothing is compared, give the accuracy of each arm."""
     if summary := summarise(findings):

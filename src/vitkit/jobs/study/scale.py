@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 import numpy as np
 
 from vitkit.config import COUNT, Range, to_json
-from vitkit.data.advice import sample_sizes, suggest_recipe
+from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import NORMAL_95
 from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out

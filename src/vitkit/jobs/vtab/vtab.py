@@ -20,11 +20,13 @@ from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import (
     GROUPS,
+    PAPER_MODELS,
     VTAB_TASKS,
     Group,
     TaskFolder,
     VtabTask,
     task_of_folder,
+    tasks_of,
     vtab_task,
 )
 from vitkit.data.listing import SPLITS
@@ -46,16 +48,13 @@ from vitkit.jobs.study.study import (
     plan_arms,
     read_rates,
 )
-from vitkit.jobs.vtab.paper import PAPER, PAPER_MODELS, tasks_of
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.report.template import Part, render_page
-from vitkit.result import Block, Cell, Number, Result, Table, Text
+from vitkit.report.template import write_page
+from vitkit.result import Cell, Number, Result, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
-from vitkit.runs.data_record import read_record
-from vitkit.runs.folder import require_folder
 from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
-from vitkit.runs.trained_model import read_evaluations
+from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
@@ -85,6 +84,11 @@ class TaskScore:
     learning_rate: float
     validation: dict[str, float] = field(default_factory=dict)
     """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+
+    @property
+    def task(self) -> VtabTask:
+        """The task as the paper names it."""
+        return vtab_task(self.folder)
 
 
 @dataclass(frozen=True)
@@ -119,14 +123,33 @@ class Vtab(Result):
     not_asked: tuple[TaskFolder, ...]
     """Tasks that have a folder and are not among the chosen ones."""
 
-    def summary(self) -> str:
+    def heading(self) -> str:
+        """Name the benchmark."""
+        return "VTAB-1k"
+
+    def headline(self) -> Sequence[str]:
         """Give the mean over the tasks, and their number."""
         mean = self.mean()
-        return "no task yet" if mean is None else f"{mean.accuracy:.1%}, {mean_name(mean)}"
+        assert mean is not None  # a result has a task at least
+        low, high = mean.interval
+        tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
+        return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}).",)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the tasks beside the paper's numbers, and what a reader of it should know."""
-        return (score_table(self), "The last columns are the ViTs of the paper's Table 9.", *remarks(self))
+    def sections(self) -> Sequence[Section]:
+        """Return the tasks beside the paper's numbers, what a reader should know, and the sweep."""
+        caption = "The columns of ViTs are the paper's Table 9; its means are taken over the same tasks."
+        parts = [Section("Accuracy on the test images", (score_table(self), caption, *remarks(self)))]
+        rates = sorted({rate for score in self.tasks for rate in score.validation}, key=float)
+        swept = tuple(
+            (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
+            for score in self.tasks
+            if score.validation
+        )
+        if swept:
+            table = Table(("task", *(f"rate {rate}" for rate in rates)), swept)
+            title = "Accuracy on 200 validation images by rate"
+            parts.append(Section(title, (table,), page_only=True))
+        return parts
 
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
@@ -140,12 +163,11 @@ class Vtab(Result):
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
         of = tasks_of(group)
-        return mean_of([score for score in self.tasks if vtab_task(score.folder) in of], len(of))
+        return mean_of([score for score in self.tasks if score.task in of], len(of))
 
     def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
         """Return the paper's means over the same tasks, a fraction for each of its models."""
-        of = tasks_of(group)
-        rows = [PAPER[score.folder] for score in self.tasks if vtab_task(score.folder) in of]
+        rows = [score.task.paper for score in self.tasks if score.task in tasks_of(group)]
         return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -161,9 +183,9 @@ class Vtab(Result):
         """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
         for group in (*GROUPS, None):
             for score in self.tasks:
-                task = vtab_task(score.folder)
-                if task.group == group:
-                    yield group, task.title, score, tuple(percent / 100 for percent in PAPER[score.folder])
+                if score.task.group == group:
+                    paper = tuple(percent / 100 for percent in score.task.paper)
+                    yield group, score.task.title, score, paper
             mean = self.mean(group)
             if mean is not None:
                 yield group or "all", mean_name(mean, group), mean, self.paper_mean(group)
@@ -211,7 +233,7 @@ def remarks(vtab: Vtab) -> Iterator[str]:
         )
     yield "Intervals are over test images, not over seeds; the paper has means of three runs."
     for score in vtab.tasks:
-        name = vtab_task(score.folder).title
+        name = score.task.title
         if score.verdict != "better than guessing":
             yield f"{name}: {score.verdict}; always naming one class is right on {score.majority:.1%}."
         if score.repeated:
@@ -232,9 +254,9 @@ def score_table(vtab: Vtab) -> Table:
             ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
         )
         ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
-        rows.append((name, *ours, Number(images, 0), Number(rate, 0), *map(fraction_cell, paper)))
+        rows.append((name, *ours, *map(fraction_cell, paper), Number(images, 0), Number(rate, 0)))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    return Table(("task", "accuracy", "95 % interval", "images", "rate", *papers), tuple(rows))
+    return Table(("task", "accuracy", "95 % interval", *papers, "images", "rate"), tuple(rows))
 
 
 def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
@@ -253,42 +275,6 @@ def portable_json(vtab: Vtab) -> dict[str, Any]:
     here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
     numbers: dict[str, Any] = without_places(here.to_json())
     return numbers
-
-
-def write_result(folder: Path, vtab: Vtab) -> None:
-    """Write the result as JSON, CSV and a page."""
-    replace_json(folder / "vtab.json", portable_json(vtab))
-    table = "".join(f"{csv_line(row)}\n" for row in csv_rows(vtab))
-    replace_file(folder / "vtab.csv", [table.encode()])
-    replace_file(folder / "vtab.html", [render_vtab(vtab).encode()])
-
-
-def render_vtab(vtab: Vtab) -> str:
-    """Render the page as HTML, to be written as UTF-8."""
-    mean = vtab.mean()
-    assert mean is not None  # a result has a task at least
-    low, high = mean.interval
-    tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
-    answer = f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})."
-    caption = "The last columns are the paper's Table 9; its means are taken over the same tasks."
-    parts: list[Part] = [
-        ("Accuracy on the test images", (*remarks(vtab), score_table(vtab), Text(caption, "caption")))
-    ]
-    if any(score.validation for score in vtab.tasks):
-        parts.append(("Accuracy on 200 validation images by rate", (_sweep(vtab),)))
-    start, root = without_places([vtab.start, vtab.root])
-    footer = f"{start} on {root}, protocol {vtab.protocol}, vitkit {__version__}"
-    return render_page("VTAB-1k", [answer], parts, footer=footer)
-
-
-def _sweep(vtab: Vtab) -> Table:
-    rates = sorted({rate for score in vtab.tasks for rate in score.validation}, key=float)
-    rows = tuple(
-        (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
-        for score in vtab.tasks
-        if score.validation
-    )
-    return Table(("task", *(f"rate {rate}" for rate in rates)), rows)
 
 
 KIND = "vtab"
@@ -393,8 +379,6 @@ def vtab(
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
     tried = read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
-    if out is not None:
-        require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
         chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
@@ -442,17 +426,18 @@ def vtab(
             absent=absent,
             not_asked=left_out,
         )
-        write_result(folder, result)
+        replace_json(folder / "vtab.json", portable_json(result))
+        table = "".join(f"{csv_line(row)}\n" for row in csv_rows(result))
+        replace_file(folder / "vtab.csv", [table.encode()])
+        footer = "{} on {}, protocol {}, vitkit {}".format(
+            *without_places([result.start, result.root]), protocol, __version__
+        )
+        write_page(result, folder / "vtab.html", footer=footer)
     return result
 
 
 def complete_task(
-    task: TaskData,
-    arm: Arm,
-    hashes: Mapping[Path, str],
-    folder: Path,
-    place: str,
-    options: StudyOptions,
+    task: TaskData, arm: Arm, hashes: Mapping[Path, str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 

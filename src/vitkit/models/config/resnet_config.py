@@ -72,6 +72,13 @@ class ResNetConfig:
 
     family: ClassVar[str] = "ResNet"
     first_filters: ClassVar[tuple[str, ...]] = ("root.weight",)
+    num_tokens: ClassVar[None] = None
+    pools: ClassVar[bool] = True
+    unmaskable: ClassVar[str] = (
+        "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
+    )
+    cut_off: ClassVar[str] = ""
+    """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
     image_size: tuple[int, int]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""
@@ -156,10 +163,6 @@ class ResNetConfig:
         return "axial" if self.mixing == "axial" else "none"
 
     @property
-    def num_tokens(self) -> None:
-        return None
-
-    @property
     def layer_summary(self) -> str:
         return "-".join(map(str, self.layers))
 
@@ -173,22 +176,9 @@ class ResNetConfig:
         )
 
     @property
-    def pools(self) -> bool:
-        return True
-
-    @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:
         """The images and their size, on which the positions of axial attention depend."""
         return "images", self.image_size
-
-    @property
-    def unmaskable(self) -> str:
-        return "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
-
-    @property
-    def cut_off(self) -> str:
-        """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
-        return ""
 
     def with_new_head(self, num_classes: int) -> "ResNetConfig":
         """Give the configuration with a head for other classes."""

@@ -17,8 +17,8 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -30,14 +30,7 @@ from filelock import FileLock
 from vitkit.durable import hash_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
-from vitkit.weights.files.cache import (
-    cache_folder,
-    read_first_fetch,
-    record_first_fetch,
-    remember_digest,
-    remembered_digest,
-)
-from vitkit.weights.files.hub import from_hub, is_in_cache, require_on_hub
+from vitkit.weights.files import hub
 from vitkit.weights.files.source import SETTINGS, read_head, read_json_object
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
@@ -116,11 +109,11 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     if Path(path).exists():
         return Fetched(Path(path))
     text = _hub_address(text)
+    address, _, fragment = text.partition("#")
     if text.startswith("hf:"):
-        address, _, fragment = text.partition("#")
-        return Fetched(*from_hub(address, _digest_in(fragment, address)))
+        return Fetched(*hub.from_hub(address, _digest_in(fragment, address)))
     if _ADDRESS.match(text):
-        return _from_server(text, progress)
+        return _from_server(address, _digest_in(fragment, address), progress)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
         raise VitkitError(
             f"{text} is no address that can be fetched: expected hf:org/name, https://, http://, gs:// or "
@@ -146,7 +139,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     if start is None:
         return fetch(path, progress)
     size = (start.image_size, start.image_size)
-    placed = cache_folder() / "starts" / start.name
+    placed = hub.cache_folder() / "starts" / start.name
     if placed.is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
     with _with_other_places(start):
@@ -165,7 +158,7 @@ def _with_other_places(start: PublishedStart) -> Iterator[None]:
         )
         raise VitkitError(
             f"{start.name} is not on this machine. {error}{others} Files put into the folder "
-            f"{cache_folder() / 'starts' / start.name} are found by the name."
+            f"{hub.cache_folder() / 'starts' / start.name} are found by the name."
         ) from error
 
 
@@ -178,19 +171,19 @@ def require_answer(name: str) -> None:
     start = find_start_named(name)
     if start is not None and start.address.startswith("hf:") and not is_local(name):
         with _with_other_places(start):
-            require_on_hub(start.pinned_address.partition("#")[0])
+            hub.require_on_hub(start.pinned_address.partition("#")[0])
 
 
 def is_local(path: str | Path) -> bool:
     """Whether a checkpoint is on this machine, so that reading it fetches no weights; no server is asked."""
     start = find_start_named(path)
-    if start is not None and (cache_folder() / "starts" / start.name).is_dir():
+    if start is not None and (hub.cache_folder() / "starts" / start.name).is_dir():
         return True
     address = _hub_address((str(path) if start is None else start.pinned_address).partition("#")[0])
     if Path(address).exists():
         return True
     if address.startswith("hf:"):
-        return is_in_cache(address)
+        return hub.is_in_cache(address)
     return bool(_ADDRESS.match(address)) and _target(address).exists()
 
 
@@ -216,15 +209,14 @@ def _split(address: str) -> SplitResult:
 def _target(address: str) -> Path:
     """Return the file of the cache for an address without a fragment."""
     name = PurePosixPath(unquote(_split(address).path)).name
-    return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
+    return hub.cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
 
 
 # One file from a server
 
 
-def _from_server(address: str, progress: Progress | None) -> Fetched:
-    parts = _split(address)
-    expected = _digest_in(parts.fragment, address)
+def _from_server(address: str, expected: str | None, progress: Progress | None) -> Fetched:
+    parts, target = _split(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     name = PurePosixPath(unquote(parts.path)).name
     if "@" in parts.netloc:
@@ -236,17 +228,16 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "
             "Of a model in several files, fetch the folder yourself and give its path."
         )
-    parts = parts._replace(fragment="")
-    address, target = urlunsplit(parts), _target(urlunsplit(parts))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Of two processes that start together one downloads and one waits.
         with FileLock(target.parent / ".lock"):
             digest = first = None
             if target.exists():
-                digest = remembered_digest(target)
+                record = hub.read_record(address)  # by a process that was waited for, it may be
+                digest = hub.digest_of(target, name, record)
                 # A file that was put there by hand is what it is.
-                first = read_first_fetch(address).get("sha256", {}).get(name, digest)
+                first = record.get("sha256", {}).get(name, digest)
             if digest is None or digest != (expected or first):
                 if digest != first:
                     _log.warning(
@@ -255,8 +246,7 @@ def _from_server(address: str, progress: Progress | None) -> Fetched:
                 digest = _download(address, shown, target, progress, expected, first)
                 if not name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
-            if read_first_fetch(address).get("sha256") != {name: digest}:
-                record_first_fetch(address, shown, {name: digest})
+            hub.write_record(address, shown, {name: digest}, {name: target})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "
@@ -276,12 +266,7 @@ def _digest_in(fragment: str, address: str) -> str | None:
 
 
 def _download(
-    address: str,
-    shown: str,
-    target: Path,
-    progress: Progress | None,
-    expected: str | None,
-    first: str | None,
+    address: str, shown: str, target: Path, progress: Progress | None, expected: str | None, first: str | None
 ) -> str:
     """Fetch into a file beside `target`, and rename it when it is whole; returns its SHA-256.
 
@@ -328,7 +313,6 @@ def _download(
         )
     part.replace(target)
     sync_folder(target.parent)
-    remember_digest(target, digest)
     _log.info("fetched %s: %d bytes, SHA-256 %s", shown, size, digest)
     return digest
 
@@ -355,26 +339,33 @@ def _transfer(address: str, part: Path, most: int, progress: Progress | None = N
     Raises:
         _FailedError: it is not whole; what came of it is removed.
     """
+    open_file = _open_url if address.startswith("http") else _open_in_store
     part.unlink(missing_ok=True)  # of a process that was killed
     try:
-        with closing(_pieces(address)) as pieces:
-            size, (_, total) = 0, next(pieces)
-            limit = _limit(total, part.parent, most)
-            with part.open("wb") as file:
-                for piece, _ in pieces:
-                    file.write(piece)
-                    size += len(piece)
-                    if progress is not None:
-                        progress(size, total)
-                    if size > limit:
-                        raise _FailedError(
-                            f"it has not ended after {size:,} bytes, and the server does not say how long it "
-                            "is"
-                        )
-                if total not in (None, size):
-                    raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)
-                file.flush()
-                os.fsync(file.fileno())  # before it is renamed
+        with ExitStack() as stack:
+            with _explained(address):
+                read, total, deadline = open_file(address, stack)
+            limit, size, since = _limit(total, part.parent, most), 0, 0
+            file = stack.enter_context(part.open("wb"))
+            while True:
+                with _explained(address):  # not around the writing: the disk's errors are not the network's
+                    piece = read(CHUNK)
+                if not piece:
+                    break
+                file.write(piece)
+                size, since = size + len(piece), since + len(piece)
+                if since >= LEAST:
+                    deadline.moment, since = time.monotonic() + WINDOW, 0
+                if progress is not None:
+                    progress(size, total)
+                if size > limit:
+                    raise _FailedError(
+                        f"it has not ended after {size:,} bytes, and the server does not say how long it is"
+                    )
+            if total not in (None, size):
+                raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)
+            file.flush()
+            os.fsync(file.fileno())  # before it is renamed
     except _FailedError:
         part.unlink(missing_ok=True)
         raise
@@ -398,25 +389,15 @@ def _limit(total: int | None, folder: Path, most: int) -> int:
     return total
 
 
-def _pieces(address: str) -> Generator[tuple[bytes, int | None]]:
-    """Yield a file as it comes, in pieces, each beside the size of all of it if that is known.
-
-    The first piece is empty: it comes before any byte is read.
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Explain what Python and the packages of stores raise.
 
     Raises:
-        _FailedError: what Python and the packages of stores raise, in words.
+        _FailedError: in their place.
     """
     try:
-        with ExitStack() as stack:
-            is_store = not address.startswith("http")
-            read, total, deadline = (_open_in_store if is_store else _open_url)(address, stack)
-            yield b"", total
-            since = 0
-            while piece := read(CHUNK):
-                yield piece, total
-                since += len(piece)
-                if since >= LEAST:
-                    deadline.moment, since = time.monotonic() + WINDOW, 0
+        yield
     except _FailedError:
         raise
     except urllib.error.HTTPError as error:

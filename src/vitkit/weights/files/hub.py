@@ -1,24 +1,75 @@
 """Models of the Hugging Face Hub, through its own library and cache."""
 
 import glob
+import hashlib
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
-from vitkit.weights.files.cache import first_fetch, read_first_fetch, record_first_fetch, remembered_digest
 from vitkit.weights.files.source import SETTINGS, choose_weights, read_json_object, weight_names
 from vitkit.weights.format_names import ENDINGS
 
+
+def cache_folder() -> Path:
+    """Return the folder of fetched files: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
+    chosen = os.environ.get("VITKIT_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitkit"
+
+
+def record_of(address: str) -> Path:
+    """Return the path of the record of an address's first fetch."""
+    return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
+
+
+def read_record(address: str) -> dict[str, Any]:
+    """Read what an address held at first, where it was recorded and is not damaged.
+
+    Returns:
+        `source` without secrets; `sha256` of each file of weights by its name; `states`, by which a file that
+        was not changed since is known, so that it need not be hashed again.
+    """
+    with suppress(VitkitError):
+        record = read_json_object(record_of(address))
+        parts = record.get("source"), record.get("sha256"), record.get("states")
+        if all(map(isinstance, parts, (str, dict, dict))) and record["sha256"]:
+            return record
+    return {}
+
+
+def write_record(address: str, source: str, digests: Mapping[str, str], files: Mapping[str, Path]) -> None:
+    """Record what an address held: its source without secrets, and the SHA-256 of each file of weights."""
+    states = {name: _state(file) for name, file in files.items()}
+    record = {"source": source, "sha256": digests, "states": states}
+    with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
+        if read_record(address) != record:
+            record_of(address).parent.mkdir(parents=True, exist_ok=True)
+            replace_json(record_of(address), record)
+
+
+def digest_of(file: Path, name: str, record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a file in a cache; it is read only when its size or time has changed."""
+    if record and record["states"].get(name) == _state(file):
+        return str(record["sha256"].get(name))
+    return hash_file(file)[1]
+
+
+def _state(file: Path) -> list[int]:
+    return [file.stat().st_size, file.stat().st_mtime_ns]
+
+
 _log = logging.getLogger("vitkit")
 _ADDRESS = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[str, Any]]:
@@ -38,7 +89,8 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     repository, revision, inside = _parts(address)
     import huggingface_hub as hub
 
-    first = {} if expected else read_first_fetch(address)
+    record = read_record(address)
+    first = {} if expected else record
     with _explained(address), ExitStack() as stack:
         announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
@@ -60,15 +112,26 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
             bars.disable_progress_bars()
             stack.callback(bars.enable_progress_bars)
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
-        digests = {
-            name: _verified_digest(hub, repository, revision, snapshot / name, name, announced[name])
-            for name in weights
-        }
+        digests = {}
+        for name in weights:
+            file = snapshot / name
+            blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
+            right = announced[name] or (blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None)
+            digest = digest_of(file, name, record)
+            if digest != (right or digest):
+                _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
+                hub.hf_hub_download(repository, name, revision=revision, force_download=True)
+                digest = hash_file(file)[1]
+            if digest != (right or digest):
+                raise VitkitError(
+                    f"{name} of {repository} was fetched twice, and is not the file that the Hub says it "
+                    f"has: expected SHA-256 {right}, found {digest}. Delete {file} and try again later."
+                )
+            digests[name] = digest
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
-    if not expected and not first:
-        record_first_fetch(address, exact, digests)
+    write_record(address, first.get("source", exact), digests, {name: snapshot / name for name in weights})
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
@@ -94,33 +157,28 @@ def _explained(address: str) -> Iterator[None]:
     from huggingface_hub import errors
 
     repository, revision, _ = _parts(address)
+    messages = {
+        errors.GatedRepoError: " is open only to those who accepted its terms: do so at "
+        f"https://huggingface.co/{repository}, then log in with 'hf auth login'. Nothing was changed.",
+        errors.RepositoryNotFoundError: f": there is no public model {repository} on the Hub. Look at its "
+        "name again; for a private one, log in with 'hf auth login'. Nothing was changed.",
+        errors.RevisionNotFoundError: f": {repository} has no revision {revision}. Nothing was changed.",
+    }
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise VitkitError(
-            f"{address} is open only to those who accepted its terms: do so at "
-            f"https://huggingface.co/{repository}, then log in with 'hf auth login'. Nothing was changed."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise VitkitError(
-            f"{address}: there is no public model {repository} on the Hub. Look at its name again; "
-            "for a private one, log in with 'hf auth login'. Nothing was changed."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise VitkitError(
-            f"{address}: {repository} has no revision {revision}. Nothing was changed."
-        ) from error
     except VitkitError:
         raise
     except Exception as error:  # of the network, by any library below
         reason = first_line(error)
         if isinstance(error, AttributeError | KeyError | TypeError):
             reason = f"the server's answer is not what the Hub's library expects ({reason})"
-        raise VitkitError(
-            f"{address} cannot be fetched: {reason}. Nothing was changed. With no network here, "
-            f"fetch the files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and "
-            "give the path of their folder."
-        ) from error
+        otherwise = (
+            f" cannot be fetched: {reason}. Nothing was changed. With no network here, fetch the "
+            f"files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and give the "
+            "path of their folder."
+        )
+        message = next((text for kind, text in messages.items() if isinstance(error, kind)), otherwise)
+        raise VitkitError(f"{address}{message}") from error
 
 
 def is_in_cache(address: str) -> bool:
@@ -149,7 +207,7 @@ def _other_weights(
         former = "What a commit holds never changes, so that one of the two is not it: if"
     return VitkitError(
         f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
-        f"{actual}. {former} you trust the other, delete {first_fetch(address)}."
+        f"{actual}. {former} you trust the other, delete {record_of(address)}."
     )
 
 
@@ -217,22 +275,3 @@ def _choose(names: list[str], inside: str, address: str) -> str:
         f"{address}: expected weights under one of the usual names, or one file of them; found "
         f"{candidates or 'none'}{advice}."
     )
-
-
-def _verified_digest(
-    hub: Any, repository: str, revision: str | None, file: Path, name: str, announced: str | None
-) -> str:
-    """Return the SHA-256 of a file in the Hub's cache; a damaged file is fetched once more."""
-    blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
-    expected = announced or (blob if _DIGEST.fullmatch(blob) else None)
-    digest = remembered_digest(file)
-    if digest != (expected or digest):
-        _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
-        hub.hf_hub_download(repository, name, revision=revision, force_download=True)
-        digest = remembered_digest(file)
-    if digest != (expected or digest):
-        raise VitkitError(
-            f"{name} of {repository} was fetched twice, and is not the file that the Hub says it has: "
-            f"expected SHA-256 {expected}, found {digest}. Delete {file} and try again later."
-        )
-    return digest

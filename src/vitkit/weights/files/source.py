@@ -186,8 +186,11 @@ def read_head(path: Path) -> tuple[bytes, str | None]:
             "it is a web page or a server's message saved under this name, not the weights: open it in a "
             "browser to see what it says, and fetch the weights again"
         )
-    elif path.stat().st_size == len(head) and _is_text(head):  # read to its end
-        reason = f"it is a text ('{head.decode()[:80].strip()}'), not the weights: fetch them again"
+    elif path.stat().st_size == len(head):  # read to its end
+        with suppress(UnicodeDecodeError):
+            text = head.decode()
+            if all(char.isprintable() or char in "\r\n\t" for char in text):
+                reason = f"it is a text ('{text[:80].strip()}'), not the weights: fetch them again"
     return head, reason
 
 
@@ -309,23 +312,16 @@ def _open_shards(
 def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
     """Open a safetensors file.
 
-    The library checks that the tensors fill the file. The header's length is checked here, before
-    memory is set aside for it.
+    The library checks the header's length before memory is set aside for it, and that the tensors fill the
+    file.
 
     Raises:
         VitkitError: it is damaged, or its header claims an impossible length.
     """
     try:
-        with path.open("rb") as raw:
-            start = raw.read(8)
-        length, size = int.from_bytes(start, "little"), path.stat().st_size
-        if len(start) < 8 or length > size - 8:
-            raise ValueError(f"its {size:,} bytes are fewer than its header needs")
-        if length > MAX_HEADER:
-            raise ValueError(f"its header claims {length:,} bytes; at most {MAX_HEADER:,} are read")
         file = stack.enter_context(safe_open(path, framework="pt"))
         shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except Exception as error:  # the library's own error type, OSError and the two above
+    except Exception as error:  # the library's own error type and OSError
         raise VitkitError(
             f"{path} is no whole safetensors file: {first_line(error)}. If it was downloaded, fetch it again."
         ) from error
@@ -338,10 +334,3 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
         return tensor
 
     return shapes, read
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        return all(char.isprintable() or char in "\r\n\t" for char in data.decode())
-    except UnicodeDecodeError:
-        return False

@@ -56,7 +56,13 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             with zipfile.ZipFile(path) as archive:
                 check_archive(archive, path)
                 stored = all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
-                _check_members(archive, notes)
+                for info in archive.infolist():
+                    if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
+                        raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
+                if all(info.CRC == 0 for info in archive.infolist()):  # set_crc32_options(False)
+                    notes.append("its writer left out the archive's checksums: damage would not be noticed")
+                elif (damaged := archive.testzip()) is not None:
+                    raise ValueError(f"{damaged} is damaged")
         else:
             _check_pickles(path)
         with ExitStack() as stack:
@@ -86,24 +92,6 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             )
     shapes = {key: tuple(value.shape) for key, value in tensors.items()}
     return shapes, lambda key: tensors[key].detach().clone()
-
-
-def _check_members(archive: zipfile.ZipFile, notes: list[str]) -> None:
-    """Refuse names and settings larger than any real ones, and members with another CRC-32 than recorded.
-
-    Raises:
-        ValueError: there is one.
-    """
-    infos = archive.infolist()
-    for info in infos:
-        if info.filename.endswith("/data.pkl") and info.file_size > MAX_PICKLE:
-            raise ValueError(f"its pickle has {info.file_size:,} bytes; {_PICKLE_BOUND}")
-    if all(info.CRC == 0 for info in infos):  # torch.serialization.set_crc32_options(False)
-        notes.append("its writer left out the archive's checksums: damage would not be noticed")
-        return
-    damaged = archive.testzip()
-    if damaged is not None:
-        raise ValueError(f"{damaged} is damaged")
 
 
 _PICKLE_BOUND = (
@@ -140,9 +128,15 @@ def _unwrapped(state: Any, path: Path, notes: list[str]) -> Any:
             break
         name = next((name for name in WRAPPERS if isinstance(state.get(name), dict) and state[name]), None)
         reason = ", a moving average, which training scripts evaluate" if name in AVERAGES else ""
-        if name is None and not any(isinstance(value, Tensor) for value in state.values()):
-            name = _only_dictionary(state, path)
-            reason = ", the only dictionary of tensors in it"
+        if name is None and not _holds_tensors(state):
+            names = [key for key, value in state.items() if isinstance(value, dict) and _holds_tensors(value)]
+            if len(names) > 1:
+                raise VitkitError(
+                    f"{path} holds tensors under {', '.join(repr(name) for name in names[:8])}, and nothing "
+                    "says which of them are the weights. Save the weights alone: torch.save(torch.load("
+                    f"{path.name!r})[{names[0]!r}], 'weights.pth')."
+                )
+            name, reason = next(iter(names), None), ", the only dictionary of tensors in it"
         if name is None:
             break
         aside = ", ".join(str(key) for key in state if key != name)
@@ -150,29 +144,13 @@ def _unwrapped(state: Any, path: Path, notes: list[str]) -> Any:
         state = state[name]
     if isinstance(state, dict):
         aside = ", ".join(str(key) for key, value in state.items() if not isinstance(value, Tensor))
-        if aside and any(isinstance(value, Tensor) for value in state.values()):
+        if aside and _holds_tensors(state):
             notes.append(f"left aside, as they are no tensors: {aside}")
     return state
 
 
-def _only_dictionary(state: Mapping[Any, Any], path: Path) -> Any:
-    """Return the name under which the tensors are; None where there are none.
-
-    Raises:
-        VitkitError: they are under several names.
-    """
-    names = [
-        key
-        for key, value in state.items()
-        if isinstance(value, dict) and any(isinstance(part, Tensor) for part in value.values())
-    ]
-    if len(names) > 1:
-        raise VitkitError(
-            f"{path} holds tensors under {', '.join(repr(name) for name in names[:8])}, and nothing says "
-            f"which of them are the weights. Save the weights alone: torch.save(torch.load({path.name!r})"
-            f"[{names[0]!r}], 'weights.pth')."
-        )
-    return names[0] if names else None
+def _holds_tensors(state: Mapping[Any, Any]) -> bool:
+    return any(isinstance(value, Tensor) for value in state.values())
 
 
 def _plain(state: Any, notes: list[str]) -> dict[str, Tensor]:

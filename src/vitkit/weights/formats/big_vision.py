@@ -57,8 +57,13 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     tree, ignored = official.parameters_of(source, root)
     origin: dict[str, Any] = {}
     if root.endswith("img/"):
-        tree, text = _without_text_tower(tree, root)
-        ignored |= text
+        # The image tower alone is kept; `t` and `b` scale and shift its products with the text tower's.
+        above = root.removesuffix("img/")
+        text = {
+            key for key in tree.shapes if key.startswith(f"{above}txt/") or key in (f"{above}t", f"{above}b")
+        }
+        ignored |= dict.fromkeys(text, "text tower, and what compares it with the image's")
+        tree = tree.renamed({key: key for key in tree.shapes if key not in text})
         origin["tower"] = "img"
     scanned = any(key.startswith(SCANNED) for key in tree.shapes)
     if scanned:
@@ -67,7 +72,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     config = replace(official.encoder_config(tree, pool), class_token_position=False)
     if POSITION in tree:
         table.check_axes(tree, POSITION, 3)
-        size = official.image_size_of(tree, config, tree.shapes[POSITION][1], hints)
+        size = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
     elif hints.image_size is None:
         raise table.NotRecordedError(
@@ -78,8 +83,11 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         config = replace(config, position="sincos_2d", image_size=hints.image_size)
         origin["positions"] = "sincos2d, big_vision's only kind without an array: the file holds none"
     rows = name_table(config)
-    if scanned:
-        rows = _by_array(rows)
+    if scanned:  # all parameters that one stacked array holds are read together
+        order: dict[str, list[table.Row]] = {}
+        for row in rows:
+            order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
+        rows = [row for group in order.values() for row in group]
     # SigLIP resizes straight to the size; classifiers cut out the middle, as resize_small(256) and
     # central_crop(224) do, the former by averaging the source's pixels (big_vision pp/ops_image.py).
     preprocessing = Preprocessing(config.image_size, "crop")
@@ -147,17 +155,6 @@ def name_table(config: ViTConfig) -> list[table.Row]:
     return rows + official.head(config)
 
 
-def _without_text_tower(tree: Source, root: str) -> tuple[Source, dict[str, str]]:
-    """Keep the image tower alone; `t` and `b` scale and shift its products with the text tower's output."""
-    above = root.removesuffix("img/")
-    text = {
-        key: "text tower, and what compares it with the image's"
-        for key in tree.shapes
-        if key.startswith(f"{above}txt/") or key in (f"{above}t", f"{above}b")
-    }
-    return tree.renamed({key: key for key in tree.shapes if key not in text}), text
-
-
 def _unstacked(source: Source) -> Source:
     """Split the arrays of a scanned encoder, which stack all blocks, into one array for each block.
 
@@ -188,11 +185,3 @@ def _unstacked(source: Source) -> Source:
         return stacks[name][i].clone()  # or every block would hold on to the whole stack
 
     return Source(source.path, shapes, read, source.notes)
-
-
-def _by_array(rows: list[table.Row]) -> list[table.Row]:
-    """Order rows so that all parameters that one stacked array holds are read together."""
-    order: dict[str, list[table.Row]] = {}
-    for row in rows:
-        order.setdefault(re.sub(r"^blocks\.\d+\.", "blocks.", row.ours), []).append(row)
-    return [row for group in order.values() for row in group]

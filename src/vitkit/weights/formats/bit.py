@@ -69,11 +69,9 @@ def lost_numerics(config: ResNetConfig) -> list[str]:
     """Name what the format does not record: the image size, and numerics that big_transfer's code lacks."""
     usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
     size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
-    return [size] + [
-        f"{name} {getattr(config, name)} (the original: {getattr(usual, name)})"
-        for name in ("norm_eps", "standardization_eps", "max_pool_padding")
-        if getattr(config, name) != getattr(usual, name)
-    ]
+    names = ("norm_eps", "standardization_eps", "max_pool_padding")
+    numerics = ((name, getattr(config, name), getattr(usual, name)) for name in names)
+    return [size, *table.differences("the original", *numerics)]
 
 
 def name_table(config: ResNetConfig) -> list[table.Row]:

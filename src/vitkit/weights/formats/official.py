@@ -4,8 +4,9 @@ Two namings are read: the released files' (before Flax's Linen) and today's code
 first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
 """
 
+from collections import namedtuple
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,8 @@ ROOTS = ("", "params/", "opt/target/")
 checkpoint of either age (big_vision `utils.py`, `load_params`)."""
 
 
-@dataclass(frozen=True)
-class Naming:
-    """The four names in an encoder block that differ between releases."""
-
-    norm1: str
-    attention: str
-    norm2: str
-    mlp: str
-
+Naming = namedtuple("Naming", "norm1 attention norm2 mlp")
+"""The four names in an encoder block that differ between releases."""
 
 RELEASED = Naming("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
 LINEN = Naming("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
@@ -62,11 +56,11 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if bit.recognises(source):
         return bit.read(source, hints)
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
-    need(tree, POSITION)
     table.check_axes(tree, POSITION, 3)
     config = encoder_config(tree, "token" if "cls" in tree else "mean")
     positions = tree.shapes[POSITION][1] - config.prefix_positions
-    config = replace(config, image_size=image_size_of(tree, config, positions, hints))
+    size = table.image_size_of(tree, config.patch_size, positions, hints.image_size, config.backbone)
+    config = replace(config, image_size=size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
     return table.Translation(config, name_table(config, naming_of(tree)), card, ignored, tree)
@@ -133,20 +127,6 @@ def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
     return source.renamed(names), ignored
 
 
-def need(source: Source, *keys: str) -> None:
-    """Refuse a file without the arrays that say which model it holds.
-
-    Raises:
-        VitkitError: one is missing.
-    """
-    missing = [key for key in keys if key not in source]
-    if missing:
-        raise VitkitError(
-            f"{source.path}: expected the arrays of a Vision Transformer, but {', '.join(missing)} is not "
-            f"among the {len(source.shapes)} found (first: {', '.join(sorted(source.shapes)[:3])})."
-        )
-
-
 def encoder_config(source: Source, pool: Any) -> ViTConfig:
     """Return the whole configuration except the image size, which is left at the size of one token.
 
@@ -156,7 +136,6 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     shapes, naming = source.shapes, naming_of(source)
     first = "Transformer/encoderblock_0"
     heads, hidden = f"{first}/{naming.attention}/query/kernel", f"{first}/{naming.mlp}/Dense_0/kernel"
-    need(source, "embedding/kernel", heads, hidden)
     for key, axes in (("embedding/kernel", 4), (heads, 3), (hidden, 2)):
         table.check_axes(source, key, axes)
     patch_height, patch_width, in_channels, width = shapes["embedding/kernel"]
@@ -187,43 +166,18 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     )
 
 
-def image_size_of(source: Source, config: ViTConfig, positions: int, hints: table.Hints) -> tuple[int, int]:
-    """Find the image size of so many positions: a square grid's, else the given size if it fits.
-
-    A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
-    all files are of square images, and their positions are resized to the rectangle.
-
-    Raises:
-        VitkitError: neither fits.
-    """
-    side, given = round(positions**0.5), hints.image_size
-    if given:
-        height, width = config.backbone.feature_map(given) if config.backbone else given
-        rows, columns = height // config.patch_size[0], width // config.patch_size[1]
-        if rows * columns == positions and (rows == columns or side * side != positions):
-            return given
-    if side * side != positions:
-        raise table.NotRecordedError(
-            f"{source.path}: its {positions} position embeddings are no square grid: "
-            "give the image size they were made for, image_size=(height, width)."
-        )
-    return side * config.token_size[0], side * config.token_size[1]
-
-
 def lost_arithmetic(config: ViTConfig) -> list[str]:
     """Name the numerics of a ViT that the names of its arrays do not show."""
     phrases = table.training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
         phrases.append(f"GELU in its {form} form (the original computes the tanh form)")
-    if config.norm_eps != 1e-6:
-        phrases.append(f"norm_eps {config.norm_eps} (the original: 1e-06)")
+    phrases += table.differences("the original", ("norm_eps", config.norm_eps, 1e-6))
     if config.backbone:
         usual = BackboneConfig(config.backbone.layers, config.backbone.width_factor)
         for name in ("norm_eps", "standardization", "standardization_eps"):
-            actual, expected = getattr(config.backbone, name), getattr(usual, name)
-            if actual != expected:
-                phrases.append(f"the backbone's {name} {actual} (the original: {expected})")
+            values = getattr(config.backbone, name), getattr(usual, name)
+            phrases += table.differences("the original", (f"the backbone's {name}", *values))
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
         phrases.append(

@@ -47,10 +47,12 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     table.check_axes(source, "encoder.pos_embedding", 3)
     width, channels, *patch = source.shapes["conv_proj.weight"]
     patch_size = (patch[0], patch[1])
+    positions = source.shapes["encoder.pos_embedding"][1] - 1
+    given = None if math.isqrt(max(positions, 0)) ** 2 == positions else hints.image_size
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
     first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
     config = ViTConfig(
-        image_size=_image_size(source, hints, patch_size),
+        image_size=table.image_size_of(source, patch_size, positions, given),
         patch_size=patch_size,
         width=width,
         depth=table.count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
@@ -75,22 +77,6 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         position_interpolation="torchvision",
     )
     return table.Translation(config, name_table(config, old), card)
-
-
-def _image_size(source: Source, hints: table.Hints, patch: tuple[int, int]) -> tuple[int, int]:
-    """Find the image size that the position embeddings are for."""
-    patches = source.shapes["encoder.pos_embedding"][1] - 1
-    side = math.isqrt(max(patches, 0))
-    if hints.image_size and side * side != patches:
-        height, width = hints.image_size
-        if (height // patch[0]) * (width // patch[1]) == patches:
-            return hints.image_size
-    if side < 1 or side * side != patches:
-        raise table.NotRecordedError(
-            f"{source.path}: its {patches} position embeddings are no square grid: give the image size they "
-            "were made for, image_size=(height, width)."
-        )
-    return side * patch[0], side * patch[1]
 
 
 def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -25,19 +25,7 @@ from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
-from vitkit.weights.formats.huggingface.settings import (
-    BIT_NORM_EPS,
-    BIT_STANDARDIZATION_EPS,
-    SIGMOID,
-    BitSettings,
-    Processor,
-    ViTSettings,
-    compact_size,
-    read_pixels,
-    read_rule,
-    size_of,
-    write_processor,
-)
+from vitkit.weights.formats.huggingface import settings as hf
 from vitkit.weights.model_card import Assumption, ModelCard, Task, assumed_resizing, assumed_statistics
 
 GELU: dict[str, Gelu] = {
@@ -105,7 +93,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 
 def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
-    settings = read_fields(ViTSettings, source.config, str(source.path.with_name("config.json")))
+    settings = read_fields(hf.ViTSettings, source.config, str(source.path.with_name("config.json")))
     shapes = source.shapes
     prefix = prefix_of(source, "embeddings.cls_token")
     classes = table.first_axis(source, "classifier.weight", 2)
@@ -121,8 +109,22 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     heads = table.require_heads(
         source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
     )
-    _refuse_other_vits(source, settings, prefix, heads, width)
-    processor, mean, std = read_pixels(source, in_channels)
+    head_dim = source.config.get("head_dim")
+    refuse(
+        source,
+        {
+            f"a distillation token ({prefix}embeddings.distillation_token)": (
+                f"{prefix}embeddings.distillation_token" in source
+            ),
+            "queries, keys and values without bias (qkv_bias false)": not settings.qkv_bias,
+            f"the activation {settings.hidden_act}": settings.hidden_act not in GELU,
+            f"a pooler with the activation {settings.pooler_act}": (
+                not classes and pooler in source and settings.pooler_act != "tanh"
+            ),
+            f"heads of {head_dim} values (head_dim)": head_dim not in (None, width // heads),
+        },
+    )
+    processor, mean, std = hf.read_pixels(source, in_channels)
     config = ViTConfig(
         image_size=height_and_width(settings.image_size),
         patch_size=(patch_height, patch_width),
@@ -150,29 +152,8 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     return table.Translation(config, vit_rows(config, prefix, naming), card, ignored)
 
 
-def _refuse_other_vits(source: Source, settings: ViTSettings, prefix: str, heads: int, width: int) -> None:
-    """Refuse settings of transformers' ViT that no ViT here has."""
-    classes, pooler = table.first_axis(source, "classifier.weight", 2), f"{prefix}pooler.dense.weight"
-    refuse(
-        source,
-        {
-            f"a distillation token ({prefix}embeddings.distillation_token)": (
-                f"{prefix}embeddings.distillation_token" in source
-            ),
-            "queries, keys and values without bias (qkv_bias false)": not settings.qkv_bias,
-            f"the activation {settings.hidden_act}": settings.hidden_act not in GELU,
-            f"a pooler with the activation {settings.pooler_act}": (
-                not classes and pooler in source and settings.pooler_act != "tanh"
-            ),
-            f"heads of {source.config.get('head_dim')} values (head_dim)": (
-                source.config.get("head_dim") not in (None, width // heads)
-            ),
-        },
-    )
-
-
 def read_bit(source: Source, hints: table.Hints) -> table.Translation:
-    settings = read_fields(BitSettings, source.config, str(source.path.with_name("config.json")))
+    settings = read_fields(hf.BitSettings, source.config, str(source.path.with_name("config.json")))
     prefix = prefix_of(source, "embedder.convolution.weight")
     stages = len(settings.depths)
     if settings.depths and (min(settings.depths) < 1 or sum(settings.depths) > len(source.shapes)):
@@ -200,8 +181,10 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
         source.notes.append(
             f"trained with drop_path_rate {settings.drop_path_rate}, which is not here; predictions have none"
         )
-    processor, mean, std = read_pixels(source, settings.num_channels)
-    size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
+    processor, mean, std = hf.read_pixels(source, settings.num_channels)
+    size = (
+        hf.size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
+    )
     if size is None:
         raise table.NotRecordedError(
             f"{source.path}: nothing here says the size of the images: give image_size=(height, width), "
@@ -217,8 +200,8 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
         in_channels=settings.num_channels,
         max_pool_padding="zeros",
         num_classes=classes,
-        norm_eps=BIT_NORM_EPS,
-        standardization_eps=BIT_STANDARDIZATION_EPS,
+        norm_eps=hf.BIT_NORM_EPS,
+        standardization_eps=hf.BIT_STANDARDIZATION_EPS,
         image_mean=mean,
         image_std=std,
     )
@@ -244,7 +227,10 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_folder(
         path,
         table.to_file_tensors(model.state_dict(), rows),
-        {"config.json": to_json(settings), "preprocessor_config.json": write_processor(model, notes)},
+        {
+            "config.json": to_json(settings),
+            "preprocessor_config.json": hf.write_processor(model, notes),
+        },
         metadata={"format": "pt"},
     )
 
@@ -273,32 +259,27 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that transformers' BiT fixes and ours does not."""
-    phrases = []
-    if config.norm_eps != BIT_NORM_EPS:
-        phrases.append(f"a GroupNorm epsilon of {config.norm_eps} (theirs: {BIT_NORM_EPS})")
-    if config.standardization_eps != BIT_STANDARDIZATION_EPS:
-        phrases.append(
-            f"an epsilon of {config.standardization_eps} in the weight standardisation (theirs: "
-            f"{BIT_STANDARDIZATION_EPS})"
-        )
-    if config.max_pool_padding != "zeros":
-        phrases.append(f"max-pooling padded with the {config.max_pool_padding} number (theirs: zeros)")
-    return phrases
+    return table.differences(
+        "theirs",
+        ("a GroupNorm epsilon of", config.norm_eps, hf.BIT_NORM_EPS),
+        ("a weight standardisation epsilon of", config.standardization_eps, hf.BIT_STANDARDIZATION_EPS),
+        ("max-pooling padded with", config.max_pool_padding, "zeros"),
+    )
 
 
-def _settings(config: Any, card: Card) -> ViTSettings | BitSettings:
+def _settings(config: Any, card: Card) -> hf.ViTSettings | hf.BitSettings:
     """Write a configuration as transformers' `config.json`."""
     names = card.class_names or tuple(f"LABEL_{i}" for i in range(config.num_classes))
     family = {"ViT": "ViT", "ResNet": "Bit"}[config.family]
     shared: dict[str, Any] = {
         "architectures": (f"{family}ForImageClassification" if config.num_classes else f"{family}Model",),
-        "problem_type": SIGMOID if card.loss == "sigmoid" else None,
+        "problem_type": hf.SIGMOID if card.loss == "sigmoid" else None,
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         "num_channels": config.in_channels,
     }
     if family == "Bit":
-        return BitSettings(
+        return hf.BitSettings(
             **shared,
             output_stride=max(32, 2 ** (len(config.layers) + 1)),
             embedding_size=config.root_channels,
@@ -306,14 +287,14 @@ def _settings(config: Any, card: Card) -> ViTSettings | BitSettings:
             num_groups=config.groups,
             depths=config.layers,
         )
-    return ViTSettings(
+    return hf.ViTSettings(
         **shared,
         num_attention_heads=config.num_heads,
         hidden_size=config.width,
         num_hidden_layers=config.depth,
         intermediate_size=config.mlp_dim,
-        image_size=compact_size(config.image_size),
-        patch_size=compact_size(config.patch_size),
+        image_size=hf.compact_size(config.image_size),
+        patch_size=hf.compact_size(config.patch_size),
         hidden_act={"tanh": "gelu_pytorch_tanh", "erf": "gelu", "quick": "quick_gelu"}[config.gelu],
         layer_norm_eps=config.norm_eps,
         hidden_dropout_prob=config.dropout,
@@ -393,9 +374,9 @@ def prefix_of(source: Source, key: str) -> str:
 
 def make_card(
     source: Source,
-    settings: ViTSettings | BitSettings,
+    settings: hf.ViTSettings | hf.BitSettings,
     classes: int,
-    processor: Processor,
+    processor: hf.Processor,
     config: ModelConfig,
 ) -> ModelCard:
     labels = settings.id2label
@@ -406,8 +387,8 @@ def make_card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
-    rule = read_rule(source, processor, config.image_size)
+    task = Task(loss="sigmoid") if settings.problem_type == hf.SIGMOID else None
+    rule = hf.read_rule(source, processor, config.image_size)
     assumed: list[Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
         custom = "the default of their image processor"

@@ -21,15 +21,8 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
+from vitkit.weights.formats.timm import settings as timm
 from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
-from vitkit.weights.formats.timm.settings import (
-    GROUP_NORM_EPS,
-    LAYER_SCALE,
-    POOLS,
-    STANDARDIZATION_EPS,
-    USUAL_STANDARDIZATION_EPS,
-    Settings,
-)
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
 from vitkit.weights.model_card import ModelCard
 
@@ -90,7 +83,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         VitkitError: it has a part that models here have not; or the number of heads, or the image size of a
             grid that is not square, is neither recorded nor given.
     """
-    settings = Settings(source)
+    settings = timm.Settings(source)
     _refuse(source, settings)
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
@@ -113,7 +106,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     return table.Translation(config, rows, card, ignored)
 
 
-def _refuse(source: Source, settings: Settings) -> None:
+def _refuse(source: Source, settings: timm.Settings) -> None:
     """Refuse parts and settings that timm has and models here have not."""
     rotary = settings.rotary is not None
     parts = {
@@ -128,8 +121,6 @@ def _refuse(source: Source, settings: Settings) -> None:
         listed = "; ".join(f"{part}: {key}" for part, key in sorted(parts.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {listed}.")
     _refuse_shapes(source, settings)
-    if not settings.has_config:
-        _refuse_two_readings(source)
     if UNLIKE_NAMES.search(settings.architecture) and not rotary:
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
@@ -155,8 +146,9 @@ def _refuse(source: Source, settings: Settings) -> None:
         raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
 
 
-def _refuse_shapes(source: Source, settings: Settings) -> None:
-    """Refuse a ViT without a final norm, unknown norms and a gated MLP, which the tensors' shapes show."""
+def _refuse_shapes(source: Source, settings: timm.Settings) -> None:
+    """Refuse a ViT without a final norm, unknown norms and a gated MLP, which the tensors' shapes show, and
+    one that two models may have."""
     shapes = source.shapes
     if "stem.conv.weight" in source:
         return
@@ -176,16 +168,11 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
             f"{source.path}: this timm model has a gated MLP (SwiGLU), whose fc1 makes {first[0]} numbers "
             f"for an fc2 of {second[1]}; ViTs here have none."
         )
-
-
-def _refuse_two_readings(source: Source) -> None:
-    """Refuse the tensors of a post-norm model without config.json: an ordinary ViT may have the same ones.
-
-    Among timm's architectures only `vit_base_patch16_rpn_224` has a norm after the pooling, and no class
-    token, no layer scale and no biases of queries, keys and values.
-    """
+    # Without config.json an ordinary ViT may have the tensors of a post-norm model, which alone among timm's
+    # architectures has a norm after the pooling, and no class token, no layer scale and no biases of queries,
+    # keys and values.
     absent = {"cls_token", "blocks.0.attn.qkv.bias", "blocks.0.ls1.gamma"}
-    if "fc_norm.weight" in source and not absent & source.shapes.keys():
+    if not settings.has_config and "fc_norm.weight" in shapes and not absent & shapes.keys():
         raise VitkitError(
             f"{source.path}: two models that compute differently have these tensors, with norms before the "
             "branches of a block, or after them (timm's vit_base_patch16_rpn_224), and no config.json says "
@@ -193,9 +180,12 @@ def _refuse_two_readings(source: Source) -> None:
         )
 
 
-def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
-    shapes = source.shapes
-    _check_shapes(source)
+def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> ViTConfig:
+    shapes, hybrid_root = source.shapes, _hybrid_root(source)
+    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
+    axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
+    for key in axes.keys() & shapes.keys():
+        table.check_axes(source, key, axes[key])
     recorded = settings.has_config and settings.rotary is None
     positions = settings.learned_positions if recorded else "pos_embed" in source
     if positions and "pos_embed" not in source:
@@ -206,12 +196,21 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     width, channels, *patch = shapes["patch_embed.proj.weight"]
     patch_size = (patch[0], patch[1])
     backbone = _backbone(source)
-    if root := _hybrid_root(source):
-        channels = shapes[root][1]
+    if hybrid_root:
+        channels = shapes[hybrid_root][1]
     pool, registers = _pooling(source, settings)
     class_token = "cls_token" in source
     prefix = class_token + registers
     image_size, inside = find_image_size(source, settings, hints, prefix, patch_size, backbone)
+    named, where = settings.named_size, ", and no config.json"
+    # The name's heads would then be of another model, which would compute without complaint.
+    if named and named[0] != width and settings.arguments.embed_dim is None:
+        raise VitkitError(
+            f"{source.path}: config.json says {settings.architecture}, whose width is {named[0]}, and the "
+            f"tensors have a width of {width}: these two do not belong together."
+        )
+    if settings.has_config:
+        where = f", nor does config.json for '{settings.architecture}'"
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
     arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
@@ -219,7 +218,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         patch_size=patch_size,
         width=width,
         depth=table.count_layers(source, r"blocks\.(\d+)\."),
-        num_heads=_num_heads(source, settings, hints, width),
+        num_heads=table.require_heads(source, settings.num_heads or hints.num_heads, width, where),
         mlp_dim=table.first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
         num_classes=table.first_axis(source, "head.weight", 2),
         in_channels=channels,
@@ -232,7 +231,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         rotary=settings.rotary,
         norm=settings.norm or "layer",
         qk_norm=arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
-        layer_scale=(arguments.init_values or LAYER_SCALE) if has_layer_scale else None,
+        layer_scale=(arguments.init_values or timm.LAYER_SCALE) if has_layer_scale else None,
         norm_before_blocks="norm_pre.weight" in source,
         norm_after_pooling="fc_norm.weight" in source,
         representation_size=table.first_axis(source, "pre_logits.fc.bias", 1) or None,
@@ -246,18 +245,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     )
 
 
-def _check_shapes(source: Source) -> None:
-    """Refuse tensors of another number of axes than their names say, where their shapes are read."""
-    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3}
-    axes |= {key: 2 for key in source.shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
-    if root := _hybrid_root(source):
-        axes[root] = 4
-    for key, number in axes.items():
-        if key in source:
-            table.check_axes(source, key, number)
-
-
-def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
+def _qkv_bias(source: Source, settings: timm.Settings) -> QKVBias:
     """Find whether queries, keys and values have biases: in all blocks or in none."""
     if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
         return "split"
@@ -267,7 +255,7 @@ def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
     return "fused" if has_bias else "none"
 
 
-def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
+def _pooling(source: Source, settings: timm.Settings) -> tuple[PoolKind, int]:
     """Find the pooling and the number of register tokens."""
     class_token = "cls_token" in source
     usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
@@ -275,7 +263,11 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
         usual = "avg"  # MAE's fine-tuned files come without a config
     name = usual if settings.global_pool is None else settings.global_pool
     include = settings.arguments.pool_include_prefix
-    if name not in POOLS or (name == "token" and not class_token) or (include and name in ("avg", "max")):
+    if (
+        name not in timm.POOLS
+        or (name == "token" and not class_token)
+        or (include and name in ("avg", "max"))
+    ):
         token = "a class token" if class_token else "no class token"
         also = ", which the pooling includes" if include else ""
         raise VitkitError(
@@ -288,12 +280,12 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
             f"{source.path}: timm's attention pooling leaves out its {class_token + registers} first tokens, "
             "ours sees all (timm: pool_include_prefix=True)."
         )
-    return POOLS[name], registers
+    return timm.POOLS[name], registers
 
 
 def find_image_size(
     source: Source,
-    settings: Settings,
+    settings: timm.Settings,
     hints: table.Hints,
     prefix: int,
     patch: tuple[int, int],
@@ -318,8 +310,13 @@ def find_image_size(
             return size, rows * columns == count - prefix
     if usual is not None and other is None:
         return (usual * patch[0] * stride, usual * patch[1] * stride), True
+    shape, without = (
+        "a grid that is no square" if side is None else f"a grid of {side}x{side}" for side in (usual, other)
+    )
+    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
+    readings = f"{shape} and {tokens}, or {without} without a position for the {tokens}" if prefix else shape
     raise table.NotRecordedError(
-        f"{source.path}: its {count} position embeddings are {_readings(count, prefix, usual, other)}, and "
+        f"{source.path}: its {count} position embeddings are {readings}, and "
         "nothing says which: give the image size they were made for, image_size=(height, width) "
         "(--image-size HEIGHT WIDTH)."
     )
@@ -329,32 +326,6 @@ def _square_side(places: int) -> int | None:
     """Return the side of the square grid with so many patches; None where no square has that many."""
     side = math.isqrt(max(places, 0))
     return side if side and side * side == places else None
-
-
-def _readings(count: int, prefix: int, usual: int | None, other: int | None) -> str:
-    """Describe the grids that so many position embeddings may belong to."""
-    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
-
-    def shape(side: int | None) -> str:
-        return "a grid that is no square" if side is None else f"a grid of {side}x{side}"
-
-    if not prefix:
-        return shape(usual)
-    return f"{shape(usual)} and {tokens}, or {shape(other)} without a position for the {tokens}"
-
-
-def _num_heads(source: Source, settings: Settings, hints: table.Hints, width: int) -> int:
-    named = settings.named_size
-    # The name's heads would then be of another model, which would compute without complaint.
-    if named and named[0] != width and settings.arguments.embed_dim is None:
-        raise VitkitError(
-            f"{source.path}: config.json says {settings.architecture}, whose width is {named[0]}, and the "
-            f"tensors have a width of {width}: these two do not belong together."
-        )
-    where = ", and no config.json"
-    if settings.has_config:
-        where = f", nor does config.json for '{settings.architecture}'"
-    return table.require_heads(source, settings.num_heads or hints.num_heads, width, where)
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
@@ -370,9 +341,9 @@ def _backbone(source: Source) -> BackboneConfig | None:
     return BackboneConfig(
         _layers(source, f"{BACKBONE}stages."),
         source.shapes[root][0] / 64,
-        GROUP_NORM_EPS,
+        timm.GROUP_NORM_EPS,
         "variance",
-        STANDARDIZATION_EPS,
+        timm.STANDARDIZATION_EPS,
     )
 
 
@@ -390,7 +361,7 @@ def _layers(source: Source, start: str) -> tuple[int, ...]:
     )
 
 
-def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.Translation:
+def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> table.Translation:
     custom = settings.architecture == CUSTOM_RESNET
     bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
     if settings.has_config and not custom and not bit:
@@ -417,7 +388,7 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
         _layers(source, "stages."),
         num_classes=table.first_axis(source, "head.fc.weight", 4),
         in_channels=root[1],
-        norm_eps=GROUP_NORM_EPS,
+        norm_eps=timm.GROUP_NORM_EPS,
         standardization_eps=eps,
         max_pool_padding=padding,
         image_mean=mean,
@@ -435,7 +406,7 @@ def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.T
     return table.Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 
-def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"], float]:
+def _stem(source: Source, settings: timm.Settings) -> tuple[Literal["zeros", "lowest"], float]:
     """Find the padding of the root's max-pooling and the epsilon of the standardised kernels.
 
     A stem called "fixed" is BiT's, which has an epsilon of its own; without `stem_type` the class ResNetV2
@@ -446,9 +417,9 @@ def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"
     if kind is None:
         kind = "" if custom else "fixed"
     if kind == "fixed":
-        return "zeros", STANDARDIZATION_EPS
+        return "zeros", timm.STANDARDIZATION_EPS
     if kind == "" and custom:
-        return "lowest", USUAL_STANDARDIZATION_EPS
+        return "lowest", timm.USUAL_STANDARDIZATION_EPS
     expected = "'fixed' or ''" if custom else "'fixed'"
     raise VitkitError(
         f"{source.path}: stem_type: expected {expected} for {settings.architecture or 'a BiT'}, found "
@@ -456,7 +427,7 @@ def _stem(source: Source, settings: Settings) -> tuple[Literal["zeros", "lowest"
     )
 
 
-def _require_custom(source: Source, settings: Settings, config: ResNetConfig) -> None:
+def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfig) -> None:
     """Refuse a ResNet whose `model_args` do not describe its tensors, or that no ResNet here can be."""
     arguments = settings.arguments
     factor = arguments.width_factor
@@ -483,7 +454,7 @@ def _require_custom(source: Source, settings: Settings, config: ResNetConfig) ->
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 
-def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:
+def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:
     """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
     notes = list(doubts)
     if not settings.has_config:

@@ -8,17 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitkit.data.config import Interpolation, Preprocessing
+from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import (
-    DINOV3_ROTARY,
-    EVA02_ROTARY,
-    ROPE_VIT_ROTARY,
-    Gelu,
-    NormKind,
-    PoolKind,
-    RotaryConfig,
-)
+from vitkit.models.config import vit_config
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.model_card import Assumption, assumed_resizing, assumed_statistics, border_colour
 from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
@@ -71,22 +63,28 @@ TANH_NAMES = re.compile(
 )
 """Architectures whose GELU is the tanh form where `act_layer` is absent; timm's default is the exact one."""
 
-ROTARY: tuple[tuple[str, RotaryConfig], ...] = (
-    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", DINOV3_ROTARY),
-    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", ROPE_VIT_ROTARY),
-    (r"vit_\w+_patch16_rope_reg\d_gap_256", EVA02_ROTARY),
+ROTARY: tuple[tuple[str, vit_config.RotaryConfig], ...] = (
+    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", vit_config.DINOV3_ROTARY),
+    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", vit_config.ROPE_VIT_ROTARY),
+    (r"vit_\w+_patch16_rope_reg\d_gap_256", vit_config.EVA02_ROTARY),
 )
 """Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
 
-POOLS: dict[str, PoolKind] = {
+POOLS: dict[str, vit_config.PoolKind] = {
     "token": "token",
     "avg": "mean",
     "max": "max",
     "map": "map",
     "": "none",
 }
-GELUS: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick", "quickgelu": "quick"}
-NORMS: dict[str, NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
+GELUS: dict[str, vit_config.Gelu] = {
+    "gelu": "erf",
+    "gelu_tanh": "tanh",
+    "quick_gelu": "quick",
+    "quickgelu": "quick",
+}
+CROP_MODES: dict[str, Resize] = {"center": "shortest", "squash": "squash", "border": "longest"}
+NORMS: dict[str, vit_config.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
 """Values of `norm_layer`; norms of other names are refused."""
 
 
@@ -216,7 +214,7 @@ class Settings:
         return SIZES.get(parts[1]) if named else None
 
     @property
-    def gelu(self) -> Gelu:
+    def gelu(self) -> vit_config.Gelu:
         default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
         if "_quickgelu_" in self.architecture:
             default = "quick_gelu"
@@ -227,20 +225,20 @@ class Settings:
         return GELUS[name]
 
     @property
-    def rotary(self) -> RotaryConfig | None:
+    def rotary(self) -> vit_config.RotaryConfig | None:
         """Rotary positions, by the architecture's name alone."""
         names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
         return next(names, None)
 
     @property
-    def norm(self) -> NormKind | None:
+    def norm(self) -> vit_config.NormKind | None:
         """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
         name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
         return NORMS.get(name.removesuffix("fp32"))
 
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
-        if self.rotary == DINOV3_ROTARY:
+        if self.rotary == vit_config.DINOV3_ROTARY:
             return CLIP_NORM_EPS
         clip = "_clip_" in self.architecture if self.has_config else "norm_pre.weight" in source
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
@@ -253,14 +251,11 @@ class Settings:
         if not self.has_config:
             fraction = 0.9 if max(size) <= 224 else 1.0
             return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
-        fraction = self.pretrained.crop_pct or 0.875
-        kind = self.pretrained.interpolation
-        if self.pretrained.crop_mode == "border":
-            return Preprocessing(size, "longest", fraction, interpolation=kind, border=border_colour(mean))
-        if self.pretrained.crop_mode == "center":
-            return Preprocessing(size, "shortest", fraction, interpolation=kind)
-        rule = Preprocessing(size, "squash", fraction, interpolation=kind)
-        straight = (rule.resized(0), rule.resized(1)) == size
+        fields, resize = self.pretrained, CROP_MODES[self.pretrained.crop_mode]
+        border = border_colour(mean) if resize == "longest" else (0, 0, 0)
+        fraction, kind = fields.crop_pct or 0.875, fields.interpolation
+        rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
+        straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
         return Preprocessing(size, interpolation=kind) if straight else rule
 
     def assumptions(
@@ -270,10 +265,7 @@ class Settings:
         if not self.has_config:
             custom = "as timm's own ViTs"
             others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"
-            return (
-                assumed_statistics(mean, std, f"{custom} ({others})"),
-                assumed_resizing(rule, custom),
-            )
+            return (assumed_statistics(mean, std, f"{custom} ({others})"), assumed_resizing(rule, custom))
         missing = [name for name in ("mean", "std") if not getattr(self.pretrained, name)]
         return (assumed_statistics(mean, std, "timm's default"),) if missing else ()
 

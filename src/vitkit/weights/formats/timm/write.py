@@ -1,10 +1,7 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
@@ -14,36 +11,19 @@ from vitkit.text import format_size
 from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.formats.bit import absent_from_libraries, has_usual_channels
+from vitkit.weights.formats.timm import settings as timm
 from vitkit.weights.formats.timm.names import bit_rows, vit_rows
-from vitkit.weights.formats.timm.settings import (
-    CLIP_NORM_EPS,
-    GELUS,
-    GROUP_NORM_EPS,
-    LAYER_SCALE,
-    NORM_EPS,
-    POOLS,
-    SIZES,
-    STANDARDIZATION_EPS,
-)
 from vitkit.weights.model_card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
-PLAIN_NAMES = (
-    "vit_tiny_patch16_224",
-    "vit_small_patch8_224",
-    "vit_small_patch16_224",
-    "vit_small_patch32_224",
-    "vit_base_patch8_224",
-    "vit_base_patch16_224",
-    "vit_base_patch32_224",
-    "vit_large_patch14_224",
-    "vit_large_patch16_224",
-    "vit_large_patch32_224",
-    "vit_huge_patch14_224",
-    "vit_giant_patch14_224",
-    "vit_gigantic_patch14_224",
-)
+PATCHES = {
+    **dict.fromkeys(("small", "base"), (8, 16, 32)),
+    **dict.fromkeys(("huge", "giant", "gigantic"), (14,)),
+    "tiny": (16,),
+    "large": (14, 16, 32),
+}
+"""The patch sizes of timm's plain ViTs, by the word for their width."""
 HYBRID_NAMES: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
@@ -60,54 +40,46 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write_vit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ViT or hybrid; errors as in `_write`."""
-    config: ViTConfig = model.config
-    tensors = _without_stem_bias(config, model.state_dict())
-    rows = [row for row in vit_rows(config) if row.ours in tensors]
-    first = next(row.theirs[0] for row in rows if row.ours in config.first_filters).removesuffix(".weight")
-    theirs = table.to_file_tensors(tensors, rows)
-    return _write(model, path, notes, theirs, _vit_name(config), _vit_arguments(config), (first, "head"))
-
-
-def write_bit(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write the folder of a ResNet; errors as in `_write`."""
-    config: ResNetConfig = model.config
-    factor = config.root_channels // 64 if _is_named(config) else 1
-    name, arguments = BIT_NAMES[config.layers, factor], _bit_arguments(config)
-    theirs = table.to_file_tensors(model.state_dict(), bit_rows(config))
-    return _write(model, path, notes, theirs, name, arguments, ("stem.conv", "head.fc"))
-
-
-def _write(
-    model: ImageModel,
-    path: Path,
-    notes: list[str],
-    tensors: Mapping[str, Tensor],
-    architecture: str,
-    arguments: dict[str, Any],
-    ends: tuple[str, str],
-) -> Path:
+def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Args:
         model, path, notes: as for `CheckpointFormat.write`.
-        tensors: the weights, under timm's names.
-        architecture: the name that timm's `create_model` knows.
-        arguments: for that architecture: `model_args`.
-        ends: timm's names of the first convolution and of the classifier.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
     """
-    config = model.config
+    config, tensors = model.config, dict(model.state_dict())
+    if isinstance(config, ResNetConfig):
+        factor, arguments = 1, _shared_arguments(config)
+        if _is_named(config):
+            factor = config.root_channels // 64
+        else:  # the architecture's name says the units, and the channels where it can
+            arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
+        architecture, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
+        ends = "stem.conv", "head.fc"
+    else:
+        if config.norm_before_blocks:
+            # Then timm's projection of patches has no bias: it is moved into the positions, its only other
+            # place. Every patch gets the same sum.
+            bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
+            embedding = tensors["positions.0.embedding"].clone()
+            embedding[:, config.prefix_positions :] += bias
+            tensors["positions.0.embedding"] = embedding
+        architecture, arguments = _vit_name(config), _vit_arguments(config)
+        rows = [row for row in vit_rows(config) if row.ours in tensors]
+        first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
+        ends = first.removesuffix(".weight"), "head"
     theirs = nearest_transform(preprocessing_of(model), config.image_mean)
+    straight = theirs.resize == "stretch"  # which timm has as squashed to its own size
     notes += changed_pixels_noted(model, theirs, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
         "fixed_input_size": config.num_tokens is not None,
-        **_crop(theirs),
+        "interpolation": theirs.interpolation,
+        "crop_mode": next((m for m, resize in timm.CROP_MODES.items() if resize == theirs.resize), "squash"),
+        "crop_pct": 1.0 if straight else theirs.crop_fraction,
         "mean": list(config.image_mean),
         "std": list(config.image_std),
         "num_classes": config.num_classes,
@@ -124,21 +96,7 @@ def _write(
         "model_args": arguments,
         "pretrained_cfg": pretrained,
     }
-    return write_folder(path, tensors, {"config.json": description})
-
-
-def _without_stem_bias(config: ViTConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move the patch projection's bias into the positions, its only other place, where timm has no such bias.
-
-    With a norm before the blocks timm's projection does without. Every patch gets the same sum.
-    """
-    if not config.norm_before_blocks:
-        return tensors
-    stem = "stem.projection.bias" if config.backbone else "stem.bias"
-    others = {key: tensor for key, tensor in tensors.items() if key != stem}
-    embedding = tensors["positions.0.embedding"].clone()
-    embedding[:, config.prefix_positions :] += tensors[stem]
-    return {**others, "positions.0.embedding": embedding}
+    return write_folder(path, table.to_file_tensors(tensors, rows), {"config.json": description})
 
 
 def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
@@ -147,6 +105,9 @@ def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
 
 def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
     """Give all `model_args`, so that nothing depends on the architecture's name."""
+    ratio = config.mlp_dim / config.width
+    if int(config.width * ratio) != config.mlp_dim:  # timm truncates the product
+        ratio = (config.mlp_dim + 0.5) / config.width
     return {
         **_shared_arguments(config),
         "img_size": list(config.image_size),
@@ -154,17 +115,17 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.num_heads,
-        "mlp_ratio": _ratio(config.mlp_dim, config.width),
+        "mlp_ratio": ratio,
         "class_token": config.class_token,
-        "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == config.pool),
+        "global_pool": next(theirs for theirs, ours in timm.POOLS.items() if ours == config.pool),
         "fc_norm": config.norm_after_pooling,
         "pre_norm": config.norm_before_blocks,
-        "init_values": None if config.layer_scale is None else config.layer_scale or LAYER_SCALE,
+        "init_values": None if config.layer_scale is None else config.layer_scale or timm.LAYER_SCALE,
         "reg_tokens": config.register_tokens,
         "no_embed_class": not config.class_token_position,
         **({"pool_include_prefix": True} if config.pool == "map" and config.prefix_tokens else {}),
         "pos_embed": "learn" if config.position == "learned" else "none",
-        "act_layer": next(theirs for theirs, ours in GELUS.items() if ours == config.gelu),
+        "act_layer": next(theirs for theirs, ours in timm.GELUS.items() if ours == config.gelu),
         "pos_drop_rate": config.dropout,
         "proj_drop_rate": config.dropout,
         "attn_drop_rate": config.attention_dropout,
@@ -173,14 +134,6 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         **({"qk_norm": True} if config.qk_norm else {}),
         **({} if config.qkv_bias else {"qkv_bias": False}),
     }
-
-
-def _bit_arguments(config: ResNetConfig) -> dict[str, Any]:
-    """Give `model_args`; an architecture's name says the units, and the channels where it can."""
-    arguments = _shared_arguments(config)
-    if _is_named(config):
-        return arguments
-    return {**arguments, "channels": list(config.stage_channels), "stem_chs": config.root_channels}
 
 
 def _is_named(config: ResNetConfig) -> bool:
@@ -192,13 +145,7 @@ def _is_named(config: ResNetConfig) -> bool:
 
 def _has_clip_eps(config: ViTConfig) -> bool:
     """Whether timm's name of CLIP's ViT says the epsilon; it says none of an RMSNorm."""
-    return config.norm == "layer" and config.norm_eps == CLIP_NORM_EPS
-
-
-def _ratio(mlp_dim: int, width: int) -> float:
-    """Find a ratio whose product with the width timm truncates to exactly `mlp_dim`."""
-    ratio = mlp_dim / width
-    return ratio if int(width * ratio) == mlp_dim else (mlp_dim + 0.5) / width
+    return config.norm == "layer" and config.norm_eps == timm.CLIP_NORM_EPS
 
 
 def _vit_name(config: ViTConfig) -> str:
@@ -207,9 +154,9 @@ def _vit_name(config: ViTConfig) -> str:
         return HYBRID_NAMES[config.backbone.layers]
     if _has_clip_eps(config):
         return CLIP_NAME
-    word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
-    name = f"vit_{word}_patch{config.patch_size[0]}_224"
-    return name if name in PLAIN_NAMES else "vit_base_patch16_224"
+    word = next((word for word, (width, _) in timm.SIZES.items() if width == config.width), "base")
+    side = config.patch_size[0]
+    return f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
 
 
 def _unsupported_bit(config: ResNetConfig) -> list[str]:
@@ -227,7 +174,7 @@ def _unsupported_bit(config: ResNetConfig) -> list[str]:
 def _unsupported_vit(config: ViTConfig) -> list[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
-    storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
+    storable |= {"position": ("learned", "none"), "pool": tuple(timm.POOLS.values())}
     phrases = table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
         phrases.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
@@ -249,38 +196,22 @@ def _unsupported_vit(config: ViTConfig) -> list[str]:
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
     """Return timm's evaluation transform that is nearest to a preprocessing of vitkit's."""
-    size, kind = rule.image_size, rule.interpolation
-    if rule.resize == "stretch":
-        return Preprocessing(size, interpolation=kind)
-    if rule.resize == "squash":
-        return Preprocessing(size, "squash", rule.crop_fraction, interpolation=kind)
-    if rule.resize == "longest":
-        return Preprocessing(
-            size, "longest", rule.crop_fraction, interpolation=kind, border=border_colour(mean)
-        )
-    fraction = 1.0 if rule.resize == "none" else rule.crop_fraction
-    if rule.resize == "crop":
-        fraction = fraction_of(size[0], rule.resized(0))
-    return Preprocessing(size, "shortest", fraction, interpolation=kind)
-
-
-def _crop(rule: Preprocessing) -> dict[str, Any]:
-    """Express a rule that timm has in the fields of `pretrained_cfg`."""
-    mode = {"stretch": "squash", "squash": "squash", "shortest": "center", "longest": "border"}[rule.resize]
-    fraction = 1.0 if rule.resize == "stretch" else rule.crop_fraction
-    return {"interpolation": rule.interpolation, "crop_mode": mode, "crop_pct": fraction}
-
-
-def _differences(*numerics: tuple[str, object, object]) -> list[str]:
-    """Name the numbers and forms, each with vitkit's and timm's value, in which the two differ."""
-    return [f"{what} {ours} (timm: {theirs})" for what, ours, theirs in numerics if ours != theirs]
+    size, resize, fraction = rule.image_size, rule.resize, rule.crop_fraction
+    if resize == "stretch":
+        return Preprocessing(size, interpolation=rule.interpolation)
+    if resize in ("none", "crop"):
+        fraction = 1.0 if resize == "none" else fraction_of(size[0], rule.resized(0))
+        resize = "shortest"
+    border = border_colour(mean) if resize == "longest" else (0, 0, 0)
+    return Preprocessing(size, resize, fraction, interpolation=rule.interpolation, border=border)
 
 
 def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
-    return _differences(
-        ("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS),
-        ("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS),
+    return table.differences(
+        "timm",
+        ("GroupNorm's epsilon", config.norm_eps, timm.GROUP_NORM_EPS),
+        ("weight standardisation's epsilon", config.standardization_eps, timm.STANDARDIZATION_EPS),
         ("max-pooling padded with", config.max_pool_padding, "zeros"),
     )
 
@@ -289,21 +220,28 @@ def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
     phrases = []
     if config.backbone or not _has_clip_eps(config):
-        phrases = _differences((f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS))
+        phrases = table.differences(
+            "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS)
+        )
     if config.layer_scale == 0:
-        phrases.append(f"layer scale that begins at 0 (timm: {LAYER_SCALE})")
+        phrases.append(f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})")
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        phrases += _differences(
-            ("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS),
+        phrases += table.differences(
+            "timm",
+            ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
-            ("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS),
+            (
+                "weight standardisation's epsilon",
+                backbone.standardization_eps,
+                timm.STANDARDIZATION_EPS,
+            ),
         )
     return phrases
 
 
 HOLDINGS = {
-    "ViT": table.Holding(write_vit, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write_bit, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
 }
