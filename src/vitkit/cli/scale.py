@@ -1,10 +1,8 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.options import Verb, importing
 from vitkit.cli.train import study_base
@@ -41,8 +39,4 @@ def main(arguments: list[str]) -> None:
         given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
     base = recipe(given["recipe"]) if given.get("recipe") else Run()
     given["recipe"] = study_base(of_run, given, base, "the scale lab", "--seeds")
-    law = VERB.call(given, command=shlex.join(["vitkit", "scale", *arguments]))
-    as_json = bool(given.get("json"))
-    if not as_json:  # below the facts that are shown as it works
-        console.print_lines("")
-    console.print_result(law, as_json)
+    VERB.run(arguments, given)
