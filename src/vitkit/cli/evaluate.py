@@ -35,5 +35,5 @@ def main(arguments: list[str]) -> None:
     evaluation = VERB.call(given)
     from vitkit.jobs.evaluate import keep_with_page
 
-    kept = keep_with_page(evaluation, out=given.get("out"), listener=TerminalListener())
-    print_result(kept, bool(given.get("json")))
+    evaluation = keep_with_page(evaluation, out=given.get("out"), listener=TerminalListener())
+    print_result(evaluation, bool(given.get("json")))

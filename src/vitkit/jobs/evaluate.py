@@ -60,7 +60,7 @@ class Evaluation(Result):
     """The model's, which says what its outputs mean."""
     as_saved: bool = True
     """Whether PyTorch computed the model, with the image size and the limit of pixels it was saved with."""
-    kept: Path | None = None
+    folder: Path | None = None
     """The folder that `keep_evaluation` kept it in."""
     page: Path | None = None
 
@@ -106,18 +106,18 @@ class Evaluation(Result):
         rejects, files = unreadable(self.rejects, "count for nothing"), []
         model = shlex.quote(self.model.name)
         if self.page is not None:
-            is_own = self.page.parent == self.kept
+            is_own = self.page.parent == self.folder
             linked = f" (vitkit report {model} writes the run's own with a link to it)" if is_own else ""
             files.append(f"Page: {self.page}{linked}")
-        if self.kept is not None:
+        if self.folder is not None:
             what = "" if self.trained_on else ": every class and confusion, and which images were mistaken"
-            files.append(f"Kept in {self.kept}{what}.")
+            files.append(f"Kept in {self.folder}{what}.")
         return [Text(self.summary(), "answer"), *plots, *tables, *rejects, *files]
 
     def following(self) -> Sequence[str]:
         """Return the command that makes use of the numbers, or of the model."""
         model = shlex.quote(self.model.name)
-        if self.kept is not None and self.trained_on:
+        if self.folder is not None and self.trained_on:
             return (f"vitkit report {model}",)
         return (f"vitkit predict {model} IMAGE_OR_FOLDER",)
 
@@ -128,7 +128,7 @@ class Evaluation(Result):
             "data": self.data.name,
             "split": "all" if self.whole else self.split,
             "rejects": self.rejects,
-            "kept_in": None if self.kept is None else str(self.kept),
+            "kept_in": None if self.folder is None else str(self.folder),
             "page": None if self.page is None else str(self.page),
             **self.result.to_json(),
         }
@@ -331,15 +331,15 @@ def keep_with_page(
     Returns:
         The same, with its folder and its page; the page of the run's own images is the report.
     """
-    kept = keep_evaluation(evaluation, listener)
-    if out is None and (kept is None or evaluation.trained_on):
-        return replace(evaluation, kept=kept)
-    path = Path(out or kept or "")
+    folder = keep_evaluation(evaluation, listener)
+    if out is None and (folder is None or evaluation.trained_on):
+        return replace(evaluation, folder=folder)
+    path = Path(out or folder or "")
     path = path if out else path / f"{'all' if evaluation.whole else evaluation.split}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     from vitkit.report.template import write_page  # it imports matplotlib, for which no evaluation waits
 
-    return replace(evaluation, kept=kept, page=write_page(evaluation, path))
+    return replace(evaluation, folder=folder, page=write_page(evaluation, path))
 
 
 def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
