@@ -43,7 +43,8 @@ def built(run: Run) -> ImageModel:
 
 def screen(run: Run, data: ImageData) -> list[Row]:
     model = built(run)
-    plan = Plan(run, data, None, None, model.config, torch.device("cpu"), "cpu")
+    cpu = torch.device("cpu")
+    plan = Plan(run, data, record=None, config=model.config, device=cpu, device_name="cpu")
     return first_screen(plan, model, Path("runs/mine"))
 
 

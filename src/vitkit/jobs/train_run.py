@@ -133,12 +133,13 @@ def train_run(
         _preview(plan, folder, has_begun, listener)
         return folder
     with claim(owner, own, numbered) as folder, deterministic(plan.device):
-        if not (folder / "config.json").exists():
+        if (folder / "config.json").exists():
+            recorded = read_config(folder)
+        else:
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
             chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            write_config(folder, plan.run, command, chosen)
-        recorded = read_config(folder)
+            recorded = write_config(folder, plan.run, command, chosen)
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start

@@ -209,10 +209,12 @@ def full_name(run: Run, num_classes: int) -> str:
     return changed_name(run.model, config) or run.model
 
 
-def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
-    """Write the `config.json` of a run, before anything is computed."""
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
+    """Write the `config.json` of a run, before anything is computed; returns the contents of the file."""
     options = {"run": to_json(run), "compute": to_json(compute)}
-    replace_json(folder / "config.json", {"vitkit_version": __version__, "command": command, **options})
+    written = {"vitkit_version": __version__, "command": command, **options}
+    replace_json(folder / "config.json", written)
+    return written
 
 
 def read_config(folder: Path) -> dict[str, Any]:

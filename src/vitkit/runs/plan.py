@@ -114,16 +114,14 @@ def look_at(run: Run, opened: Opened | None = None) -> Opened:
     return Opened(run, images, describe_start(run, opened) if run.start.start else None)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A complete run with its images, its start, the architecture of its model and its device."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(Opened):
+    """A complete run with its images, its start, the architecture of its model and its device.
 
-    run: Run
-    """The run with absolute paths, a number of steps, its pixel statistics, and the name of its start's
-    model."""
-    images: ImageData
-    start: Start | None
-    """Its start; None for new weights, and where the record of the start is enough."""
+    The run has absolute paths, a number of steps, its pixel statistics, and the name of its start's model.
+    The start is None for new weights, and where the record of the start is enough.
+    """
+
     record: StartRecord | None
     """The record of its start; None for new weights."""
     config: ModelConfig
@@ -209,7 +207,7 @@ def plan_run(
     refuse_layers(config.num_layers, run.optimizer)
     run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
     require_memory(config, run, computing_device, world)
-    return Plan(run, images, start, record, config, computing_device, device)
+    return Plan(run, images, start, record=record, config=config, device=computing_device, device_name=device)
 
 
 def with_absolute_paths(run: Run) -> Run:

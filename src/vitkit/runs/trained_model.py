@@ -238,7 +238,10 @@ class RejectedFiles:
         self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
         """Files that cannot be read: their reasons by key and split, to which readers of images add."""
         self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
-        self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
+        self._shared = self._count()
+
+    def _count(self) -> int:
+        return sum(map(len, self.of_split.values()))
 
     def write(self) -> None:
         """Write the record again if files were added, so that a kill loses nothing."""
@@ -249,18 +252,11 @@ class RejectedFiles:
 
     def share(self, world: World) -> None:
         """Add the files that other processes could not read, so that the quota holds for all processes."""
-        new = [
-            (split, key, reason)
-            for split, files in self.of_split.items()
-            for key, reason in files.items()
-            if (split, key) not in self._shared
-        ]
-        if world.size == 1 or not world.total(len(new))[0]:
-            return
-        for files in world.gather(new):
-            for split, key, reason in files:
-                self.of_split[split][key] = reason
-                self._shared.add((split, key))
+        if world.size > 1 and world.total(self._count() - self._shared)[0]:
+            for others in world.gather(dict(self.of_split)):
+                for split, files in others.items():
+                    self.of_split[split].update(files)
+            self._shared = self._count()
 
     def tell(self, listener: Listener) -> None:
         """Warn of the number of rejected files; the report names them."""

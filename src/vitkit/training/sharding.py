@@ -115,12 +115,9 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
 def skeleton_of(model: ImageModel) -> ImageModel:
     """Copy a model without the values of its tensors, for `assemble`."""
     tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
-
-
-def _without_numbers(tensor: Tensor) -> Tensor:
-    empty = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    empty = {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors}
+    empty |= {id(own): nn.Parameter(empty[id(own)], own.requires_grad) for own in model.parameters()}
+    return copy.deepcopy(model, empty)
 
 
 def assemble(skeleton: ImageModel, weights: Mapping[str, Tensor], device: torch.device) -> ImageModel:
