@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import StrPath, StrPaths, as_names
+from vitkit.jobs.options import StrPath, StrPaths, as_names, require_at_least
 from vitkit.jobs.study.options import Recipe, StudyOptions
 from vitkit.runs.series_options import MOST_RUNS
 
@@ -43,8 +43,7 @@ class ReproduceOptions(StudyOptions):
             )
         if not 0 < self.minutes < math.inf:
             raise VitkitError(f"minutes is a number above 0, found {self.minutes:g}.")
-        if self.steps is not None and self.steps < 1:
-            raise VitkitError(f"steps is at least 1, found {self.steps}.")
+        require_at_least(1, steps=self.steps)
         if self.seeds is not None and not 1 <= self.seeds <= MOST_RUNS:
             raise VitkitError(f"seeds is from 1 to {MOST_RUNS:,}, found {self.seeds}.")
         if isinstance(self.only, str):
