@@ -23,6 +23,7 @@ import torch
 from benchmarks.contestants import installed_peers, peer_contestants
 from benchmarks.records import Record, write_records
 from benchmarks.slow_peers import compiled
+from benchmarks.utilisation import compare_utilisation
 from torch import nn
 
 from vitkit.data.stream.batch import Batch
@@ -32,7 +33,6 @@ from vitkit.jobs.bench import (
     Optimizers,
     Speed,
     TorchPrecision,
-    compare,
     describe_machine,
     step_of,
     timed_precisions,
@@ -118,7 +118,7 @@ def speeds(
     """Time contestants in turns, and give their records."""
     clock = Clock(images.device, torch.get_num_threads())
     plain = [contestant.name for contestant in contestants if contestant.library == "vitkit exact"]
-    for speed in compare(name, config, phase, contestants, plain, images, clock, seconds, Optimizers()):
+    for speed in compare_utilisation(name, config, phase, contestants, plain, images, clock, seconds):
         low, high = speed.ratio_quartiles
         utilisation = f"MFU {speed.mfu or 0:.0%}, {speed.mfu_executed or 0:.0%} executed"
         print(

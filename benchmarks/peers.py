@@ -18,12 +18,11 @@ import torch
 from benchmarks.contestants import PEERS, installed_peers, peer_contestants
 from benchmarks.records import write_records
 from benchmarks.slow_peers import compiled, int8_contestants
+from benchmarks.utilisation import Utilised, compare_utilisation
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import (
-    Optimizers,
     Speed,
-    compare,
     describe_machine,
     timed_precisions,
     vitkit_contestants,
@@ -60,7 +59,7 @@ CASES = {
 
 def speeds_of(
     name: str, case: Case, phase: BenchPhase, peers: list[str], seconds: float, slow: bool
-) -> list[Speed]:
+) -> list[Utilised]:
     """Time all contestants of a case; says which peers cannot take part."""
     device, config = torch.device("cpu"), case.config
     precisions = timed_precisions("auto", device)
@@ -80,7 +79,8 @@ def speeds_of(
     # Ratios are taken to timm's fastest in float32, else to our plain way.
     base = [c.name for c in contestants if c.library == "timm" and c.precision == "float32"]
     references = base or [c.name for c in contestants if c.library == "vitkit exact"]
-    return list(compare(name, config, phase, contestants, references, images, clock, seconds, Optimizers()))
+    timed = compare_utilisation(name, config, phase, contestants, references, images, clock, seconds)
+    return list(timed)
 
 
 def headlines(speeds: Sequence[Speed]) -> list[str]:
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     machine = describe_machine(torch.device("cpu"), options.threads)
     print(f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}")
-    records: list[Speed] = []
+    records: list[Utilised] = []
     for name, case in cases.items():
         if options.cases and not any(word in name for word in options.cases):
             continue
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
             for speed in speeds:
                 low, high = speed.ratio_quartiles
                 print(f"  {speed.name:32} {1e3 * speed.seconds:9.1f} ms   {speed.ratio:5.2f}", end="  ")
-                print(f"({low:.2f} to {high:.2f})")
+                print(f"({low:.2f} to {high:.2f})  utilisation {speed.mfu or 0:.0%}")
             print(*(f"  {line}" for line in headlines(speeds)), sep="\n", flush=True)
             if options.json is not None:
                 write_records(options.json, machine, records)

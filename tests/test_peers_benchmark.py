@@ -8,12 +8,15 @@ import torch
 from benchmarks import contestants, peers
 from benchmarks.contestants import installed_peers, peer_contestants
 from benchmarks.peers import headlines
+from benchmarks.utilisation import count_executed, products
 
 from tests.engines.models import NAMES, small
 from vitkit.errors import VitkitError
-from vitkit.jobs.bench import Speed
+from vitkit.jobs.bench import Speed, vitkit_contestants
+from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import model_config, vit_config
 
+CPU = torch.device("cpu")
 MODEL = "ViT-32x3x2/8"
 
 
@@ -67,6 +70,35 @@ def test_the_table_is_made_without_the_libraries_that_are_missing(
     assert path.exists() and (Path(__file__).parents[1] / "scripts/bench-peers").exists()
 
 
+@pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
+def test_the_plain_way_executes_the_flops_of_the_whole_model(name: str) -> None:
+    config = model_config(name, 10, 64)
+    *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
+    images = torch.zeros(2, 3, 64, 64)
+    # PyTorch's counter takes the zeros of padding for pixels.
+    assert count_executed(plain, images) == 2 * forward_flops(config, head=True, padding=True)
+
+
+def test_the_class_token_alone_in_the_last_block_executes_fewer() -> None:
+    config = vit_config("ViT-Ti/16", 1000, 64)
+    chosen, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
+    images = torch.zeros(1, 3, 64, 64)
+    counted, whole = count_executed(chosen, images), count_executed(plain, images)
+    assert counted is not None and whole is not None
+    assert 11 / 12 * 0.97 < counted / whole < 11 / 12 * 1.03
+    assert count_executed(plain, images) == whole  # each is prepared anew
+
+
+def test_the_ceiling_is_the_products_of_one_block() -> None:
+    config = vit_config(MODEL, 10, 64)
+    made = products(config, 4, CPU, "bfloat16")
+    assert made is not None
+    rows, width = 4 * 65, 32
+    assert made[1] == 2 * rows * (4 * width**2 + 2 * width * config.mlp_dim)
+    made[0]()
+    assert products(model_config("BiT-R50x1", 10, 64), 4, CPU, "float32") is None
+
+
 def test_headlines_compare_with_the_best_peer() -> None:
     def speed(name: str, library: str, seconds: float) -> Speed:
         return Speed(
@@ -85,8 +117,6 @@ def test_headlines_compare_with_the_best_peer() -> None:
             reference=name,
             ratio=1.0,
             ratio_quartiles=(1.0, 1.0),
-            mfu=None,
-            mfu_executed=None,
         )
 
     theirs = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]

@@ -10,7 +10,7 @@ from vitkit.errors import VitkitError as VitkitError
 from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
-    from vitkit.jobs.advice.advise import advise as advise
+    from vitkit.jobs.advise import advise as advise
     from vitkit.jobs.bench import bench as bench
     from vitkit.jobs.classifier import ViTClassifier as ViTClassifier
     from vitkit.jobs.compare.compare import compare as compare

@@ -124,13 +124,12 @@ def texts(figure: Figure) -> str:
     )
 
 
-def test_confusion_shows_counts_and_pairs() -> None:
+def test_confusion_shows_counts() -> None:
     small = figures.confusion_matrix([(0, 0, 41), (0, 1, 17)], ["cat", "dog"], "58 test images")
     assert all(word in texts(small) for word in ("41", "17", "cat", "dog", "58 test images"))
     names = [f"n{i}" for i in range(30)]
     large = figures.confusion_matrix([(3, 3, 5), (3, 4, 2), (7, 8, 9)], names, "16 images")
-    assert texts(large).index("n7 → n8") < texts(large).index("n3 → n4")
-    assert "2 of 7" in texts(large)
+    assert "(number)" in texts(large) and "n7" not in texts(large)
 
 
 def test_groups_of_classes_keep_every_count() -> None:

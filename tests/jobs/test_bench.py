@@ -14,10 +14,10 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs import bench as job
-from vitkit.jobs.bench import count_executed, products, step_of, vitkit_contestants
+from vitkit.jobs.bench import step_of, vitkit_contestants
 from vitkit.models.build import build_model
 from vitkit.models.measure import forward_flops, training_memory
-from vitkit.models.zoo import model_config, vit_config
+from vitkit.models.zoo import vit_config
 from vitkit.runs.timing import Clock, Turn, latency, peak_memory, spread, take_turns
 
 CPU = torch.device("cpu")
@@ -46,35 +46,6 @@ def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None
         vitkit.bench(MODEL, **changed)
     with pytest.raises(VitkitError, match="Name a model"):
         vitkit.bench()
-
-
-@pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
-def test_the_plain_way_executes_the_flops_of_the_whole_model(name: str) -> None:
-    config = model_config(name, 10, 64)
-    *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
-    images = torch.zeros(2, 3, 64, 64)
-    # PyTorch's counter takes the zeros of padding for pixels.
-    assert count_executed(plain, images) == 2 * forward_flops(config, head=True, padding=True)
-
-
-def test_the_class_token_alone_in_the_last_block_executes_fewer() -> None:
-    config = vit_config("ViT-Ti/16", 1000, 64)
-    chosen, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
-    images = torch.zeros(1, 3, 64, 64)
-    counted, whole = count_executed(chosen, images), count_executed(plain, images)
-    assert counted is not None and whole is not None
-    assert 11 / 12 * 0.97 < counted / whole < 11 / 12 * 1.03
-    assert count_executed(plain, images) == whole  # each is prepared anew
-
-
-def test_the_ceiling_is_the_products_of_one_block() -> None:
-    config = vit_config(MODEL, 10, 64)
-    made = products(config, 4, CPU, "bfloat16")
-    assert made is not None
-    rows, width = 4 * 65, 32
-    assert made[1] == 2 * rows * (4 * width**2 + 2 * width * config.mlp_dim)
-    made[0]()
-    assert products(model_config("BiT-R50x1", 10, 64), 4, CPU, "float32") is None
 
 
 def test_steps_take_turns_in_an_order_that_rotates() -> None:
@@ -134,8 +105,6 @@ def test_a_model_is_measured_in_every_way() -> None:
     ]
     for speed in speeds:
         assert speed.images_per_second > 0 and speed.batch_size == 2 and speed.rounds >= 3
-        assert speed.mfu is not None and speed.mfu_executed is not None
-        assert (speed.mfu_executed < speed.mfu) == (speed.library == "vitkit")
         assert speed.reference == "vitkit --exact"
         assert (speed.latency is not None) == (speed.phase == "inference")
         # What is predicted from the configuration, to the overhead of so small a model.
@@ -145,14 +114,6 @@ def test_a_model_is_measured_in_every_way() -> None:
     assert [s.ratio for s in speeds if s.library == "vitkit exact"] == [1.0] * 4
     assert benchmark.machine["threads"] == 1 and benchmark.machine["clock"] == "processor time"
     json.dumps(benchmark.to_json())
-
-
-@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", pytest.param("R+ViT-64x2x2/16", marks=pytest.mark.slow)])
-def test_only_models_with_tokens_have_a_ceiling(name: str) -> None:
-    benchmark = vitkit.bench(
-        name, image_size=32, minutes=0.1, batch_size=1, precision="float32", training=False
-    )
-    assert benchmark.records and all((s.mfu is None) == name.startswith("BiT") for s in benchmark.records)
 
 
 def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
@@ -208,7 +169,7 @@ def test_the_command_prints_tables_and_keeps_records_and_figure(
     arguments = ["bench", MODEL, "--image-size", "32,64", "--minutes", "0.02", "--out", str(tmp_path / "new")]
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    for phrase in ("images/s", "utilisation", "p99", "memory", "kernels: gelu"):
+    for phrase in ("images/s", "p99", "memory", "kernels: gelu"):
         assert phrase in out
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"bench.json", "bench.png", "bench.svg"}
     benchmark = json.loads((tmp_path / "new" / "bench.json").read_text())

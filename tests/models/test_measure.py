@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.utilisation import executed_flops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -58,7 +59,7 @@ def on_meta(config: ModelConfig) -> ImageModel:
 def counted(config: ModelConfig, model: ImageModel) -> int | None:
     """FLOPs as PyTorch counts them, the padding of convolutions among them."""
     images = torch.empty(1, config.in_channels, *config.image_size, device="meta")
-    return measure.executed_flops(lambda: model(images))
+    return executed_flops(lambda: model(images))
 
 
 @pytest.mark.parametrize(

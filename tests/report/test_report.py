@@ -27,10 +27,10 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.template import render_page
-from vitkit.result import Photo, Photos, Plot, Table, Text
+from vitkit.result import Number, Photo, Photos, Plot, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
-from vitkit.tasks.classification import ClassificationAnswering, class_rows
+from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
 from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
@@ -473,6 +473,8 @@ def test_classes_equally_often_taken_for_another_are_all_named() -> None:
     made = Predictions(np.eye(3, dtype=np.float32)[predicted], labels, np.arange(7), np.zeros(0, np.int64))
     result = classification(made, ["zero", "one", "two"])
     assert [mistake for _, mistake in class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
+    pair = confused_pairs(result).rows[0]
+    assert pair == ("two", "zero", Number("2", 2), Number("3", 3))
     assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))
 
 

@@ -19,13 +19,11 @@ from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.multilabel import LabelScore
 
 MATRIX_WITH_NAMES = 20
-"""The most classes of a confusion matrix with names and counts; for more it is a picture and a list."""
+"""The most classes of a confusion matrix with names and counts; for more it is a picture."""
 MATRIX_CELLS = 100
 """The most rows and columns of the picture: of more classes, neighbours are in one cell."""
 BARS_SHOWN = 40
 """Classes in a bar chart: more bars would not fit on a screen."""
-PAIRS_SHOWN = 15
-"""Pairs of confused classes that are listed for a matrix of many classes."""
 LEGEND_COLUMNS = 36
 """Letters of a line of the legend of a training curve: more are wider than the figure."""
 POINTS_SHOWN = 800
@@ -111,33 +109,28 @@ def _panel(train: Columns, heading: str, unit: str) -> Iterator[tuple[Figure, Ax
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
     """Draw how often each true class (rows) was predicted as each class (columns).
 
-    Up to 20 classes: counts, coloured by their fraction of the true class. More: the matrix as a picture
-    beside the pairs confused most often.
+    Up to 20 classes with names and counts, coloured by their fraction of the true class; more as a picture.
 
     Args:
         cells: `(true class, predicted class, count)`, left out where the count is zero.
         class_names: K names.
         data: the images as a phrase ("360 test images"), for the title.
     """
-    classes, title = len(class_names), f"Confusion matrix of {data}"
-    if classes > MATRIX_WITH_NAMES:
-        grid: dict[str, Any] = {"ncols": 2, "width_ratios": (1.2, 1)}
-        with drawing.chart(drawing.WIDTH, 4.6, title, **grid) as (figure, (axes, bars)):
-            group = -(-classes // MATRIX_CELLS)
-            _show_fractions(figure, axes, _matrix(cells, classes, group), group)
+    classes, is_picture = len(class_names), len(class_names) > MATRIX_WITH_NAMES
+    group = -(-classes // MATRIX_CELLS)
+    names = ["000"] if is_picture else [drawing.shortened(name, 20) for name in class_names]
+    longest = max(map(len, names))
+    side = 4.2 if is_picture else max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
+    size = side + 0.08 * longest + 1.4, side + max(0.3, 0.08 * longest) + 0.7
+    with drawing.chart(*size, f"Confusion matrix of {data}") as (figure, axes):
+        matrix = _matrix(cells, classes, group)
+        fractions = _show_fractions(figure, axes, matrix, group)
+        unit = f" (number{f', {group} to a cell' if group > 1 else ''})" if is_picture else ""
+        axes.set(xlabel=f"predicted class{unit}", ylabel=f"true class{unit}")
+        if is_picture:
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(MaxNLocator(6, integer=True))
-            together = f", {group} to a cell" if group > 1 else ""
-            axes.set(xlabel=f"predicted class (number{together})", ylabel=f"true class (number{together})")
-            _confused_pairs(bars, cells, class_names)
-        return figure
-    names = [drawing.shortened(name, 20) for name in class_names]
-    longest = max(map(len, names))
-    side = max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
-    size = side + 0.08 * longest + 1.4, side + max(0.3, 0.08 * longest) + 0.7
-    with drawing.chart(*size, title) as (figure, axes):
-        matrix = _matrix(cells, classes, 1)
-        fractions = _show_fractions(figure, axes, matrix)
+            return figure
         for row, column in np.argwhere(matrix).tolist():
             colour = "white" if fractions[row, column] > 0.35 else "black"
             axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour)
@@ -145,7 +138,6 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         turned = {"rotation": 90, "rotation_mode": "anchor", "ha": "right", "va": "center"}
         axes.set_xticks(range(classes), names, **(turned if longest > 3 else {}))
         axes.set_yticks(range(classes), names)
-        axes.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 
@@ -276,38 +268,6 @@ def _show_fractions(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group
     for spine in axes.spines.values():
         spine.set_visible(True)
     return fractions
-
-
-def _confused_pairs(axes: Axes, cells: Sequence[tuple[int, int, int]], class_names: Sequence[str]) -> None:
-    axes.set_title("Confused most often")
-    wrong = sorted((cell for cell in cells if cell[0] != cell[1]), key=lambda cell: -cell[2])[:PAIRS_SHOWN]
-    if not wrong:
-        _say(axes, "no image was classified wrongly")
-        return
-    totals = np.zeros(len(class_names), np.int64)
-    for true, _, count in cells:
-        totals[true] += count
-    counts = [count for _, _, count in wrong]
-    axes.barh(range(len(wrong)), counts, height=0.7, color=drawing.VERMILION)
-    labels = [
-        f"{drawing.shortened(class_names[true], 20)} → {drawing.shortened(class_names[predicted], 20)}"
-        for true, predicted, _ in wrong
-    ]
-    axes.set_yticks(range(len(wrong)), labels, fontsize=8)
-    for place, (true, _, count) in enumerate(wrong):
-        axes.annotate(
-            f"{count} of {totals[true]}",
-            (count, place),
-            (3, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    axes.set_ylim(max(len(wrong), 5) - 0.4, -0.6)
-    axes.set_xlim(0, max(counts) * 1.35)
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.tick_params(axis="y", length=0)
-    axes.set(xlabel="images", ylabel="true → predicted")
 
 
 def _thinned(x: drawing.Floats, y: drawing.Floats) -> tuple[drawing.Floats, drawing.Floats]:

@@ -7,8 +7,8 @@ from vitkit.cli.options import Verb
 from vitkit.cli.verb_options import JSON, Option
 
 GO = Option("--go", "go", "", "train as advised.", False)
-FOLLOW = Verb("advise", "vitkit.jobs.advice.advise", "follow")
-VERB = Verb("advise", "vitkit.jobs.advice.advise", "advise", GO, *FOLLOW.only("out"), JSON)
+FOLLOW = Verb("advise", "vitkit.jobs.advise", "follow")
+VERB = Verb("advise", "vitkit.jobs.advise", "advise", GO, *FOLLOW.only("out"), JSON)
 
 
 def main(arguments: list[str]) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit._version import __version__
@@ -37,7 +36,6 @@ from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import (
-    executed_flops,
     forward_flops,
     inference_memory,
     parameters,
@@ -90,7 +88,7 @@ class Contestant:
     library: str
     precision: EnginePrecision
     model: nn.Module | None
-    """None for an engine, which computes logits and cannot be trained."""
+    """None for an engine, which computes logits and cannot be trained: a step of it is always inference."""
     logits: Callable[[Tensor], Any]
     """Computes logits `(B, K)` of normalised images `(B, 3, H, W)`."""
     prepare: Callable[[], None] = lambda: None
@@ -128,11 +126,6 @@ class Speed:
     ratio: float
     """Its speed over the reference's, the median of the rounds."""
     ratio_quartiles: tuple[float, float]
-    mfu: float | None
-    """FLOPs of the whole model in a second, over the FLOPs of matrix products of its shapes in its precision,
-    measured in the same rounds; None where there are no such products."""
-    mfu_executed: float | None
-    """The same by the FLOPs that are executed: fewer where work is left out. None for engines."""
     memory: Count | None = None
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
     latency: Latency | None = None
@@ -193,8 +186,6 @@ SPEEDS: Mapping[str, Callable[[Speed], str]] = {
     "ms": lambda speed: f"{1e3 * speed.seconds:,.1f}",
     "ratio": lambda speed: f"{speed.ratio:.2f}",
     "quartiles": lambda speed: "{:.2f} to {:.2f}".format(*speed.ratio_quartiles),
-    "utilisation": lambda speed: _share(speed.mfu),
-    "executed": lambda speed: _share(speed.mfu_executed),
 }
 COSTS: Mapping[str, Callable[[Speed], str]] = {
     "of a step, of one image": lambda speed: f"{speed.phase}, {speed.name}",
@@ -205,15 +196,9 @@ COSTS: Mapping[str, Callable[[Speed], str]] = {
     "calls": lambda speed: f"{speed.latency.calls:,}" if speed.latency else "–",
 }
 ABOUT = (
-    "Ratios are medians of rounds, with quartiles. Utilisation is the FLOPs per second of the whole model, "
-    "and the executed ones, over the FLOPs per second of PyTorch's matrix products of its shapes, in the "
-    "same precision and the same rounds. p50 to p99 are the latency of one image: of 100 calls 50, 90 and 99 "
-    "are at most so long."
+    "Ratios are medians of rounds, with quartiles. p50 to p99 are the latency of one image: of 100 calls 50, "
+    "90 and 99 are at most so long."
 )
-
-
-def _share(utilisation: float | None) -> str:
-    return "not measured" if utilisation is None else f"{utilisation:.0%}"
 
 
 def _milliseconds(speed: Speed, part: str) -> str:
@@ -255,8 +240,7 @@ def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizer
         optimizers: those that are there already; a new one is added.
     """
     model = contestant.model
-    if phase == "training":
-        assert model is not None, "engines take no part in training"
+    if phase == "training" and model is not None:
         if model not in optimizers:
             optimizers[model] = create_optimizer(model, OptimizerConfig())
         return training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
@@ -272,42 +256,6 @@ def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizer
     return infer
 
 
-def products(
-    config: ModelConfig, batch: int, device: torch.device, precision: EnginePrecision
-) -> tuple[Step, int] | None:
-    """Return a step of the matrix products of one block of a ViT, and its FLOPs.
-
-    They are the ceiling that utilisation is measured against: PyTorch's products alone, of qkv, the output
-    projection and the MLP, for all tokens of a batch at once. None for a ResNet, which has no such block, and
-    for integers, of which PyTorch has no products. Engines with products of their own may exceed it.
-    """
-    dtype: torch.dtype = getattr(torch, precision)
-    if config.num_tokens is None or not dtype.is_floating_point:
-        return None
-    vit: Any = config  # a configuration with tokens is a ViT or a hybrid
-    rows, width = batch * config.num_tokens, vit.width
-    shapes = ((width, 3 * width), (width, width), (width, vit.mlp_dim), (vit.mlp_dim, width))
-    pairs = [
-        (torch.randn(rows, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype))
-        for k, n in shapes
-    ]
-
-    def step() -> None:
-        with torch.inference_mode():
-            for rows, weights in pairs:
-                F.linear(rows, weights)
-
-    return step, sum(2 * rows * k * n for k, n in shapes)
-
-
-def count_executed(contestant: Contestant, images: Tensor) -> int | None:
-    """Count the FLOPs that a forward pass of images executes; None for engines."""
-    if contestant.model is None:
-        return None
-    contestant.prepare()
-    return executed_flops(lambda: contestant.logits(images))
-
-
 def compare(
     model: str,
     config: ModelConfig,
@@ -320,7 +268,7 @@ def compare(
     optimizers: Optimizers,
     tick: Ticking = lambda: None,
 ) -> Iterator[Speed]:
-    """Time contestants in turns, with the matrix products of the model's shapes among them.
+    """Time contestants in turns.
 
     After an interruption (Ctrl-C) the records of the whole rounds come first, and then the interruption.
 
@@ -336,15 +284,8 @@ def compare(
         optimizers: as in `step_of`.
         tick: called after every step.
     """
-    batch, device = len(images), images.device
+    batch = len(images)
     turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
-    executed = {c.name: count_executed(c, images[:1]) for c in contestants}
-    ceilings = {
-        precision: made
-        for precision in dict.fromkeys(c.precision for c in contestants)
-        if (made := products(config, batch, device, precision))
-    }
-    turns |= {f"products {precision}": Turn(step) for precision, (step, _) in ceilings.items()}
     times: dict[str, list[float]] = {}
     interruption = None
     try:
@@ -354,18 +295,11 @@ def compare(
         if rounds < 2:  # a single round has no quartiles
             raise
         times, interruption = {name: measured[:rounds] for name, measured in times.items()}, stopped
-    rates = {p: count / statistics.median(times[f"products {p}"]) for p, (_, count) in ceilings.items()}
     reference = min(references, key=lambda name: statistics.median(times[name]))
-    # Every product of the forward pass has two of its size in the backward pass.
-    passes, flops = 3 if phase == "training" else 1, forward_flops(config, head=True)
     for contestant in contestants:
-        own, rate = times[contestant.name], rates.get(contestant.precision)
+        own = times[contestant.name]
         low, middle, high = spread(own)
         ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
-        mfu, mfu_executed = (
-            None if rate is None or count is None else passes * count * batch / middle / rate
-            for count in (flops, executed[contestant.name])
-        )
         yield Speed(
             model=model,
             image_size=config.image_size,
@@ -382,8 +316,6 @@ def compare(
             reference=reference,
             ratio=ratios[1],
             ratio_quartiles=(ratios[0], ratios[2]),
-            mfu=mfu,
-            mfu_executed=mfu_executed,
         )
     if interruption is not None:
         raise interruption

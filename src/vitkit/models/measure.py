@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # documented as the way to observe operations
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from vitkit.errors import VitkitError
 from vitkit.models import fast
@@ -126,24 +125,6 @@ def training_flops(config: ModelConfig, images: int = 1, *, head: bool = False, 
     Three times the forward pass: every matrix product has two of its size in the backward pass.
     """
     return 3 * forward_flops(config, head=head, padding=padding) * images
-
-
-def executed_flops(compute: Callable[[], object]) -> int:
-    """Count the FLOPs that a call executes in products and convolutions, products with padding included.
-
-    Any library's model can be counted so; `forward_flops` counts from a configuration.
-    """
-    # PyTorch's counter does not know the fused attention of processors.
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-    def attention(query: list[int], key: list[int], value: list[int], *_: object, **__: object) -> int:
-        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
-
-    counter = FlopCounterMode(display=False, custom_mapping={fused: attention})
-    # What is compiled would not pass by the counter.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), counter:
-        compute()
-    return counter.get_total_flops()
 
 
 def _weights(*modules: nn.Module | None) -> int:

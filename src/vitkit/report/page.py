@@ -142,12 +142,12 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "origin": card.history(),
     }
     settings = _flat(content.config)
-    known = _named(settings, f"The run: {len(settings)} settings")
+    run_settings = _named(settings, f"The run: {len(settings)} settings")
     sections += [
         Section(
             "Configuration",
             (
-                known if settings else "The run's configuration is not known.",
+                run_settings if settings else "The run's configuration is not known.",
                 _named(_flat(saved), "Saved with the model: preprocessing, augmentation, origin"),
             ),
             name="configuration",

@@ -13,7 +13,7 @@ from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models.config.card import Card
-from vitkit.result import Plot, Section, Text, table_of
+from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering, Pooled
 from vitkit.tasks.page import count_cell, fraction_cell, percent
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TIES_SHOWN = 3
 """The most classes in a cell where a class is taken for several equally often."""
+PAIRS_SHOWN = 15
+"""Pairs of confused classes that are listed below the matrix."""
 
 
 class ClassificationAnswering(LabelAnswering):
@@ -165,14 +167,14 @@ def _confusion(result: Classification, images: str) -> Section:
 
         return confusion_matrix(result.confusion_cells, result.class_names, images)
 
-    blocks = (
-        Plot(draw, "confusion", f"Confusion matrix of {len(result.class_names)} classes on {images}."),
-        Text(
-            "Rows are the true classes, columns the predicted ones; the diagonal is right. The colour is the "
-            "fraction of the row, on a scale of square roots so that rare confusions can be seen.",
-            "caption",
-        ),
+    alt, pairs = f"Confusion matrix of {len(result.class_names)} classes on {images}.", confused_pairs(result)
+    about = (
+        "Rows are the true classes, columns the predicted ones; the diagonal is right. The colour is the "
+        "fraction of the row, on a scale of square roots so that rare confusions can be seen."
     )
+    of_pairs = "The pairs that are confused most often, and how many images are of the true class."
+    listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
+    blocks = (Plot(draw, "confusion", alt), Text(about, "caption"), *listed)
     return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
@@ -213,6 +215,20 @@ def _classes(result: Classification, images: str) -> Section:
         ),
     )
     return Section("Class by class", blocks, name="classes", menu="Classes")
+
+
+def confused_pairs(result: Classification) -> Table:
+    """List the classes that are most often taken for another, with that class."""
+    wrong = [cell for cell in result.confusion_cells if cell[0] != cell[1]]
+    return table_of(
+        sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN],
+        {
+            "true class": lambda cell: result.class_names[cell[0]],
+            "predicted": lambda cell: result.class_names[cell[1]],
+            "images": lambda cell: count_cell(cell[2]),
+            "of": lambda cell: count_cell(result.per_class[cell[0]].count),
+        },
+    )
 
 
 def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:

@@ -214,14 +214,18 @@ def judge_loss(measured: Mapping[str, float]) -> str:
     return "no better than the best constant prediction"
 
 
-def _learning(name: TaskName, loss: str) -> MaskedImagesLearning:
-    """Make a task by its name, and the name of its loss in the captions of curves."""
-    caption = "the loss on the hidden patches of validation images, the same ones each time; "
-    best = "the circle is the best."
-    curve = Curve("loss", "Validation loss", "loss", caption + best, is_fraction=False, loss=loss)
-    return MaskedImagesLearning(Monitor("loss", "min"), curve, name)
+MONITOR = Monitor("loss", "min")
+_curve = partial(
+    Curve,
+    "loss",
+    "Validation loss",
+    "loss",
+    "the loss on the hidden patches of validation images, the same ones each time; the circle is the best.",
+    False,
+)
 
-
-MASKED_PATCHES = _learning("masked-patches", "cross entropy of colours, or squared difference")
-SIMMIM = _learning("simmim", "absolute difference of normalised pixels")
-MAE = _learning("mae", "squared difference of normalised pixels")
+MASKED_PATCHES = MaskedImagesLearning(
+    MONITOR, _curve("cross entropy of colours, or squared difference"), "masked-patches"
+)
+SIMMIM = MaskedImagesLearning(MONITOR, _curve("absolute difference of normalised pixels"), "simmim")
+MAE = MaskedImagesLearning(MONITOR, _curve("squared difference of normalised pixels"), "mae")

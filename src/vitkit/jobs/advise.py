@@ -2,31 +2,30 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from vitkit.data.check import (
-    SMALL_SIDE,
-    DataCheck,
-    advise_on_start,
-    check_data,
-    sample_sizes,
-    suggest_recipe,
-    usual_side,
-)
-from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
-from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
+from vitkit.data.check import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
+from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData
+from vitkit.data.sources import ImageData, Samples
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import explain_no_features
-from vitkit.evaluation.fewshot.folds import FOLDS, Folded
-from vitkit.jobs.advice.probe import PIXEL_SIDE, probe_features, probe_pixels
+from vitkit.evaluation.features import (
+    FeatureCache,
+    FeatureExtractor,
+    Features,
+    cached_features,
+    explain_no_features,
+)
+from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.jobs.finetune_defaults import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
@@ -40,10 +39,11 @@ from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.machine import find_device
 from vitkit.runs.plan import Opened, describe_start, resolve_start
 from vitkit.runs.processes import divide_threads
-from vitkit.runs.start import find_start
+from vitkit.runs.start import find_start, load_model
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
+from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 
@@ -82,8 +82,6 @@ class Advice(Result):
     """Training images."""
     tested: int
     """Test images; 0 where there are none."""
-    check: DataCheck | None
-    """None where there are too many images to look at each."""
     options: tuple[Option, ...]
     """The given starts, each at its sizes; without a start, published ones."""
     chosen: Option | None
@@ -107,7 +105,6 @@ class Advice(Result):
     def blocks(self) -> Sequence[Block]:
         """Return what is in the images, the ways to train on them, and the advice in sentences."""
         tested = f", {self.tested:,} to test on" if self.tested else ""
-        warnings = () if self.check is None else self.check.warnings
         columns: dict[str, Callable[[Option], str]] = {
             "begin from": lambda way: "new weights" if way is self.scratch else way.start or way.published,
             "model": lambda way: way.where,
@@ -118,7 +115,6 @@ class Advice(Result):
         }
         return (
             f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes",
-            *(f"! {warning}" for warning in warnings),
             replace(table_of((*self.options, self.scratch), columns), text=(0, 1)),
             *(f"- {sentence}" for sentence in self.sentences),
         )
@@ -159,7 +155,6 @@ def choose(options: Sequence[Option]) -> Option | None:
 def advice_sentences(
     data: ImageData,
     sizes: Sequence[tuple[int, int]],
-    leaks: Mapping[str, int],
     options: Sequence[Option],
     chosen: Option | None,
     scratch: Option,
@@ -170,7 +165,6 @@ def advice_sentences(
     Args:
         data: the images.
         sizes: (height, width) of some of them, in pixels.
-        leaks: the number of images of the second split that are in the first too, by "train-test" and so on.
         options: the starts, given or published.
         chosen: the advised option.
         scratch: training from scratch.
@@ -224,16 +218,8 @@ def advice_sentences(
             f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
             "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
         )
-    for pair, count in leaks.items():
-        yield (
-            f"{describe_repeats(count, pair.split('-')[1])}, so that the accuracy will look better than it "
-            "is: vitkit data check names them."
-        )
 
 
-CHECKED, CHECKED_PIXELS = 100_000, 2e9
-"""Images, and pixels of all images, up to which each image is decoded to find copies, leaks and bad files:
-about a minute of a core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
 LARGER = 1.7
 """The larger of two sizes: the paper pre-trains at 224 pixels and fine-tunes at 384."""
 PIXEL_SECONDS = 10.0
@@ -255,8 +241,8 @@ def advise(
 ) -> Advice:
     """Say what to do with images and what to expect, before anyone waits for a run.
 
-    Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
-    probed on training images.
+    Images are counted, this machine's speed is measured, and frozen features of each start are probed on
+    training images. vitkit data check looks at every image.
 
     Args:
         data: images to train on: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
@@ -290,7 +276,6 @@ def advise(
     with listener.progress("listing images"):
         opened = find_task("classification").learning.open_data(data, cut, decode)
     sizes = sample_sizes(opened.splits["train"])
-    check, leaks = _look(opened, sizes, listener)
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
     base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
@@ -325,11 +310,10 @@ def advise(
         classes=len(opened.class_names),
         images=len(opened.splits["train"]),
         tested=len(opened.splits.get("test", ())),
-        check=check,
         options=ways,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_sentences(opened, sizes, leaks, ways, chosen, scratch, begin)),
+        sentences=tuple(advice_sentences(opened, sizes, ways, chosen, scratch, begin)),
         default="" if default is None else default.start.name,
     )
 
@@ -367,22 +351,98 @@ def follow(
     return train_run(option.run, out, device=device, threads=threads, command=command, listener=listener)
 
 
-def _look(
-    data: ImageData, sizes: Sequence[tuple[int, int]], listener: Listener
-) -> tuple[DataCheck | None, dict[str, int]]:
-    """Check every image where that takes a minute at most; return the check and the leaks into each split."""
-    total = sum(map(len, data.splits.values()))
-    pixels = total * np.prod(sizes, axis=1).mean() if sizes else 0.0
-    if total <= CHECKED and pixels <= CHECKED_PIXELS:
-        with listener.progress("looking at every image") as progress:
-            check = check_data(data, progress)
-        return check, {pair: count for pair, count in check.leaks.items() if pair.startswith("train-")}
-    listener.note(
-        f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
-    )
-    with listener.progress("comparing files"):
-        repeated = repeats_of_training(data.splits, ("val", "test"), data.same)
-    return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
+MOST_IMAGES = 4_000
+"""More images take seconds in every fit, and move the accuracy by less than fine-tuning adds to it."""
+LEAST_IMAGES = 2 * FOLDS
+CHUNK = 128
+"""Images between two looks at the clock; each chunk has a file of its own in the cache."""
+PIXEL_SIDE = 12
+"""Side in pixels of the small pictures of the probe without a start."""
+
+
+def probe_features(
+    run: Run, data: ImageData, seconds: float, *, device: torch.device, cache: bool, listener: Listener
+) -> Folded:
+    """Probe training images by the features of a frozen start.
+
+    Args:
+        run: the fine-tuning of the start; the model is fitted to its image size.
+        data: the images.
+        seconds: after which no further chunk of images is begun.
+        device: where the features are computed.
+        cache: whether features are kept in the user's cache folder, and taken from it.
+        listener: hears the progress.
+
+    Raises:
+        VitkitError: the start cannot be loaded, or too few images can be read.
+    """
+    start = run.start
+    with listener.progress(f"reading {start.start}"):
+        model = load_model(
+            start.start,
+            image_size=run.preprocessing.image_size,
+            num_heads=start.num_heads,
+            position_interpolation=start.position_interpolation,
+        )
+    extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
+    stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
+    fingerprint = extractor.fingerprint() if stored is not None else ""
+
+    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
+        def anew() -> Features:
+            return extractor.compute(samples, indices)
+
+        features = cached_features(fingerprint, samples, indices, stored, anew)
+        return features.rows, features.readable
+
+    return _probe(data, compute, seconds, f"features by {start.start}", listener)
+
+
+def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Folded:
+    """Probe training images by their pixels, as small pictures: the accuracy without any model."""
+    rule = Preprocessing((PIXEL_SIDE, PIXEL_SIDE))
+
+    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
+        rejects: dict[str, str] = {}
+        batches = list(evaluation_batches(samples, rule, CHUNK, rejects=rejects, indices=indices))
+        readable = np.concatenate([batch.mask.numpy() for batch in batches])
+        pixels = np.concatenate([batch.images.numpy() for batch in batches])
+        return pixels[readable].reshape(int(readable.sum()), -1).astype(np.float32), readable
+
+    return _probe(data, compute, seconds, "small pictures", listener)
+
+
+Chunk = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""The rows of the readable images of a chunk, and whether each image is readable."""
+Compute = Callable[[Samples, NDArray[np.int64]], Chunk]
+"""A function of a split and the indices of a chunk in it."""
+
+
+def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listener: Listener) -> Folded:
+    """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
+    samples = data.splits["train"]
+    labels = class_numbers(samples.labels)
+    order = mixed_order(labels)[:MOST_IMAGES]
+    rows: list[NDArray[np.float32]] = []
+    readable_indices: list[NDArray[np.int64]] = []
+    started = time.monotonic()
+    with listener.progress(what, len(order)) as progress:
+        for first in range(0, len(order), CHUNK):
+            if rows and time.monotonic() - started > seconds:
+                break
+            chunk = order[first : first + CHUNK]
+            chunk_rows, readable = compute(samples, chunk)
+            rows.append(chunk_rows)
+            readable_indices.append(chunk[readable])
+            progress(first + len(chunk))
+    features, indices = np.concatenate(rows), np.concatenate(readable_indices)
+    if len(indices) < LEAST_IMAGES:
+        raise VitkitError(
+            f"Expected at least {LEAST_IMAGES} training images that can be read, found {len(indices)} in "
+            f"{data.spec}: they are too few for a probe. Add images, or look at them with vitkit data check."
+        )
+    with listener.progress(f"cross-validation, {what}", FITS) as progress:
+        return cross_validate(features, labels[indices], len(data.class_names), progress=progress)
 
 
 def _fitted_run(data: str, splits: Splits, start: str) -> Run:
