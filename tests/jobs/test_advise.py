@@ -177,28 +177,11 @@ def test_less_than_a_point_is_no_reason_to_compute_more() -> None:
     assert choose((worse, best)) is best
 
 
-def test_imbalance_leaks_and_copies_are_said(tmp_path: Path, start: Path) -> None:
-    root = tmp_path / "data"
-    write_photos(root / "train", {"dark": 44, "bright": 4})
-    write_photos(root / "test", {"dark": 5, "bright": 5}, seed=0)  # the same seed: some images are the same
-    advice = advise(str(root), start, splits=Splits(val_fraction=0.0), cache=False)
-    assert advice.check is not None and advice.check.leaks["train-test"] == 5
+def test_imbalance_is_said(tmp_path: Path, start: Path) -> None:
+    write_photos(tmp_path / "data", {"dark": 44, "bright": 4})
+    advice = advise(str(tmp_path / "data"), start, splits=Splits(val_fraction=0.0), cache=False)
     text = " ".join(advice.sentences)
-    assert "The classes are unbalanced, 11 to 1" in text and "--logit-adjustment 1" in text
-    assert "5 images of test are in train too, pixel for pixel, so that the accuracy will look" in text
-
-
-def test_photos_that_are_too_many_to_look_at_are_compared_all_the_same(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(advising, "CHECKED_PIXELS", 1000)
-    write_photos(tmp_path / "data" / "train", {"dark": 20, "bright": 20})
-    write_photos(tmp_path / "data" / "test", {"dark": 5, "bright": 5}, seed=0)
-    hearing = Hearing()
-    whole = Splits(val_fraction=0.0)
-    advice = advise(str(tmp_path / "data"), start, splits=whole, cache=False, listener=hearing)
-    assert advice.check is None and "50 images are too many, or too large" in hearing.notes[0]
-    assert "5 images of test are in train too" in " ".join(advice.sentences)
+    assert "The classes are unbalanced, " in text and "--logit-adjustment 1" in text
 
 
 @pytest.mark.usefixtures("weak_pixels")
@@ -252,7 +235,6 @@ def unreadable(photos: Path) -> Iterator[Path]:
 def test_bad_files_are_left_out_of_the_probe(unreadable: Path, start: Path) -> None:
     advice = advise(str(unreadable), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
     assert advice.options[0].folded is not None and advice.options[0].folded.images == 77
-    assert advice.check is not None and len(advice.check.bad) == 3
     assert advice.tested == 0
 
 

@@ -30,9 +30,9 @@ from vitkit.jobs.compare.result import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import WandbRecord
-from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.zoo import model_config
-from vitkit.runs.config import parse_compute, read_config, write_config
+from vitkit.runs.config import Run, read_config, write_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.series_options import SeriesOptions
@@ -151,10 +151,15 @@ def answers(task: Any, path: Path) -> Any:
     return answering.read_evaluation(path)
 
 
+def read_run(path: Path) -> tuple[Run, Compute]:
+    way: Any = read_config(path.parent).get("compute")
+    return kind_of(path.parent).run(), from_json(Compute, way, str(path))
+
+
 READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "a run": (
         write_run,
-        lambda path: (kind_of(path.parent).run(), parse_compute(read_config(path.parent), path.parent)),
+        read_run,
     ),
     "a model": (write_model, lambda path: read_description(read_json_object(path), path)),
     "an engine": (write_engine, lambda path: read_description_of(path.parent)),

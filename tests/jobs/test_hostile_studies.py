@@ -178,8 +178,8 @@ def test_a_hostile_folder_is_refused_or_changes_nothing(
     record = json.loads(record_of(kind.template).read_text())
     named = [place for place in leaves(record) if place[-1] == "folder"]
     for place in named[-1:]:
-        for other in ("../outside", "", "x" * 300, "\0"):
-            assert refused_or_right(kind, tmp_path / "case", with_value(place, other))
+        for hostile in ("../outside", "", "x" * 300, "\0"):
+            assert refused_or_right(kind, tmp_path / "case", with_value(place, hostile))
     for place in (*named[:1], *list(leaves(record))[-3:]):
         for value in (10**400, float("nan"), REMOVED):
             refused_or_right(kind, tmp_path / "case", with_value(place, value))

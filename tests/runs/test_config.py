@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from vitkit.runs.config import (
     changed_options,
     name_options,
     option_value,
-    train_longer,
     with_options,
 )
 from vitkit.training.config import OBJECTIVES, ClassificationConfig, OptimizerConfig, TrainingConfig
@@ -40,7 +38,6 @@ def test_what_only_follows_from_another_length_is_left_out() -> None:
     longer = replace(begun, training=again, optimizer=replace(begun.optimizer, warmup_steps=7))
     changes = changed_options(to_json(begun), "config.json", longer)
     assert name_options(changes) == ["--steps 4 -> 5"]
-    assert "vitkit train --start 'my run'" in train_longer(name_options(changes), Path("my run"))
     # Epochs decide nothing beside steps.
     other = replace(begun, training=replace(begun.training, epochs=117.0))
     assert changed_options(to_json(begun), "config.json", other) == []
@@ -49,7 +46,6 @@ def test_what_only_follows_from_another_length_is_left_out() -> None:
     warm = replace(begun, optimizer=replace(begun.optimizer, warmup_steps=7))
     changes = changed_options(to_json(begun), "config.json", warm)
     assert len(name_options(changes)) == 1 and name_options(changes)[0].startswith("--warmup-steps ")
-    assert train_longer(name_options(changes), Path("run")) == ""
 
 
 def test_options_of_few_shot_accuracy_are_named_with_their_section() -> None:

@@ -217,7 +217,7 @@ def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:
             {key: value for key, value in hybrid.items() if not key.startswith("block2/")},
             "block2",
         ),
-        "no query": (without(parameters, query), "query/kernel is not among"),
+        "no query": (without(parameters, query), "query/kernel: missing, expected an array of 3 axes"),
         "a flat query": (
             {**parameters, query: np.zeros((48, 48), np.float32)},
             "expected an array of 3 axes",

@@ -1,14 +1,11 @@
 """`vitkit ablate`: train variants of a recipe with the same seeds, and compare them on the same images."""
 
-from collections.abc import Sequence
-
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb
 from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import JSON, Option
+from vitkit.cli.training_options import describe_training, recipe_of
+from vitkit.cli.verb_options import JSON
 from vitkit.errors import VitkitError
-from vitkit.jobs.recipes import recipe
 
 VERB = Verb("ablate", "vitkit.jobs.study.ablate", "ablate", JSON)
 
@@ -19,9 +16,8 @@ def main(arguments: list[str]) -> None:
     if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
 
-    def training(_: object) -> Sequence[Option]:
-        return describe_training(default=with_named_task(recipe(arguments[0]), arguments))
-
-    given, of_run = VERB.parse_with_training(arguments, training)
-    given["recipe"] = study_base(of_run, given, recipe(given["recipe"]), "an ablation", "--seeds and --rates")
+    given, of_run = VERB.parse_with_training(
+        arguments, lambda _: describe_training(default=recipe_of({"recipe": arguments[0]}, arguments))
+    )
+    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
     VERB.run(arguments, given)

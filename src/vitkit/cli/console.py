@@ -216,7 +216,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             # A command or a path is copied from the terminal: no line may end within it.
             whole = "/" in text or "vitkit " in text
             to.print(text if plain else bold(text), markup=False, soft_wrap=whole)
-        before = block
+        before = block or None  # an empty paragraph is a blank line by itself
 
 
 def print_next(*commands: str) -> None:

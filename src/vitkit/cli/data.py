@@ -1,17 +1,15 @@
 """`vitkit data`: `check` reads every image of a data set, `show` draws some as a model sees them."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitkit.cli import console
 from vitkit.cli.help import ASKING
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import Verb
-from vitkit.cli.training_options import with_named_task
-from vitkit.cli.verb_options import JSON, Option, describe
+from vitkit.cli.training_options import recipe_of
+from vitkit.cli.verb_options import JSON, describe
 from vitkit.errors import VitkitError
-from vitkit.jobs.recipes import recipe
 from vitkit.result import Block, Text
 from vitkit.runs.config import Run
 from vitkit.weights.published import default_starts
@@ -46,12 +44,9 @@ def main(arguments: list[str]) -> None:
 
 def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
-
-    def training(own: Mapping[str, Any]) -> Sequence[Option]:
-        run = with_named_task(recipe(own["recipe"]) if "recipe" in own else Run(), arguments)
-        return describe(Run, run, without=("data", "recipe"))
-
-    given, options = SHOW.parse_with_training(arguments, training)
+    given, options = SHOW.parse_with_training(
+        arguments, lambda own: describe(Run, recipe_of(own, arguments), without=("data", "recipe"))
+    )
     out, run = SHOW.call(given, **options)
     from vitkit.jobs.data_show import describe_augmentation
 

@@ -18,7 +18,7 @@ class HelpPage:
     options: str = ""
     """The options that most people need, with blanks between them; left out, the first and last ones."""
     usage: str = ""
-    """The text after the verb: "[START] DATA [OPTIONS]"; left out, what its options make."""
+    """The text after the verb: "[PATTERN...] [OPTIONS]"; left out, what its options make."""
     description: str = ""
     """The purpose of the verb; left out, the docstring of its job."""
 
@@ -59,7 +59,6 @@ PAGES = {
         "runs/digits my_photos/ --minutes 20",
         options="--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
         "--learning-rate --out --resume",
-        usage="[START] DATA [OPTIONS]",
         description="""Train a model that is there already on your images.
 
 Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
@@ -80,7 +79,6 @@ is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 tra
         "my_photos/ --then labelled/  # does it help?",
         options="--objective --then --fewshot.data --model --image-size --epochs --minutes --batch-size "
         "--out --resume",
-        usage="DATA [OPTIONS]",
         description="""Train a Vision Transformer on images without labels.
 
 Labels are ignored. Options left out suit the size of the images; --recipe masked-patches is the paper's.
@@ -97,15 +95,10 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
         "my_photos/ --recipe photos         # folders of classes",
         options="--recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out "
         "--resume",
-        usage="DATA [OPTIONS]",
         description="""Train a Vision Transformer on your images, evaluate it, and write a report.
 
 --start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
 trains with three seeds.""",
     ),
-    "vtab": HelpPage(
-        "vit-b16-augreg-in21k vtab/",
-        "runs/mine vtab/ --tasks dtd,svhn --protocol finetune",
-        usage="START FOLDER [OPTIONS]",
-    ),
+    "vtab": HelpPage("vit-b16-augreg-in21k vtab/", "runs/mine vtab/ --tasks dtd,svhn --protocol finetune"),
 }

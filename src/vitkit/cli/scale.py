@@ -1,31 +1,21 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
-import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.options import Verb, importing
 from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training, with_named_task
-from vitkit.cli.verb_options import JSON, Option
+from vitkit.cli.training_options import describe_training, recipe_of
+from vitkit.cli.verb_options import JSON
 from vitkit.errors import VitkitError
-from vitkit.jobs.recipes import recipe
 from vitkit.listener import hushed
-from vitkit.runs.config import Run
 
 VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print it."""
-
-    def training(own: Mapping[str, Any]) -> Sequence[Option]:
-        base = recipe(own["recipe"]) if "recipe" in own else Run()
-        return describe_training(default=with_named_task(base, arguments))
-
-    given, of_run = VERB.parse_with_training(arguments, training)
+    given, of_run = VERB.parse_with_training(
+        arguments, lambda own: describe_training(default=recipe_of(own, arguments))
+    )
     length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
@@ -39,10 +29,5 @@ def main(arguments: list[str]) -> None:
     elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
         listener = hushed(TerminalListener(), bool(given.get("quiet")))
         given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
-    base = recipe(given["recipe"]) if given.get("recipe") else Run()
-    given["recipe"] = study_base(of_run, given, base, "the scale lab", "--seeds")
-    law = VERB.call(given, command=shlex.join(["vitkit", "scale", *arguments]))
-    as_json = bool(given.get("json"))
-    if not as_json:  # below the facts that are shown as it works
-        console.print_lines("")
-    console.print_result(law, as_json)
+    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
+    VERB.run(arguments, given)

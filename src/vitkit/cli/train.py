@@ -21,6 +21,7 @@ from vitkit.cli.training_options import (
     describe_training,
     options_of_run,
     parse_training,
+    recipe_of,
 )
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
@@ -186,15 +187,12 @@ def _print_run(folder: Path) -> None:
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
 
 
-def study_base(
-    given: Mapping[str, Any], of_study: Mapping[str, Any], default: Run, study: str, instead: str
-) -> Run:
+def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str, instead: str) -> Run:
     """Make the run that a study changes: a recipe with options of training over it, suited to its start.
 
     Args:
         given: the options of training that are given.
         of_study: the study's own; its recipe is "" where there is none.
-        default: the run of the recipe.
         study: the name of the study in a sentence: "an ablation".
         instead: its own options for several runs: "--seeds".
 
@@ -207,7 +205,7 @@ def study_base(
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
             "--dry-run."
         )
-    options = options_of_run(given)
+    options, default = options_of_run(given), recipe_of(of_study)
     with in_options(describe_training("train", default), given):
         run = with_options(default, options)
         _require_inputs(run, given)

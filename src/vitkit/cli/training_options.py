@@ -8,6 +8,7 @@ from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import PROCESSES, Option, describe
 from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.recipes import recipe
 from vitkit.jobs.training_options import Job
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Run, with_task
@@ -74,7 +75,8 @@ def parse_training(
         verb: as it follows vitkit.
         default: the run whose values the help shows as defaults.
     """
-    options = describe_training(verb, with_named_task(default, arguments))
+    task = read(arguments, TASKS).given.get("task", default.task)
+    options = describe_training(verb, with_task(default, task))
     given = parse_given(None, options, arguments, verb)
     if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
         start, data = sort_out(given.pop("start.start"))  # it stands alone
@@ -88,9 +90,10 @@ def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
     return {path: given[path] for path in given if path.split(".")[0] in names}
 
 
-def with_named_task(run: Run, arguments: Sequence[str]) -> Run:
-    """Give a run the task that a command line names."""
-    return with_task(run, read(arguments, TASKS).given.get("task", run.task))
+def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
+    """Return the run of the recipe that is given, or of none, with the task that a command line names."""
+    base = recipe(given["recipe"]) if given.get("recipe") else Run()
+    return with_task(base, read(arguments, TASKS).given.get("task", base.task))
 
 
 def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.layouts.label_sets import count_labels
-from vitkit.data.layouts.repeats import pixel_digest
+from vitkit.data.layouts import label_sets, repeats
 from vitkit.data.listing import names_of
 from vitkit.data.sources import ImageData, Samples, some_headers
 from vitkit.errors import DecodeError
@@ -184,7 +183,7 @@ def check_data(
     channels, done, total = 3, 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
         images[split] = len(samples)
-        per_class = count_labels(samples.labels, len(data.class_names))
+        per_class = label_sets.count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
         for index in range(len(samples)):
             key = samples.key(index)
@@ -198,7 +197,7 @@ def check_data(
                 height, width, channels = pixels.shape
                 sizes.append((height, width))
                 label = ", ".join(names_of(samples.labels[index], data.class_names))
-                same.setdefault(pixel_digest(pixels), []).append(Copy(split, key, label))
+                same.setdefault(repeats.pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
             if progress is not None:
                 progress(done, total)
@@ -244,8 +243,7 @@ def _leaks(duplicates: tuple[tuple[Copy, ...], ...], splits: tuple[str, ...]) ->
     for number, first in enumerate(splits):
         for second in splits[number + 1 :]:
             shared = (group for group in duplicates if any(copy.split == first for copy in group))
-            count = sum(copy.split == second for group in shared for copy in group)
-            if count:
+            if count := sum(copy.split == second for group in shared for copy in group):
                 leaks[f"{first}-{second}"] = count
     return leaks
 
@@ -267,8 +265,7 @@ def _about_bad_files(bad: list[BadFile], images: dict[str, int], bad_quota: floa
 
 
 def _about_images(sizes: list[tuple[int, int]], modes: Counter[str], channels: int) -> Iterator[str]:
-    small = sum(min(size) < _TINY_SIDE for size in sizes)
-    if small:
+    if small := sum(min(size) < _TINY_SIDE for size in sizes):
         are = "image is" if small == 1 else "images are"
         yield f"{small:,} {are} smaller than {_TINY_SIDE} pixels on one side."
     plain = _PLAIN_MODES.get(channels, tuple(modes))
@@ -284,12 +281,10 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> Iter
     if multi_label:
         classes, look = "labels", "Look at the average precision of each label, not only at the mean."
     train = counts.get("train", {})
-    few = [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]
-    if few:
+    if few := [f"{name} ({count})" for name, count in train.items() if count < _FEW_IMAGES]:
         yield f"{classes.capitalize()} with fewer than {_FEW_IMAGES} training images: {join_names(few)}."
     folded = Counter(map(str.casefold, train))
-    alike = [name for name in train if folded[name.casefold()] > 1]
-    if alike:
+    if alike := [name for name in train if folded[name.casefold()] > 1]:
         yield f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}."
     present = {name: count for name, count in train.items() if count}
     if present:
@@ -315,8 +310,7 @@ def _about_duplicates(
         )
     for split in sorted({copy.split for group in duplicates for copy in group}):
         inside = (sum(copy.split == split for copy in group) for group in duplicates)
-        spare = sum(count - 1 for count in inside if count > 1)
-        if spare:
+        if spare := sum(count - 1 for count in inside if count > 1):
             repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
             yield f"{repeat} another image of {split}, pixel for pixel."
     if contradictions:

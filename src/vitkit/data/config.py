@@ -114,8 +114,7 @@ def parse_split(name: str) -> tuple[str, Slice | None]:
     Raises:
         VitkitError: it has brackets that are not a pair at its end, or that hold no slice.
     """
-    match = _SPLIT.fullmatch(name.strip())
-    if match is not None:
+    if (match := _SPLIT.fullmatch(name.strip())) is not None:
         part = parse_slice(match[2])
         return match[1], None if part == WHOLE else part
     if "[" in name or "]" in name:

@@ -184,8 +184,7 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         if not all(0 <= number < 1000 for number in class_at.values()):
             raise ValueError("class numbers are from 0 to 999")
     folders, files, numbers, folder_of = _folders(images)
-    unknown = [folder for folder in folders if folder not in label_of_folder]
-    if unknown:
+    if unknown := [folder for folder in folders if folder not in label_of_folder]:
         raise VitkitError(
             f"{images}: expected the class folders of ObjectNet, found {join_names(unknown, 5)}, which "
             f"{mappings / 'folder_to_objectnet_label.json'} does not name."

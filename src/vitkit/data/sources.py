@@ -67,7 +67,7 @@ class ImageData:
     class_names: tuple[str, ...]
     listing: Listing
     rule: config.DecodeRule
-    shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
+    shared: Shared = field(default_factory=Shared, compare=False, repr=False)
     splits: "Mapping[str, Samples]" = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     fold_of: NDArray[np.int64] | None = None
@@ -234,8 +234,7 @@ def open_data(
     if class_names is None and "train" not in listing.splits:
         problems.append(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
     # Labels are matched by name and written as text.
-    twice = sorted({name for name in listing.class_names if listing.class_names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in listing.class_names if listing.class_names.count(name) > 1}):
         raise VitkitError(
             f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
         )

@@ -135,8 +135,7 @@ def resize_box(
     else:
         down = _neighbours(top, bottom, size[0], height, first, last)
         across = _neighbours(left, right, size[1], width, before, after)
-        part = sample(image, down, across, out)
-        if part is not None:
+        if (part := sample(image, down, across, out)) is not None:
             return part
         rows = _between(image[down[0]], image[down[1]], down[2][:, None, None])
         values = _between(rows[:, across[0]], rows[:, across[1]], across[2][None, :, None])

@@ -3,7 +3,7 @@
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,17 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.check import (
-    SMALL_SIDE,
-    DataCheck,
-    advise_on_start,
-    check_data,
-    sample_sizes,
-    suggest_recipe,
-    usual_side,
-)
+from vitkit.data.check import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
-from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples
@@ -91,8 +82,6 @@ class Advice(Result):
     """Training images."""
     tested: int
     """Test images; 0 where there are none."""
-    check: DataCheck | None
-    """None where there are too many images to look at each."""
     options: tuple[Option, ...]
     """The given starts, each at its sizes; without a start, published ones."""
     chosen: Option | None
@@ -116,7 +105,6 @@ class Advice(Result):
     def blocks(self) -> Sequence[Block]:
         """Return what is in the images, the ways to train on them, and the advice in sentences."""
         tested = f", {self.tested:,} to test on" if self.tested else ""
-        warnings = () if self.check is None else self.check.warnings
         columns: dict[str, Callable[[Option], str]] = {
             "begin from": lambda way: "new weights" if way is self.scratch else way.start or way.published,
             "model": lambda way: way.where,
@@ -127,7 +115,6 @@ class Advice(Result):
         }
         return (
             f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes",
-            *(f"! {warning}" for warning in warnings),
             replace(table_of((*self.options, self.scratch), columns), text=(0, 1)),
             *(f"- {sentence}" for sentence in self.sentences),
         )
@@ -168,7 +155,6 @@ def choose(options: Sequence[Option]) -> Option | None:
 def advice_sentences(
     data: ImageData,
     sizes: Sequence[tuple[int, int]],
-    leaks: Mapping[str, int],
     options: Sequence[Option],
     chosen: Option | None,
     scratch: Option,
@@ -179,7 +165,6 @@ def advice_sentences(
     Args:
         data: the images.
         sizes: (height, width) of some of them, in pixels.
-        leaks: the number of images of the second split that are in the first too, by "train-test" and so on.
         options: the starts, given or published.
         chosen: the advised option.
         scratch: training from scratch.
@@ -233,16 +218,8 @@ def advice_sentences(
             f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
             "alike, add --logit-adjustment 1 to the training, and look at the accuracy of each class."
         )
-    for pair, count in leaks.items():
-        yield (
-            f"{describe_repeats(count, pair.split('-')[1])}, so that the accuracy will look better than it "
-            "is: vitkit data check names them."
-        )
 
 
-CHECKED, CHECKED_PIXELS = 100_000, 2e9
-"""Images, and pixels of all images, up to which each image is decoded to find copies, leaks and bad files:
-about a minute of a core, for 40,000 images of 224 pixels or 160 photos of 12 megapixels."""
 LARGER = 1.7
 """The larger of two sizes: the paper pre-trains at 224 pixels and fine-tunes at 384."""
 PIXEL_SECONDS = 10.0
@@ -264,8 +241,8 @@ def advise(
 ) -> Advice:
     """Say what to do with images and what to expect, before anyone waits for a run.
 
-    Images are counted and looked at, this machine's speed is measured, and frozen features of each start are
-    probed on training images.
+    Images are counted, this machine's speed is measured, and frozen features of each start are probed on
+    training images. vitkit data check looks at every image.
 
     Args:
         data: images to train on: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
@@ -299,7 +276,6 @@ def advise(
     with listener.progress("listing images"):
         opened = find_task("classification").learning.open_data(data, cut, decode)
     sizes = sample_sizes(opened.splits["train"])
-    check, leaks = _look(opened, sizes, listener)
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
     base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
@@ -334,11 +310,10 @@ def advise(
         classes=len(opened.class_names),
         images=len(opened.splits["train"]),
         tested=len(opened.splits.get("test", ())),
-        check=check,
         options=ways,
         chosen=chosen,
         scratch=scratch,
-        sentences=tuple(advice_sentences(opened, sizes, leaks, ways, chosen, scratch, begin)),
+        sentences=tuple(advice_sentences(opened, sizes, ways, chosen, scratch, begin)),
         default="" if default is None else default.start.name,
     )
 
@@ -468,24 +443,6 @@ def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listene
         )
     with listener.progress(f"cross-validation, {what}", FITS) as progress:
         return cross_validate(features, labels[indices], len(data.class_names), progress=progress)
-
-
-def _look(
-    data: ImageData, sizes: Sequence[tuple[int, int]], listener: Listener
-) -> tuple[DataCheck | None, dict[str, int]]:
-    """Check every image where that takes a minute at most; return the check and the leaks into each split."""
-    total = sum(map(len, data.splits.values()))
-    pixels = total * np.prod(sizes, axis=1).mean() if sizes else 0.0
-    if total <= CHECKED and pixels <= CHECKED_PIXELS:
-        with listener.progress("looking at every image") as progress:
-            check = check_data(data, progress)
-        return check, {pair: count for pair, count in check.leaks.items() if pair.startswith("train-")}
-    listener.note(
-        f"{total:,} images are too many, or too large, to look at each before advice: vitkit data check does."
-    )
-    with listener.progress("comparing files"):
-        repeated = repeats_of_training(data.splits, ("val", "test"), data.same)
-    return None, {f"train-{split}": len(rows) for split, rows in repeated.items() if len(rows)}
 
 
 def _fitted_run(data: str, splits: Splits, start: str) -> Run:

@@ -3,6 +3,7 @@
 The protocols by name are ImageNet's own validation images, ReaL, V2, -A, -R, -Sketch and ObjectNet.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,6 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import write_page
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
@@ -60,6 +60,9 @@ class Evaluation(Result):
     """The model's, which says what its outputs mean."""
     as_saved: bool = True
     """Whether PyTorch computed the model, with the image size and the limit of pixels it was saved with."""
+    kept: Path | None = None
+    """The folder that `keep_evaluation` kept it in."""
+    page: Path | None = None
 
     @property
     def answering(self) -> Answering:
@@ -100,8 +103,35 @@ class Evaluation(Result):
         details = self.answering.details(self.result)
         tables = () if details is None else (replace(details, most=ROWS_SHOWN),)
         plots = [block for section in self.sections() for block in section.blocks if isinstance(block, Plot)]
-        rejects = unreadable(self.rejects, "count for nothing")
-        return [Text(self.summary(), "answer"), *plots, *tables, *rejects]
+        rejects, files = unreadable(self.rejects, "count for nothing"), []
+        model = shlex.quote(self.model.name)
+        if self.page is not None:
+            is_own = self.page.parent == self.kept
+            linked = f" (vitkit report {model} writes the run's own with a link to it)" if is_own else ""
+            files.append(f"Page: {self.page}{linked}")
+        if self.kept is not None:
+            what = "" if self.trained_on else ": every class and confusion, and which images were mistaken"
+            files.append(f"Kept in {self.kept}{what}.")
+        return [Text(self.summary(), "answer"), *plots, *tables, *rejects, *files]
+
+    def following(self) -> Sequence[str]:
+        """Return the command that makes use of the numbers, or of the model."""
+        model = shlex.quote(self.model.name)
+        if self.kept is not None and self.trained_on:
+            return (f"vitkit report {model}",)
+        return (f"vitkit predict {model} IMAGE_OR_FOLDER",)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers, and what they are of."""
+        return {
+            "model": self.model.name,
+            "data": self.data.name,
+            "split": "all" if self.whole else self.split,
+            "rejects": self.rejects,
+            "kept_in": None if self.kept is None else str(self.kept),
+            "page": None if self.page is None else str(self.page),
+            **self.result.to_json(),
+        }
 
 
 def evaluate(
@@ -287,27 +317,29 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
     return (run / "evaluation" / f"{split}.json").parent
 
 
-def write_evaluation_page(
-    evaluation: "Evaluation", folder: Path | None, *, out: StrPath | None = None
-) -> Path | None:
-    """Write the page of an evaluation: how good the model is, where it fails, and whether it is too sure.
+def keep_with_page(
+    evaluation: "Evaluation", *, out: StrPath | None = None, listener: Listener = AUTOMATIC
+) -> "Evaluation":
+    """Keep an evaluation, and write its page: how good the model is, where it fails, and whether it is sure.
 
     Args:
         evaluation: the numbers and the images.
-        folder: where `keep_evaluation` kept it; None: nowhere.
         out: file for the page of the numbers and the mistakes; left out, one is written below the run folder
             where the images are not the run's own, and its report links it.
+        listener: hears why it cannot be kept.
 
     Returns:
-        The page; None where there is none, as the report is the page of the run's own images.
+        The same, with its folder and its page; the page of the run's own images is the report.
     """
-    if out is None and (folder is None or evaluation.trained_on):
-        return None
-    path = (
-        Path(out) if out else Path(folder or "") / f"{'all' if evaluation.whole else evaluation.split}.html"
-    )
+    kept = keep_evaluation(evaluation, listener)
+    if out is None and (kept is None or evaluation.trained_on):
+        return replace(evaluation, kept=kept)
+    path = Path(out or kept or "")
+    path = path if out else path / f"{'all' if evaluation.whole else evaluation.split}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_page(evaluation, path)
+    from vitkit.report.template import write_page  # it imports matplotlib, for which no evaluation waits
+
+    return replace(evaluation, kept=kept, page=write_page(evaluation, path))
 
 
 def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -245,9 +245,8 @@ def choose_start(
         begun, command = None, str((kind_of(folder).config or {}).get("command", ""))
         with suppress(VitkitError):  # another command tells of a damaged record
             begun = begun_run(folder)
-        itself = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        same = begun is not None and begun.data == absolute_spec(run.data)
-        if begun is not None and same and itself and begun.start.start in named:
+        chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
+        if begun and chosen and begun.data == absolute_spec(run.data) and begun.start.start in named:
             reason = f"{folder} was begun from it: the run goes on from there."
             return DefaultStart(named[begun.start.start], reason)
     if named and not any(map(is_local, named)):

@@ -88,7 +88,7 @@ def pretrain(
             "--from-scratch or --dry-run."
         )
     if run.training.minutes is not None:
-        refuse_lengths(run, given)
+        refuse_lengths(given)
         if job.folder is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
         run = choose_length(

@@ -92,8 +92,8 @@ def carry_out(
         opened: the images and the start that were looked at already.
         resume: whether the folder holds the run, or the series, already.
     """
-    if not resume:
-        refuse_lengths(run, given)
+    if run.training.minutes is not None and not resume:
+        refuse_lengths(given)
     divide_threads(ALONE, job.threads)
     circumstances = dict[str, Any](
         resume=resume, device=job.device, threads=job.threads, command=job.command, opened=opened, given=given
@@ -106,10 +106,10 @@ def carry_out(
     return TrainedFolder(folder)
 
 
-def refuse_lengths(run: Run, given: Mapping[str, Any]) -> None:
+def refuse_lengths(given: Mapping[str, Any]) -> None:
     """Refuse another length beside minutes."""
     for length in ("steps", "epochs"):
-        if run.training.minutes is not None and length in names_of(given):
+        if length in names_of(given):
             raise VitkitError(f"--minutes chooses the number of steps: give it without --{length}.")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vitkit.config import from_json
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
@@ -24,9 +25,7 @@ from vitkit.runs.config import (
     Run,
     changed_options,
     name_options,
-    parse_compute,
     read_config,
-    train_longer,
     write_config,
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
@@ -134,13 +133,15 @@ def train_run(
         _preview(plan, folder, has_begun, listener)
         return folder
     with claim(owner, own, numbered) as folder, deterministic(plan.device):
-        if not (folder / "config.json").exists():
+        if (folder / "config.json").exists():
+            recorded = read_config(folder)
+        else:
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
             chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            write_config(folder, plan.run, command, chosen)
-        recorded = read_config(folder)
-        compute = parse_compute(recorded, folder)
+            recorded = write_config(folder, plan.run, command, chosen)
+        way: Any = recorded.get("compute")
+        compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
             plan = replace(plan, record=read_start_record(folder) or plan.record)
         position = RunPosition(command_to_continue(folder, threads, device, world))
@@ -196,8 +197,10 @@ def _complete(
     from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
     listener.show(first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
-    sharding = choose_sharding(model.config, run, device, world)
-    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
+    sharding: Sharding = "replicas"
+    if world.size > 1:
+        sharding = choose_sharding(model.config, run, device, world)
+    elif run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
@@ -302,8 +305,11 @@ def _owner(plan: Plan, resume: bool) -> Owner:
         return name_options(changed_options(recorded, str(folder / "config.json"), plan.run, moved=resume))
 
     def advise(folder: Path, changes: Sequence[str]) -> str:
-        again = "" if resume else f" Continue it with vitkit train --resume {shlex.quote(str(folder))}."
-        return again + train_longer(changes, folder)
+        name = shlex.quote(str(folder))
+        advice = "" if resume else f" Continue it with vitkit train --resume {name}."
+        if {change.split()[0] for change in changes} & {"--steps", "--epochs", "--minutes"}:
+            advice += f" To train it for longer, begin a new one from it: vitkit train --start {name}."
+        return advice
 
     return Owner("run", "config.json", changes, advise=advise)
 

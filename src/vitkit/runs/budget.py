@@ -35,7 +35,7 @@ from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import out_of_memory_explained
-from vitkit.training.optim import create_optimizer, learning_rate, rate_scales
+from vitkit.training.optim import create_optimizer, rate_scales
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
 
@@ -163,8 +163,8 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     count = 1 + min(MOST_STEPS, int(MEASURED_SECONDS / max(guess, 1e-6)))
     ends = [time.monotonic()]
     for number, batch in enumerate(itertools.chain([first], itertools.islice(batches, count))):
-        # Any learning rate would do: the time does not depend on it.
-        trainer.update(batch, number, learning_rate(run.optimizer, 0, 1))
+        # Any learning rate takes as long; with 0 nothing diverges while it is timed.
+        trainer.update(batch, number, 0.0)
         ends.append(time.monotonic())
     # The first step is excluded: it waits for memory.
     return float(np.median(np.diff(ends)[1:]))

@@ -327,7 +327,8 @@ def begin_steps(
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
         their images.
     """
-    limit_waiting()
+    if world.size > 1:
+        limit_waiting()
     parts = read_images(parts, listener, world)
     parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
@@ -339,5 +340,6 @@ def begin_steps(
     else:
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
-    limit_waiting(parts.run.loading.step_timeout)
+    if world.size > 1:
+        limit_waiting(parts.run.loading.step_timeout)
     return trainer, differences, parts

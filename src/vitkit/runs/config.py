@@ -209,10 +209,12 @@ def full_name(run: Run, num_classes: int) -> str:
     return changed_name(run.model, config) or run.model
 
 
-def write_config(folder: Path, run: Run, command: str, compute: Compute) -> None:
-    """Write the `config.json` of a run, before anything is computed."""
+def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
+    """Write the `config.json` of a run, before anything is computed; returns the contents of the file."""
     options = {"run": to_json(run), "compute": to_json(compute)}
-    replace_json(folder / "config.json", {"vitkit_version": __version__, "command": command, **options})
+    written = {"vitkit_version": __version__, "command": command, **options}
+    replace_json(folder / "config.json", written)
+    return written
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -255,16 +257,6 @@ def shown_command(command: str) -> str:
 def parse_run(config: Mapping[str, Any], folder: Path) -> Run:
     """Make the run from the contents of its `config.json`."""
     return from_json(Run, config["run"], str(folder / "config.json"))
-
-
-def parse_compute(config: Mapping[str, Any], folder: Path) -> Compute:
-    """Read the way in which the model of a run computes.
-
-    Raises:
-        VitkitError: it is damaged.
-    """
-    recorded: Any = config.get("compute")
-    return from_json(Compute, recorded, f"{folder / 'config.json'}: compute")
 
 
 def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bool = False) -> list[str]:
@@ -400,15 +392,6 @@ def name_options(changes: Sequence[str]) -> list[str]:
     if "training.steps" in fields_changed:
         following = (*following, "training.epochs")
     return [f"--{_option(name)} {values}" for name, values in changed if name not in following]
-
-
-def train_longer(changes: Sequence[str], folder: Path) -> str:
-    """Explain how to train a run for longer, where its length is among the options that differ; else ""."""
-    if not {change.split()[0] for change in changes} & {f"--{_option(name)}" for name in LENGTH}:
-        return ""
-    return (
-        f" To train it for longer, begin a new one from it: vitkit train --start {shlex.quote(str(folder))}."
-    )
 
 
 def _option(name: str) -> str:

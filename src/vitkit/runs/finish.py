@@ -50,10 +50,12 @@ EVALUATED = ("val", "test")
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
+    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
+    if not finished:
+        return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
-    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
-    return finished and all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
 
 
 def tidy(folder: Path, listener: Listener) -> None:

@@ -187,15 +187,11 @@ def contents_of(place: Place) -> Contents:
     if not path.is_dir():
         return "images" if _lists_images(path.name) else "weights"
     if place.kind != "checkpoint" or any(file.name.endswith(ENDINGS) for file in path.iterdir()):
-        return "both" if _class_folders(path) > 1 else "weights"
+        above = [path, *(path / name for name in ("train", "val", "test"))]
+        classes = [folder for folder in _folders_with(path, _is_image) if folder.parent in above]
+        return "both" if len(classes) > 1 else "weights"
     with_images = _folders_with(path, lambda name: _lists_images(name) or _is_image(name))
     return "nothing" if next(with_images, None) is None else "images"
-
-
-def _class_folders(folder: Path) -> int:
-    """Count the class folders in a folder and in its train/, val/ and test/."""
-    above = [folder, *(folder / name for name in ("train", "val", "test"))]
-    return sum(inside.parent in above for inside in _folders_with(folder, _is_image))
 
 
 def _folders_with(folder: Path, fits: Callable[[str], bool], floors: int = 3) -> Iterator[Path]:

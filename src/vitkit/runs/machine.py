@@ -103,9 +103,8 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         # PyTorch's own is a page, or the list of every device that it was ever built for.
         first = str(error).splitlines()[0].split(". ")[0][:200].rstrip(".") + "."
-        first = (
-            "it is no device of PyTorch." if first.startswith(("Expected one of", "Invalid dev")) else first
-        )
+        if first.startswith(("Expected one of", "Invalid dev")):
+            first = "it is no device of PyTorch."
         choose = "Choose auto, cpu, or cuda for a GPU of NVIDIA."
         raise VitkitError(f"The device '{name}' cannot be used: {first} {choose}") from error
     return device

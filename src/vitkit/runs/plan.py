@@ -92,17 +92,13 @@ def describe_start(run: Run, opened: Opened | None = None) -> Start:
     Raises:
         VitkitError: as `find_start`.
     """
-    return same_start(run, opened) or find_start(run.start)
-
-
-def same_start(run: Run, opened: Opened | None) -> Start | None:
-    """Return the start that is described already, if it is the run's."""
-    if opened is None or opened.start is None:
-        return None
-    theirs, own = opened.run.start, run.start
-    chosen = (theirs.start_from, theirs.num_heads) == (own.start_from, own.num_heads)
-    same = chosen and absolute_start(theirs.start) == absolute_start(own.start)
-    return replace(opened.start, given=own.start) if same else None
+    own = run.start
+    if opened is not None and opened.start is not None:
+        theirs = opened.run.start
+        chosen = (theirs.start_from, theirs.num_heads) == (own.start_from, own.num_heads)
+        if chosen and absolute_start(theirs.start) == absolute_start(own.start):
+            return replace(opened.start, given=own.start)
+    return find_start(own)
 
 
 def look_at(run: Run, opened: Opened | None = None) -> Opened:
@@ -118,16 +114,14 @@ def look_at(run: Run, opened: Opened | None = None) -> Opened:
     return Opened(run, images, describe_start(run, opened) if run.start.start else None)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A complete run with its images, its start, the architecture of its model and its device."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(Opened):
+    """A complete run with its images, its start, the architecture of its model and its device.
 
-    run: Run
-    """The run with absolute paths, a number of steps, its pixel statistics, and the name of its start's
-    model."""
-    images: ImageData
-    start: Start | None
-    """Its start; None for new weights, and where the record of the start is enough."""
+    The run has absolute paths, a number of steps, its pixel statistics, and the name of its start's model.
+    The start is None for new weights, and where the record of the start is enough.
+    """
+
     record: StartRecord | None
     """The record of its start; None for new weights."""
     config: ModelConfig
@@ -180,7 +174,7 @@ def plan_run(
     run, computing_device = with_absolute_paths(run), find_device(device)
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)
-    opened = Opened(run, images, same_start(run, opened))
+    opened = Opened(run, images) if opened is None else replace(opened, images=images)
     if run.start.measure_pixels:
         run = with_measured_pixels(run, images, listener)
     if run.training.minutes is not None and run.training.steps is None:
@@ -213,7 +207,7 @@ def plan_run(
     refuse_layers(config.num_layers, run.optimizer)
     run.training.total_steps(len(images.splits["train"]))  # refuses numbers of steps that no run gets through
     require_memory(config, run, computing_device, world)
-    return Plan(run, images, start, record, config, computing_device, device)
+    return Plan(run, images, start, record=record, config=config, device=computing_device, device_name=device)
 
 
 def with_absolute_paths(run: Run) -> Run:
@@ -248,7 +242,8 @@ def resolve_start(
             start = describe_start(run, opened)
             record = plan_start(run, names, start)
         run = run if run.model else replace(run, model=record.model)
-    return run, start, record, model_config_of(run, len(names), record)
+    config = model_config_of(run, len(names)) if record is None else record.config
+    return run, start, record, config
 
 
 def begun_run(folder: Path) -> Run | None:
@@ -490,9 +485,9 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     return lines
 
 
-def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> Sharding:
-    """Choose how the state of a run is divided among processes: replicas wherever they fit into memory."""
-    if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
+def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
+    """Choose how the state of a run is divided among several processes: replicas wherever they fit."""
+    if run.optimizer.optimizer == "muon":  # its update needs whole matrices
         return "replicas"
     if run.training.sharding != "auto":
         return run.training.sharding
@@ -513,7 +508,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     if available is None:
         return
     count, parts = parameters(config), 1
-    if choose_sharding(config, run, device, world) != "replicas":
+    if world.size > 1 and choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:

@@ -216,7 +216,7 @@ def divide_threads(world: World, threads: int | None = None) -> None:
 def limit_waiting(seconds: float = 0.0) -> None:
     """Have PyTorch wait for the others for these seconds at most, 0 for as long as `LONGEST_WAIT`."""
     limit = timedelta(seconds=min(seconds or math.inf, LONGEST_WAIT.total_seconds()))
-    for group in [*distributed_c10d._world.pg_map] if _joined else ():  # hsdp divides in groups of their own
+    for group in [*distributed_c10d._world.pg_map]:  # hsdp divides the state in groups of their own
         distributed_c10d._set_pg_timeout(limit, group)
 
 
@@ -226,7 +226,8 @@ def await_message(world: World) -> Any:
     Raises:
         SystemExit: process 0 has ended; its own message or torchrun's says why.
     """
-    limit_waiting()
+    if _joined:
+        limit_waiting()
     try:
         with lost_processes_explained(world):
             return world.tell(None)

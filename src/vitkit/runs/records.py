@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import from_json, read, write
+from vitkit.config import COUNT, from_json, read, write
 from vitkit.durable import read_regular_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.vit_config import Interpolation
@@ -18,9 +18,6 @@ LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
 LINE_BYTES = 1 << 16
 """The longest line that is parsed, far longer than any that vitkit writes."""
-LARGEST = 2**53
-"""The largest count: above it float64 lacks some integers."""
-
 METRICS = ("step", "epoch", "loss")
 SPEED = ("step", "images_per_second", "seconds")
 
@@ -105,7 +102,7 @@ def _is_number(value: Any) -> bool:
     """Whether a value is a finite number, and small enough to draw."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
+    return abs(value) <= COUNT if isinstance(value, int) else math.isfinite(value)
 
 
 DIVERGED = "diverged.json"

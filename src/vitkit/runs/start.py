@@ -505,8 +505,7 @@ def read_snapshot(place: Place, which: Literal["end", "best", "last"] | None = N
     folder, damaged = place.path, dict[Path, str]()
     takes_best = place.run().training.select == "best" if which is None else which != "last"
     for _ in range(TRIES):
-        committed = [path for path in newest_first(folder / FOLDER) if commit_size(path)]
-        left = [path for path in committed if path not in damaged]
+        left = [path for path in newest_first(folder / FOLDER) if path not in damaged and commit_size(path)]
         if not left:
             break
         chosen = left[0]

@@ -84,8 +84,7 @@ def fit(
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
                 report.step,
-                detail=f"loss {report.loss:.3f}  {pace}{shown}{_best_so_far(trainer)}"
-                f"{_measured_next(trainer, report.step)}",
+                detail=f"loss {report.loss:.3f}  {pace}{shown}{_standing(trainer, report.step)}",
                 milestone=bool(report.measured),
             )
             if report.lowered_to is not None:
@@ -108,29 +107,25 @@ def fit(
                 began, waited_before = time.monotonic(), world.activity.waited
 
 
-def _best_so_far(trainer: Trainer) -> str:
-    """Give the best validation so far and its step; "" before the first."""
-    monitor, progress = trainer.monitor, trainer.state.progress
-    if monitor is None or progress.best_value is None:
-        return ""
-    # A maximised value is a fraction of right answers, a minimised value is a loss.
-    value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
-    return f"  best {value} at step {progress.best_step:,}"
-
-
-def _measured_next(trainer: Trainer, step: int) -> str:
-    """Name the evaluators that measure after the next step, during which the progress does not move.
+def _standing(trainer: Trainer, step: int) -> str:
+    """Give the best validation so far, and name the evaluators that measure after the next step, during which
+    the progress does not move.
 
     Args:
         trainer: of the run.
         step: the steps that are made.
     """
+    monitor, progress, best = trainer.monitor, trainer.state.progress, ""
+    if monitor is not None and progress.best_value is not None:
+        # A maximised value is a fraction of right answers, a minimised value is a loss.
+        value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
+        best = f"  best {value} at step {progress.best_step:,}"
     due = [
         name
         for name, evaluator in trainer.evaluators.items()
         if step + 1 == trainer.total_steps or (step + 1) % (evaluator.every or trainer.evaluate_every) == 0
     ]
-    return f"  {' and '.join(due)} next" if due and step < trainer.total_steps else ""
+    return best + (f"  {' and '.join(due)} next" if due and step < trainer.total_steps else "")
 
 
 def _waiting(world: World, began: float, waited_before: float) -> dict[str, float]:

@@ -131,8 +131,15 @@ def require_same_images(
     Raises:
         VitkitError: the images have changed, or the record is damaged.
     """
-    recorded, content = read_record(folder), check == "content"
-    record = recorded or _describe(data, fingerprint)
+    record, content = read_record(folder), check == "content"
+    recorded = record
+    if record is None:
+        counts, images = {}, {split: len(samples) for split, samples in data.splits.items()}
+        for split, samples in data.splits.items():
+            numbers = count_labels(samples.labels, len(data.class_names))
+            counts[split] = dict(zip(data.class_names, numbers, strict=True))
+        facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
+        record = DataRecord(*facts, {}, fingerprint, images)
     if record.fingerprint != fingerprint:
         raise VitkitError(
             f"The images in {data.spec} have changed since {folder} was started (files were added, removed "
@@ -157,17 +164,6 @@ def require_same_images(
     if record != recorded:
         write(folder / RECORD, record)
     return record
-
-
-def _describe(data: ImageData, fingerprint: str) -> DataRecord:
-    """Describe images as they are listed, without the states of their files."""
-    images = {split: len(samples) for split, samples in data.splits.items()}
-    counts = {
-        split: dict(zip(data.class_names, count_labels(samples.labels, len(data.class_names)), strict=True))
-        for split, samples in data.splits.items()
-    }
-    facts = data.name, data.spec, data.kind, data.class_names, counts, data.notes
-    return DataRecord(*facts, {}, fingerprint, images)
 
 
 def _compare(folder: Path, data: ImageData, before: States | None, now: States, content: bool) -> None:
@@ -242,7 +238,10 @@ class RejectedFiles:
         self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
         """Files that cannot be read: their reasons by key and split, to which readers of images add."""
         self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
-        self._shared = {(split, key) for split, files in record.rejects.items() for key in files}
+        self._shared = self._count()
+
+    def _count(self) -> int:
+        return sum(map(len, self.of_split.values()))
 
     def write(self) -> None:
         """Write the record again if files were added, so that a kill loses nothing."""
@@ -253,18 +252,11 @@ class RejectedFiles:
 
     def share(self, world: World) -> None:
         """Add the files that other processes could not read, so that the quota holds for all processes."""
-        new = [
-            (split, key, reason)
-            for split, files in self.of_split.items()
-            for key, reason in files.items()
-            if (split, key) not in self._shared
-        ]
-        if world.size == 1 or not world.total(len(new))[0]:
-            return
-        for files in world.gather(new):
-            for split, key, reason in files:
-                self.of_split[split][key] = reason
-                self._shared.add((split, key))
+        if world.size > 1 and world.total(self._count() - self._shared)[0]:
+            for others in world.gather(dict(self.of_split)):
+                for split, files in others.items():
+                    self.of_split[split].update(files)
+            self._shared = self._count()
 
     def tell(self, listener: Listener) -> None:
         """Warn of the number of rejected files; the report names them."""

@@ -63,13 +63,9 @@ class Baseline:
         self.counts = torch.zeros(shape, dtype=torch.float64)
 
     def add(self, targets: Tensor) -> None:
-        """Count the targets `(n, T)` of hidden patches."""
-        raise NotImplementedError
-
-    def add_each(self, values: Tensor) -> None:
-        """Count whole numbers `(n, T)`, each column by itself."""
+        """Count the targets `(n, T)` of hidden patches: whole numbers, each column by itself."""
         rows, columns = self.counts.shape
-        places = values.cpu() + torch.arange(rows) * columns
+        places = targets.cpu() + torch.arange(rows) * columns
         self.counts += torch.bincount(places.flatten(), minlength=rows * columns).view_as(self.counts)
 
     def losses(self) -> tuple[float, float]:
@@ -379,9 +375,6 @@ class ClassBaseline(Baseline):
     Its counts are of each class, for each of the T predictions of a patch.
     """
 
-    def add(self, targets: Tensor) -> None:
-        self.add_each(targets)
-
     def losses(self) -> tuple[float, float]:
         entropy = torch.special.entr(self.counts / self.counts.sum(1, keepdim=True)).sum(1).mean()
         return math.log(self.counts.shape[1]), float(entropy)
@@ -425,7 +418,7 @@ class AbsoluteBaseline(Baseline):
 
     def add(self, targets: Tensor) -> None:
         values = targets.double().cpu().T * self.std + self.mean  # (T, n), from 0 to 255
-        self.add_each(values.round().long().T)
+        super().add(values.round().long().T)
 
     def losses(self) -> tuple[float, float]:
         fractions = self.counts / self.counts.sum(1, keepdim=True)  # (T, 256)

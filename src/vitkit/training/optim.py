@@ -81,13 +81,10 @@ def decay_groups(
     groups: list[dict[str, Any]] = []
     factors = {parameter: (scales or {}).get(parameter, 1.0) for parameter in model.parameters()}
     for scale in sorted({1.0, *factors.values()} - {0.0}, reverse=True):
-        decayed: list[nn.Parameter] = []
-        undecayed: list[nn.Parameter] = []
-        for parameter, factor in factors.items():
-            if factor == scale:
-                (decayed if id(parameter) in kernels else undecayed).append(parameter)
-        groups.append({"params": decayed, "weight_decay": config.weight_decay, "scale": scale})
-        groups.append({"params": undecayed, "weight_decay": 0.0, "scale": scale})
+        parameters = [parameter for parameter, factor in factors.items() if factor == scale]
+        for decay, decays in ((config.weight_decay, True), (0.0, False)):
+            of_group = [parameter for parameter in parameters if (id(parameter) in kernels) is decays]
+            groups.append({"params": of_group, "weight_decay": decay, "scale": scale})
     return groups
 
 

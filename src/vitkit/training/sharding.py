@@ -11,7 +11,7 @@ measured by a whole model, which `assemble` collects in each process.
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -56,7 +56,9 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
     names = ("machines", "processes")[-len(shape) :]
     mesh = init_device_mesh(next(model.parameters()).device.type, shape, mesh_dim_names=names)
     halved = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for block in _blocks(model):
+    # The layers, with the residual units of a hybrid's backbone.
+    stages = getattr(getattr(model, "stem", None), "stages", ())
+    for block in [*model.layers(), *(unit for stage in stages for unit in stage.children())]:
         dense: list[nn.Module] = [part for part in block.modules() if type(part) is nn.Linear]
         if precision == "bfloat16" and dense:
             # One group, collected at once. Norms and scales stay float32, with the rest of the model, as
@@ -71,13 +73,6 @@ def shard(model: ImageModel, world: World, sharding: Sharding, precision: Precis
             # Sums in place of PyTorch's means: each process has weighed its loss by all images of the batch.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # else a product that gloo does not know
-
-
-def _blocks(model: ImageModel) -> Iterator[nn.Module]:
-    """Yield the layers of a model, with the residual units of a hybrid's backbone."""
-    yield from model.layers()
-    for stage in getattr(getattr(model, "stem", None), "stages", ()):
-        yield from stage.children()
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -120,12 +115,9 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
 def skeleton_of(model: ImageModel) -> ImageModel:
     """Copy a model without the values of its tensors, for `assemble`."""
     tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
-
-
-def _without_numbers(tensor: Tensor) -> Tensor:
-    empty = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    empty = {id(tensor): torch.empty_like(tensor, device="meta") for tensor in tensors}
+    empty |= {id(own): nn.Parameter(empty[id(own)], own.requires_grad) for own in model.parameters()}
+    return copy.deepcopy(model, empty)
 
 
 def assemble(skeleton: ImageModel, weights: Mapping[str, Tensor], device: torch.device) -> ImageModel:

@@ -5,10 +5,8 @@ from pathlib import Path
 import torch
 
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
-from vitkit.models.channels_config import with_channels
+from vitkit.models import build, channels_config, zoo
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import model_config, zoo_name
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.formats.timm.architectures import TimmName, parse_timm_name, timm_config
@@ -66,12 +64,12 @@ def create_model(
         return loaded.model
     classes = CLASSES if num_classes is None else num_classes
     if timm_name is None:
-        config = model_config(name, classes, SIDE if image_size is None else image_size)
+        config = zoo.model_config(name, classes, SIDE if image_size is None else image_size)
     else:
         config = timm_config(timm_name, classes, timm_name.side if image_size is None else image_size)
     if in_chans is not None:
-        config = with_channels(config, in_chans)
-    return build_model(config, generator)
+        config = channels_config.with_channels(config, in_chans)
+    return build.build_model(config, generator)
 
 
 def _published(name: str, timm_name: TimmName | None) -> str:
@@ -93,7 +91,7 @@ def _published(name: str, timm_name: TimmName | None) -> str:
         raise VitkitError(f"timm has no weights of {name}: leave pretrained out, or choose another model.")
     if timm_name is not None or name.startswith("hf:"):
         return address
-    name = zoo_name(name)
+    name = zoo.zoo_name(name)
     if published := [start.name for start in starts() if start.model == name]:
         raise VitkitError(
             f"{name} is an architecture, and its published weights have names of their own: "
@@ -101,7 +99,7 @@ def _published(name: str, timm_name: TimmName | None) -> str:
         )
     if Path(name).exists():
         raise VitkitError(f"{without_places(name)} is on this machine: load it with vitkit.load_model.")
-    model_config(name)  # an unknown name has an error of its own
+    zoo.model_config(name)  # an unknown name has an error of its own
     raise VitkitError(
         f"No weights of {name} are published where vitkit looks for them. Give the name of one of "
         "vitkit.starts(), of timm, or an address (hf:org/name); or leave pretrained out, for new weights."

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models import channels_config
+from vitkit.models import channels, channels_config
 from vitkit.models.build import build_empty, build_model
-from vitkit.models.channels import fit_filters
-from vitkit.models.channels_config import with_channels, with_image_size
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
@@ -152,8 +150,7 @@ class OpenCheckpoint(ExitStack):
             source = self._source = stack.enter_context(open_source(fetched.path))
             self.files = source.files
             """The files of its weights, an index of shards first."""
-            checkpoint_format = recognise(source)
-            if checkpoint_format is None:
+            if (checkpoint_format := recognise(source)) is None:
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
@@ -194,15 +191,8 @@ class OpenCheckpoint(ExitStack):
         for key, reason in translation.ignored.items():
             if key in source.shapes:
                 left_out.setdefault(reason, []).append(key)
-        self.identity = Identity(
-            source.path,
-            checkpoint_format.name,
-            translation.config,
-            card,
-            left_out,
-            tuple(notes),
-            translation.checksum,
-        )
+        name, config, checksum = checkpoint_format.name, translation.config, translation.checksum
+        self.identity = Identity(source.path, name, config, card, left_out, tuple(notes), checksum)
 
     def read(self) -> dict[str, Tensor]:
         """Read the tensors under vitkit's names, one at a time, so that no two sets of weights are held, and
@@ -385,8 +375,8 @@ def fit_weights(
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
-        tensors = fit_filters(config, tensors, options.channels)
-        config = with_channels(config, options.channels)
+        tensors = channels.fit_filters(config, tensors, options.channels)
+        config = channels_config.with_channels(config, options.channels)
     config, card = fit_statistics(config, card, options)
     if num_classes is None:
         num_classes = config.num_classes
@@ -410,7 +400,10 @@ def fit_weights(
         card = replace(card, position_interpolation=options.position_interpolation)
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
-        preprocessing, resized = replace(preprocessing, image_size=size), with_image_size(config, size)
+        preprocessing, resized = (
+            replace(preprocessing, image_size=size),
+            channels_config.with_image_size(config, size),
+        )
         if resized.cut_off:
             notes.append(f"{resized.cut_off}: they are cut off")
         (kind, old), (_, new) = config.position_extent, resized.position_extent

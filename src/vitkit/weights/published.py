@@ -117,17 +117,15 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
         VitkitError: no published checkpoint matches a pattern, the model or the data.
     """
     listed = _table()
+    names = [start.name for start in listed]
+    matches = {pattern: fnmatch.filter(names, pattern.lower()) for pattern in patterns}
     for pattern in patterns:
-        if not fnmatch.filter([start.name for start in listed], pattern.lower()):
+        if not matches[pattern]:
             near = ", ".join(_near(pattern.lower()))
             hint = f"Near it: {near}." if near else "All are listed by vitkit starts."
             raise VitkitError(f"No published checkpoint is named '{pattern}'. {hint}")
     if patterns:
-        listed = tuple(
-            start
-            for start in listed
-            if any(fnmatch.fnmatch(start.name, pattern.lower()) for pattern in patterns)
-        )
+        listed = tuple(start for start in listed if any(start.name in group for group in matches.values()))
     if model is not None:
         models = [start.model for start in listed if fnmatch.fnmatch(start.model.lower(), model.lower())]
         listed = _with_values("model", listed, model, models)

@@ -39,8 +39,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
     """
     path = Path(path)
     chosen = find_format(format)
-    lacking = chosen.unsupported(model.config)
-    if lacking:
+    if lacking := chosen.unsupported(model.config):
         raise VitkitError(
             f"The {format} format has no place for {'; '.join(lacking)}. "
             "Choose another, or vitkit's own, which keeps everything."

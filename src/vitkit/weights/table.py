@@ -8,7 +8,7 @@ a model that it cannot store.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -95,8 +95,8 @@ class Holding:
     """
 
     write: Callable[[ImageModel, Path, list[str]], Path]
-    unsupported: Callable[[Any], list[str]] = lambda config: []
-    lost_numerics: Callable[[Any], list[str]] = lambda config: []
+    unsupported: Callable[[Any], Iterable[str]] = lambda config: []
+    lost_numerics: Callable[[Any], Iterable[str]] = lambda config: []
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ class CheckpointFormat:
     def unsupported(self, config: ModelConfig) -> list[str]:
         """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)
-        return [f"{config.family}s{self.others}"] if holding is None else holding.unsupported(config)
+        return [f"{config.family}s{self.others}"] if holding is None else list(holding.unsupported(config))
 
     def lost_numerics(self, config: ModelConfig) -> list[str]:
         """Name the numerics of a configuration that the format does not record."""
         holding = self.holdings.get(config.family)
-        return [] if holding is None else holding.lost_numerics(config)
+        return [] if holding is None else list(holding.lost_numerics(config))
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -260,16 +260,12 @@ def differences(origin: str, *numerics: tuple[str, object, object]) -> list[str]
     return [f"{what} {ours} ({origin}: {theirs})" for what, ours, theirs in numerics if ours != theirs]
 
 
-def training_alone(config: ViTConfig) -> list[str]:
+def training_alone(config: ViTConfig) -> Iterator[str]:
     """Name the parts of a ViT that act in training alone, which the arrays of a file do not show."""
-    phrases = []
     if config.dropout or config.attention_dropout:
-        phrases.append(
-            f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses"
-        )
+        yield f"dropout {max(config.dropout, config.attention_dropout):g}, which training alone uses"
     if config.drop_path:
-        phrases.append(f"stochastic depth {config.drop_path:g}, which training alone uses")
-    return phrases
+        yield f"stochastic depth {config.drop_path:g}, which training alone uses"
 
 
 def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[str, Tensor]:
@@ -284,8 +280,7 @@ def to_file_tensors(tensors: Mapping[str, Tensor], rows: Iterable[Row]) -> dict[
     """
     theirs: dict[str, Tensor] = {}
     rows = list(rows)
-    unnamed = tensors.keys() - {row.ours for row in rows}
-    if unnamed:
+    if unnamed := tensors.keys() - {row.ours for row in rows}:
         raise VitkitError(
             f"This format has no name for {', '.join(sorted(unnamed))}. Choose another, or vitkit's own, "
             "which keeps everything."
@@ -402,8 +397,7 @@ def named_prefix(source: Source) -> str:
     for prefix, count in beginnings.most_common(PREFIXES_TRIED):
         names = {key.removeprefix(prefix): key for key in source.shapes if key.startswith(prefix)}
         bare = source.renamed(names)
-        checkpoint_format = recognise(bare)
-        if checkpoint_format is not None:
+        if (checkpoint_format := recognise(bare)) is not None:
             return (
                 f" {count} of its names are {checkpoint_format.name}'s after the prefix '{prefix}': strip "
                 f"the prefix '{prefix}' from them, leave the others out, and save the weights again."

@@ -192,7 +192,7 @@ def test_other_options_are_refused(
         (["pretrain", "digits", "--plan"], "belong to --then"),
         (["pretrain", "digits", "--then", "digits", "--pretrainings", "0"], "pretrainings is 1 or more"),
         (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
-        (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is 1 or more"),
+        (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is at least 1"),
         (["pretrain", "digits", "--then", "digits", "--runs", "2"], "chooses the runs by itself"),
         (["pretrain", "digits", "--then", "digits", "--minutes", "1"], "needs --out"),
     ],

@@ -14,7 +14,7 @@ from vitkit.report.template import write_page
 def result(*scores: TaskScore) -> Vtab:
     folders = {task_score.folder for task_score in scores}
     absent = tuple(task.folder for task in VTAB_TASKS if task.folder not in folders)
-    return Vtab("start", "root", "paper", (), scores, absent, ())
+    return Vtab(Path("out"), "start", "root", "paper", (), scores, absent, ())
 
 
 def test_means_are_over_tasks_and_not_over_groups() -> None:

@@ -37,9 +37,9 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
     )
     rows = list(csv.reader((tmp_path / "out/vtab.csv").read_text().splitlines()))
     assert [row[1] for row in rows[1:3]] == ["Pets", "natural, mean of 1 of 7 (partial)"]
-    assert "Pets" in (tmp_path / "out/vtab.html").read_text()
+    assert "Pets" in (tmp_path / "out/report.html").read_text()
     assert record["tasks"][0]["run"] == "oxford_iiit_pet/final" and record["start"] == start.name
-    for name in ("vtab.json", "vtab.csv", "vtab.html"):
+    for name in ("vtab.json", "vtab.csv", "report.html"):
         said = (tmp_path / "out" / name).read_text()
         assert not any(str(place) in said for place in (tmp_path, start.parent, root.parent))
     assert "clevr_count: training" in hearing.loops
@@ -68,7 +68,7 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
     final = kind_of(tmp_path / "out/clevr_count/final").run()
     assert task.learning_rate == series.chosen == final.optimizer.learning_rate
     assert json.loads((tmp_path / "out/clevr_count/final/data.json").read_text())["images"]["train"] == 50
-    assert "1e-09" in (tmp_path / "out/vtab.html").read_text()
+    assert "1e-09" in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: Path) -> None:

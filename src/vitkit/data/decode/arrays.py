@@ -15,6 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +128,7 @@ def read_array(data: bytes) -> ArrayFile:
     Raises:
         DecodeError: it is no image, or the file is not as long as the header says.
     """
-    start = {b"\1": 10, b"\2": 12, b"\3": 12}.get(data[6:7])
-    if start is None:
+    if (start := {b"\1": 10, b"\2": 12, b"\3": 12}.get(data[6:7])) is None:
         raise DecodeError(f"a .npy file of version {data[6:7].hex()}; 1, 2 and 3 can be read")
     length = int.from_bytes(data[8:start], "little")
     header = _HEADER.fullmatch(data[start : start + min(length, _LONGEST_HEADER)].decode("latin-1"))
@@ -273,15 +273,10 @@ def _is_grey(mode: str) -> bool:
 
 def _has_pages(image: Image.Image, pages: int) -> bool:
     """Whether a file has exactly so many pages. It is not searched beyond them: some have thousands."""
-    page = image.tell()
-    try:
-        image.seek(pages - 1)
-        try:
-            image.seek(pages)
-        except EOFError:
-            return True
-        return False
-    except EOFError:
-        return False
-    finally:
-        image.seek(page)
+    page, last = image.tell(), -1
+    with suppress(EOFError):
+        for number in (pages - 1, pages):
+            image.seek(number)
+            last = number
+    image.seek(page)
+    return last == pages - 1

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +158,18 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
 def _zip_members(path: Path) -> Iterator[_Member | str]:
     """Yield the files in a zip file, and the names of links in it."""
     with regular_file(path) as stream, zipfile.ZipFile(stream) as archive:
-        _check_count(stream, len(archive.infolist()))
+        # The directory has as many lines as the end says (APPNOTE 4.3). `zipfile` does not look: a damaged
+        # length in one line can make the lines behind it part of its comment.
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LONGEST_ZIP_END))
+        end, count = stream.read(), len(archive.infolist())
+        place, longer = end.rfind(b"PK\5\6") + 10, end.rfind(b"PK\6\6")
+        if end[place : place + 2] == b"\xff\xff" and longer >= 0:
+            place = longer + 32
+        promised = int.from_bytes(end[place : place + 2], "little")
+        if promised != count % 65536:  # writers without the longer end leave out the upper digits
+            raise zipfile.BadZipFile(
+                f"its end promises {promised:,} files, and its directory names {count:,}"
+            )
         for info in archive.infolist():
             name = info.orig_filename  # `filename` ends at a zero byte, which is refused like other odd names
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -181,25 +192,6 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                 )
             name_crc = zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437"))
             yield _Member(name, start, packed, size, info.compress_type, info.CRC, name_crc)
-
-
-def _check_count(stream: BinaryIO, count: int) -> None:
-    """Refuse a zip file whose directory has another number of lines than its end says (APPNOTE 4.3).
-
-    `zipfile` does not look: a damaged length in one line can make the lines behind it part of its comment.
-
-    Raises:
-        BadZipFile: the numbers differ.
-    """
-    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LONGEST_ZIP_END))
-    end = stream.read()
-    place = end.rfind(b"PK\5\6") + 10
-    longer = end.rfind(b"PK\6\6")
-    if end[place : place + 2] == b"\xff\xff" and longer >= 0:
-        place = longer + 32
-    promised = int.from_bytes(end[place : place + 2], "little")
-    if promised != count % 65536:  # writers without the longer end leave out the upper digits
-        raise zipfile.BadZipFile(f"its end promises {promised:,} files, and its directory names {count:,}")
 
 
 class _Header(tarfile.TarInfo):

@@ -64,24 +64,16 @@ def with_missing_splits(
     total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
     stratified = "stratified, " if listing.class_names else ""
     if fractions:
-        compared = search()
-        if compared is not None:
+        if (compared := search()) is not None:
             same["train"] = compared
         groups, more = _groups_to_keep(listing, splits, compared)
         notes += more
     for split, fraction in fractions.items():
         numbers, labels = listed["train"]
         if split == "test" and splits.folds is not None:
-            movable = len(labels) if groups is None else len(np.unique(groups))
-            if movable < splits.folds:
-                what = "images" if groups is None else "images or groups that stay together"
-                raise VitkitError(
-                    f"{splits.folds} folds need as many {what}, so that each is tested on one, found "
-                    f"{movable}. Give fewer folds."
-                )
-            fold_of = deal_folds(labels, groups, splits.folds, splits.seed, len(SPLITS))
+            fold_of, more = _cut_folds(labels, groups, splits, splits.folds, listing.class_names)
             cut, how = fold_of == splits.fold, f"fold {splits.fold} of {splits.folds}"
-            notes += _untested(labels, fold_of, listing.class_names)
+            notes += more
         else:
             # The small subtraction keeps 0.1 * 30 = 3.0000000000000004 from being rounded up to 4.
             count = math.ceil(fraction * total - 1e-9)
@@ -138,18 +130,31 @@ def _groups_to_keep(
     return groups, notes
 
 
-def _untested(labels: Labels, fold_of: NDArray[np.int64], names: Sequence[str]) -> list[str]:
-    """Say which classes have all images in one fold, so that no run both trains on them and tests them."""
+def _cut_folds(
+    labels: Labels, groups: NDArray[np.int64] | None, splits: Splits, folds: int, names: Sequence[str]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Cut the images `(N,)` into folds; returns the fold of each, and notes for the user.
+
+    Raises:
+        VitkitError: a fold would have no image to test on.
+    """
+    movable = len(labels) if groups is None else len(np.unique(groups))
+    if movable < folds:
+        what = "images" if groups is None else "images or groups that stay together"
+        raise VitkitError(
+            f"{folds} folds need as many {what}, so that each is tested on one, found {movable}. "
+            "Give fewer folds."
+        )
+    fold_of = deal_folds(labels, groups, folds, splits.seed, len(SPLITS))
+    # Classes with all images in one fold: no run both trains on them and tests them.
     every = np.array(count_labels(labels, len(names)))
     inside = [count_labels(labels[fold_of == fold], len(names)) for fold in np.unique(fold_of)]
     whole = np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()
     if not whole:
-        return []
+        return fold_of, []
     count = pluralize(len(whole), "class has all its images", "classes have all their images")
-    return [
-        f"{count} in one fold, and no run both trains on such a class and tests it: "
-        f"{join_names([names[number] for number in whole])}."
-    ]
+    lost = join_names([names[number] for number in whole])
+    return fold_of, [f"{count} in one fold, and no run both trains on such a class and tests it: {lost}."]
 
 
 def cut_images(

@@ -261,8 +261,7 @@ def _agreed_classes(
     if partial:
         return tuple(name for name in names if any(scan.images.get(name) for scan in scans.values())), ()
     for split, scan in filled.items():
-        empty = [name for name, files in scan.images.items() if not files]
-        if empty:
+        if empty := [name for name, files in scan.images.items() if not files]:
             where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
             noun = "folder" if len(empty) == 1 else "folders"
             several = (

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitkit.data.layouts.archives import ARCHIVE_ENDINGS, list_archive
-from vitkit.data.layouts.folders import image_files
-from vitkit.data.layouts.parquet import list_parquet
-from vitkit.data.layouts.tables import list_csv
+from vitkit.data.layouts import archives, folders, parquet, tables
 from vitkit.data.listing import Files, Listing, Paths, files_below
 from vitkit.data.paths import expand_home
 from vitkit.errors import VitkitError
@@ -56,19 +53,19 @@ def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
         refuse_address(name)
         path = expand_home(name)
         ending = path.name.lower() if path.is_file() else ""
-        if path.is_dir() and (files := image_files(path)):
+        if path.is_dir() and (files := folders.image_files(path)):
             yield from map(NamedImage, sorted(files, key=_natural))
         elif path.is_dir():
-            parquet = files_below(path, lambda name: name.lower().endswith(".parquet"))
-            if not parquet:
+            tabular = files_below(path, lambda name: name.lower().endswith(".parquet"))
+            if not tabular:
                 raise VitkitError(f"No image below {path}.")
-            yield from _listed(path, list_parquet(path, parquet, labelled=False))
+            yield from _listed(path, parquet.list_parquet(path, tabular, labelled=False))
         elif ending.endswith(".parquet"):
-            yield from _listed(path.parent, list_parquet(path.parent, [path], labelled=False))
+            yield from _listed(path.parent, parquet.list_parquet(path.parent, [path], labelled=False))
         elif ending.endswith(".csv"):
-            yield from _listed(path.parent, list_csv(path, labelled=False))
-        elif ending.endswith(ARCHIVE_ENDINGS):
-            yield from _listed(path, list_archive(path, partial=True, labelled=False))
+            yield from _listed(path.parent, tables.list_csv(path, labelled=False))
+        elif ending.endswith(archives.ARCHIVE_ENDINGS):
+            yield from _listed(path, archives.list_archive(path, partial=True, labelled=False))
         else:
             yield NamedImage(path)
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.files import damage_explained, read_unchanged_file
-from vitkit.data.layouts.folders import image_files
-from vitkit.data.layouts.tables import by_split, check_label, name_labels, read_csv
+from vitkit.data.layouts import folders, tables
 from vitkit.data.listing import SPLIT_NAMES, Files, Listing, Paths, files_below
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -54,7 +53,7 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
     Raises:
         VitkitError: it cannot be read, names an image twice, has both separators, or no label.
     """
-    rows = read_csv(path, several_labels=True, group=group)
+    rows = tables.read_csv(path, several_labels=True, group=group)
     line_of: dict[str, int] = {}
     for name, line in zip(rows.paths, rows.lines, strict=True):
         before = line_of.setdefault(posixpath.normpath(name), line)
@@ -77,7 +76,7 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
     sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
     for line, labels in zip(rows.lines, sets, strict=True):
         for label in labels:
-            check_label(f"{path} line {line}", label)
+            tables.check_label(f"{path} line {line}", label)
     listing = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
     return replace(listing, groups=rows.groups)
 
@@ -95,7 +94,7 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
     Raises:
         VitkitError: no image has a text file, or one cannot be read or holds boxes.
     """
-    images = [path.relative_to(root).as_posix() for path in image_files(root)]
+    images = [path.relative_to(root).as_posix() for path in folders.image_files(root)]
     text_files = files_below(root, lambda name: name.endswith(".txt"))
     texts = {path.relative_to(root).as_posix() for path in text_files}
     pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
@@ -104,19 +103,17 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
             f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
         )
     notes = []
-    without = len(images) - len(pairs)
-    if without:
+    if without := len(images) - len(pairs):
         notes.append(
             f"{pluralize(without, 'image')} without a file of labels ignored (an image without labels needs "
             "an empty file)."
         )
-    spare = texts - {text for _, text in pairs}
-    if spare:
+    if spare := texts - {text for _, text in pairs}:
         notes.append(
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
-    folders = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
-    split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in folders])
+    above = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
+    split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
     outside = int((split_of == "").sum())
     if outside == len(pairs):  # no folder names a split
         split_of = np.full(len(pairs), "train")
@@ -144,8 +141,7 @@ def refuse_single_labels(spec: str, listing: Listing) -> None:
         return
     hint = ""
     names = listing.class_names
-    marks = [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]
-    if marks:
+    if marks := [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]:
         hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
     raise VitkitError(
         f"{spec}: every image has a single label, such as {names[0]!r}; expected some images with several "
@@ -182,7 +178,7 @@ def _read_labels(path: Path, separator: str | None) -> list[str]:
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         of_line = _without_empty(line.split(separator) if separator else [line])
         for label in of_line:
-            check_label(f"{path} line {number}", label)
+            tables.check_label(f"{path} line {number}", label)
         labels += of_line
     boxes = next((label for label in labels if _BOX.fullmatch(label)), None)
     if boxes is not None:
@@ -197,19 +193,18 @@ def _listing(
     path: Path, kind: str, files: Files, sets: list[list[str]], split_of: NDArray[np.str_], notes: list[str]
 ) -> Listing:
     """Number the labels, and put the rows of each split together."""
-    numbers = {split: rows for split, (rows, _) in by_split(split_of, split_of).items()}
+    numbers = {split: rows for split, (rows, _) in tables.by_split(split_of, split_of).items()}
     values = {
         split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
     }
-    names = name_labels(path, values)
+    names = tables.name_labels(path, values)
     if not names:
         raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.zeros((len(sets), len(names)), dtype=bool)
     for row, image_labels in enumerate(sets):
         labels[row, [number_of[label] for label in image_labels if label in number_of]] = True
-    repeated = sum(len(image_labels) != len(set(image_labels)) for image_labels in sets)
-    if repeated:
+    if repeated := sum(len(image_labels) != len(set(image_labels)) for image_labels in sets):
         notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
     used = labels[np.concatenate(list(numbers.values()))]
     none = int((~used.any(1)).sum())

@@ -104,8 +104,7 @@ class _File:
             reader = file.iter_batches(size, list(groups), [leaf], use_threads=False)
             while True:
                 with _explained(self.path):  # not around `yield`: the caller's errors are not the file's
-                    batch = next(reader, None)
-                    if batch is None:
+                    if (batch := next(reader, None)) is None:
                         return
                     column = batch.column(0)
                     if pa.types.is_struct(column.type):  # only `leaf` of it was read
@@ -199,8 +198,7 @@ class _ParquetRows:
 
     def _read_on(self) -> bool:
         """Read the next batch, and drop earlier ones where they are too large together; False at the end."""
-        part = next(self.batches, None)
-        if part is None:
+        if (part := next(self.batches, None)) is None:
             return False
         self.bytes += part.nbytes
         if not self.in_memory and self.bytes > _GROUP_BYTES:
@@ -322,8 +320,7 @@ def list_parquet(
                 "names."
             )
         listed = {split: (rows, labels.astype(np.int64)) for split, (rows, labels) in splits.items()}
-        absent = [name for number, name in enumerate(names) if number not in numbers]
-        if absent:
+        if absent := [name for number, name in enumerate(names) if number not in numbers]:
             count = pluralize(len(absent), "class", "classes")
             notes.append(f"{count} without images: {join_names(absent)}.")
     return Listing("Parquet", names, rows, listed, tuple(notes), groups)
@@ -480,8 +477,7 @@ def _parquet_splits(root: Path, paths: list[Path]) -> list[str]:
         splits.append(next((SPLIT_NAMES[part] for part in (*parts, *folders) if part in SPLIT_NAMES), None))
     if not any(splits):
         return ["train"] * len(paths)
-    unknown = [path.name for path, split in zip(paths, splits, strict=True) if split is None]
-    if unknown:
+    if unknown := [path.name for path, split in zip(paths, splits, strict=True) if split is None]:
         raise VitkitError(
             f"{root}: no split in the name of {join_names(unknown)}. Begin names with train-, "
             "validation- or test-."
@@ -496,8 +492,7 @@ def _declared_names(root: Path, files: Sequence[_File], column: str) -> tuple[st
         VitkitError: they are no texts, or differ between files.
     """
     pairs = [(file.path, _names_in_metadata(file, column)) for file in files]
-    declared = [(path, names) for path, names in pairs if names is not None]
-    if not declared:
+    if not (declared := [(path, names) for path, names in pairs if names is not None]):
         return _names_in_readme(root, column)
     path, names = declared[0]
     for other, others in declared[1:]:

@@ -78,7 +78,17 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
             except DecodeError:  # it equals only files of the same bytes
                 digests.append(_bytes_digest(part, index))
     else:
-        digests = _bytes_digests(images, sizes)
+        # Of the images that agree with another one in size and last bytes; None for the others.
+        of_size = Counter(sizes)
+        ends = [
+            (size, _end(part, index)) if size >= 0 and of_size[size] > 1 else None
+            for (part, index), size in zip(images, sizes, strict=True)
+        ]
+        alike = Counter(ends)
+        digests = [
+            _bytes_digest(part, index) if end is not None and alike[end] > 1 else None
+            for (part, index), end in zip(images, ends, strict=True)
+        ]
     first: dict[bytes, int] = {}
     return np.array(
         [i if digest is None else first.setdefault(digest, i) for i, digest in enumerate(digests)], np.int64
@@ -119,20 +129,6 @@ def describe_repeats(count: int, split: str, where: str = "train") -> str:
     """Say that images of a split are in `where` too, as the beginning of a sentence."""
     begin = pluralize(count, f"image of {split} is", f"images of {split} are")
     return f"{begin} in {where} too, pixel for pixel"
-
-
-def _bytes_digests(images: Sequence[tuple["Samples", int]], sizes: Sequence[int]) -> list[bytes | None]:
-    """Hash the encoded images that agree with another one in size and last bytes; None for the others."""
-    of_size = Counter(sizes)
-    ends = [
-        (size, _end(part, index)) if size >= 0 and of_size[size] > 1 else None
-        for (part, index), size in zip(images, sizes, strict=True)
-    ]
-    alike = Counter(ends)
-    return [
-        _bytes_digest(part, index) if end is not None and alike[end] > 1 else None
-        for (part, index), end in zip(images, ends, strict=True)
-    ]
 
 
 def _end(part: "Samples", index: int) -> bytes:

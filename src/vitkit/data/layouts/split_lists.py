@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.layouts.parquet import list_parquet
-from vitkit.data.layouts.vtab_tasks import task_of_folder
+from vitkit.data.layouts import parquet, vtab_tasks
 from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing, check_below
 from vitkit.errors import VitkitError
 
@@ -67,8 +66,7 @@ def find_lists(folder: Path) -> dict[str, Path]:
         return texts
     files = dict[str, Path]()
     for path in sorted((*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))):
-        name = _list_name(path)
-        if name is not None:
+        if (name := _list_name(path)) is not None:
             files.setdefault(name, path)
     return files
 
@@ -122,9 +120,11 @@ def list_split_parquets(
     lists = {name: files for name, files in of_list.items() if files}
     files = [(path, split) for split, name in _splits(stage, lists).items() for path in lists[name]]
     here = folder.resolve()  # "." has no name
-    task = task_of_folder(here.name) or task_of_folder(here.parent.name)
+    task = vtab_tasks.task_of_folder(here.name) or vtab_tasks.task_of_folder(here.parent.name)
     names = None if task is None else tuple(map(str, range(task.classes)))
-    return list_parquet(folder, [path for path, _ in files], [split for _, split in files], names, group)
+    return parquet.list_parquet(
+        folder, [path for path, _ in files], [split for _, split in files], names, group
+    )
 
 
 def _list_name(path: Path) -> str | None:
@@ -228,7 +228,7 @@ def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
     VTAB's tasks have a given number of classes, and their 1,000 images lack some classes. Elsewhere the
     numbers of all lists together must have no gap, which would be a class without images.
     """
-    task = task_of_folder(folder.resolve().name)
+    task = vtab_tasks.task_of_folder(folder.resolve().name)
     first = dict[int, str]()
     for name, entries in lists.items():
         for label, line in entries.values():

@@ -65,12 +65,9 @@ class CsvRows:
 def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
-    Paths are below the folder of the CSV. Unless `labelled`, no labels are read.
+    Paths are below the folder of the CSV. Unless `labelled`, no labels are read, and all are the same.
     """
     rows = read_csv(path, group=group, labelled=labelled)
-    if not labelled:
-        nothing = np.zeros((len(rows.paths), 0), dtype=bool)
-        return Listing("CSV", (), rows.files(path), by_split(rows.split_of, nothing), rows.notes, rows.groups)
     # Not as an array of text, in which every cell would be as wide as the longest.
     splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
     names, numbered = named_by_value(path, splits)
@@ -182,11 +179,20 @@ def read_csv(
         ) from error
     if not table.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
-    unknown = sorted(set(split_of) - set(SPLIT_NAMES))
-    if unknown:
+    if unknown := sorted(set(split_of) - set(SPLIT_NAMES)):
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
-    notes = _columns_left_out(columns, header[path_at], None if label_at is None else header[label_at])
+    notes = []
+    for place, usual, what in ((path_at, _PATH_COLUMNS, "paths"), (label_at, LABEL_COLUMNS, "labels")):
+        read = None if place is None else header[place]
+        others = [columns[name] for name in usual if name in columns and columns[name] != read]
+        if read is not None and others:
+            notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
+    if boxes := [name for plain, name in columns.items() if plain in _BOX_COLUMNS]:
+        notes.append(
+            f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
+            "Cut the boxes out into images of their own where each has a label."
+        )
     if slashes:
         notes.append(f"{pluralize(slashes, 'path')} with \\ read with /, as the files are named here.")
     if tall:
@@ -198,22 +204,6 @@ def read_csv(
         groups=None if group is None else number_groups(groups),
         notes=tuple(notes),
     )
-
-
-def _columns_left_out(columns: Mapping[str, str], paths: str, labels: str | None) -> list[str]:
-    """Say which columns were read where several could be meant, and that boxes are not read."""
-    notes = []
-    for read, names, what in ((paths, _PATH_COLUMNS, "paths"), (labels, LABEL_COLUMNS, "labels")):
-        others = [columns[name] for name in names if name in columns and columns[name] != read]
-        if read is not None and others:
-            notes.append(f"The {what} are read from the column {read}; not read: {join_names(others)}.")
-    boxes = [name for plain, name in columns.items() if plain in _BOX_COLUMNS]
-    if boxes:
-        notes.append(
-            f"Columns of boxes are not read ({join_names(boxes)}): one label for a whole image is learned. "
-            "Cut the boxes out into images of their own where each has a label."
-        )
-    return notes
 
 
 def _cell(row: Sequence[str], place: int) -> str:
@@ -236,8 +226,7 @@ def _lines(path: Path, stream: TextIO) -> Iterator[str]:
 def _columns(path: Path, header: Sequence[str]) -> dict[str, str]:
     """Return the names of the columns as the file has them, by their plain names."""
     plain = [plain_name(name) for name in header]
-    twice = sorted({name for name in plain if name and plain.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in plain if name and plain.count(name) > 1}):
         raise VitkitError(
             f"{path}: the header has several columns of the name "
             f"{join_names([visible(name[:80]) for name in twice])}. Rename or remove all but one of each."

@@ -15,15 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.augment import RandomView
-from vitkit.data.check import bad_files_allowed
+from vitkit.data import augment, check, transforms
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples
 from vitkit.data.stream.batch import Batch
 from vitkit.data.stream.order import sample_at, sample_rng
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
-from vitkit.data.transforms import preprocess, write_to
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
 from vitkit.world import ALONE, World
@@ -94,7 +92,7 @@ class TrainLoader:
         Raises:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
-        allowed = bad_files_allowed(len(self.samples), self.bad_quota)
+        allowed = check.bad_files_allowed(len(self.samples), self.bad_quota)
         for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
@@ -183,7 +181,7 @@ class _Batches:
             out = pixels[slot].transpose(1, 2, 0)
             try:
                 if self.augmentation is None:
-                    preprocess(self.samples.decode(index), rule, out)
+                    transforms.preprocess(self.samples.decode(index), rule, out)
                 else:
                     self._augment(self.augmentation, epoch, index, out)
             except DecodeError as error:
@@ -193,7 +191,7 @@ class _Batches:
     def _augment(self, augmentation: Augmentation, epoch: int, index: int, out: NDArray[np.uint8]) -> None:
         # A generator of its own for each sample and epoch: carried from image to image, it would make the
         # pixels depend on which process computed the images before.
-        view = RandomView(self.preprocessing, augmentation, sample_rng(self.seed, epoch, index))
+        view = augment.RandomView(self.preprocessing, augmentation, sample_rng(self.seed, epoch, index))
         samples, scaled = self.samples, augmentation.jpeg_scaling
         if scaled and samples.held is not None:
             scaled = view.draw(*samples.held.size(index)) != 1
@@ -203,7 +201,7 @@ class _Batches:
             image = samples.decode(index)
         if view.size is None:
             view.draw(*image.shape[:2])
-        write_to(view.pixels(image, out), out)
+        transforms.write_to(view.pixels(image, out), out)
 
 
 def _computed(

@@ -121,8 +121,7 @@ class _Task(Dataset["Result | str"]):
         except VitkitError as error:
             return str(error)
         except (OSError, MemoryError, RuntimeError) as error:
-            sentence = _shortage(error, number)
-            if sentence is None:
+            if (sentence := _shortage(error, number)) is None:
                 raise
             return sentence
 

@@ -37,7 +37,7 @@ from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
-from vitkit.result import Plot, Result, Section, Table, table_of
+from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
 from vitkit.runs.folder import Owner, folders_for, kind_of, require_folder
@@ -112,6 +112,10 @@ class StudyResult(Result):
     def heading(self) -> str:
         """Name the study by its folder."""
         return self.folder.resolve().name
+
+    def blocks(self) -> Sequence[Block]:
+        """Return a blank line, because facts are shown as the study works, and what any result shows."""
+        return "", *super().blocks()
 
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""

@@ -4,7 +4,8 @@ OUT/study.json               the options, written first: another call must give 
 OUT/TASK/                    a series of runs (`runs/series_record.py`), which alone records results
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
-OUT/vtab.json, .csv, .html   the result
+OUT/vtab.json, .csv          the numbers
+OUT/report.html              the page
 """
 
 import math
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from vitkit import config
-from vitkit._version import __version__
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import (
@@ -42,16 +42,18 @@ from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
     StudyPlan,
+    StudyResult,
     arm_series,
     complete_arm,
     new_study,
     plan_arms,
     read_rates,
+    run_pages,
 )
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import write_page
-from vitkit.result import Cell, Number, Result, Section, Table
-from vitkit.runs.config import Run, StartConfig, with_options
+from vitkit.result import Cell, Number, Section, Table
+from vitkit.runs.config import Run, StartConfig, shown_command, with_options
 from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
@@ -108,7 +110,7 @@ class Mean:
 
 
 @dataclass(frozen=True, repr=False)
-class Vtab(Result):
+class Vtab(StudyResult):
     """The result of VTAB-1k."""
 
     start: str
@@ -137,7 +139,10 @@ class Vtab(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return the tasks beside the paper's numbers, what a reader should know, and the sweep."""
-        caption = "The columns of ViTs are the paper's Table 9; its means are taken over the same tasks."
+        caption = (
+            f"{without_places(self.start)} by the protocol {self.protocol}. The columns of ViTs are the "
+            "paper's Table 9; its means are taken over the same tasks."
+        )
         parts = [Section("Accuracy on the test images", (score_table(self), caption, *remarks(self)))]
         rates = sorted({rate for score in self.tasks for rate in score.validation}, key=float)
         swept = tuple(
@@ -154,11 +159,8 @@ class Vtab(Result):
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
         worst = min(self.tasks, key=lambda score: score.accuracy)
-        page, whole = Path(worst.run, "report.html"), Path(worst.run).parents[1] / "vtab.html"
-        return (
-            f"open {shlex.quote(str(whole))} in a browser",
-            f"open {shlex.quote(str(page))} in a browser: {worst.folder} has the most mistakes",
-        )
+        page = shlex.quote(str(Path(worst.run, "report.html")))
+        return [*super().following(), f"open {page} in a browser: {worst.folder} has the most mistakes"]
 
     def mean(self, group: Group | None = None) -> Mean | None:
         """Return the mean over the tasks of a group, or over all; None where there are none."""
@@ -174,7 +176,7 @@ class Vtab(Result):
         """Return all numbers as plain data."""
         means = {group or "all": self.mean(group) for group in (*GROUPS, None)}
         return {
-            **config.to_json(self),
+            **super().to_json(),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
             "partial": len(self.tasks) < len(VTAB_TASKS),
         }
@@ -418,6 +420,7 @@ def vtab(
             which = f"task {number} of {len(arms)}, {task.folder}"
             scores.append(complete_task(task, arm, hashes, folder, which, options))
         result = Vtab(
+            folder=folder,
             start=absolute_start(str(start)),
             root=absolute_spec(str(root)),
             protocol=protocol,
@@ -429,10 +432,8 @@ def vtab(
         replace_json(folder / "vtab.json", portable_json(result))
         table = "".join(f"{csv_line(row)}\n" for row in csv_rows(result))
         replace_file(folder / "vtab.csv", [table.encode()])
-        footer = "{} on {}, protocol {}, vitkit {}".format(
-            *without_places([result.start, result.root]), protocol, __version__
-        )
-        write_page(result, folder / "vtab.html", footer=footer)
+        pages = run_pages(folder, arms)
+        write_page(result, folder / "report.html", folders=pages, command=shown_command(command))
     return result
 
 

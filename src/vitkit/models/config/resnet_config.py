@@ -118,10 +118,8 @@ class ResNetConfig:
                 f"stage_widths has one number for each of the {len(self.layers)} stages, "
                 f"found {self.stage_widths}."
             )
-        if self.root_width is None or self.stage_widths is None:
-            _check_stages(self.layers, self.width_factor, self.groups)
-        else:
-            _check_layers(self.layers)
+        by_factor = self.root_width is None or self.stage_widths is None
+        _check_stages(self.layers, self.width_factor if by_factor else None, self.groups)
         normed = (self.root_channels, *(width // 4 for width in self.stage_channels))
         if any(width < self.groups or width % self.groups for width in normed) or any(
             width % 4 for width in self.stage_channels
@@ -190,7 +188,7 @@ def usual_stage_channels(layers: tuple[int, ...], width_factor: float) -> tuple[
     return tuple(4 * int(64 * width_factor) * 2**stage for stage in range(len(layers)))
 
 
-def _check_layers(layers: tuple[int, ...]) -> None:
+def _check_stages(layers: tuple[int, ...], width_factor: float | None, groups: int) -> None:
     if layers and min(layers) < 1:
         raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
     if len(layers) > MOST_STAGES or sum(layers) > MOST_UNITS:
@@ -198,10 +196,8 @@ def _check_layers(layers: tuple[int, ...]) -> None:
             f"A ResNet has at most {MOST_STAGES} stages and {MOST_UNITS:,} units, found {len(layers):,} "
             f"stages of {sum(layers):,} units."
         )
-
-
-def _check_stages(layers: tuple[int, ...], width_factor: float, groups: int) -> None:
-    _check_layers(layers)
+    if width_factor is None:
+        return
     if not abs(width_factor) <= WIDEST:
         raise VitkitError(f"width_factor is at most {WIDEST:,}, found {width_factor}.")
     channels = int(64 * width_factor)

@@ -135,8 +135,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     Raises:
         VitkitError: as `fetch`; for a name the message says what to fetch elsewhere and where to put it.
     """
-    start = find_start_named(path)
-    if start is None:
+    if (start := find_start_named(path)) is None:
         return fetch(path, progress)
     size = (start.image_size, start.image_size)
     placed = hub.cache_folder() / "starts" / start.name
@@ -190,8 +189,7 @@ def is_local(path: str | Path) -> bool:
 def _hub_address(text: str) -> str:
     """Give an address its second slash again, and the web address of a file on the Hub its short form."""
     address = _ADDRESS.sub(r"\1://", text, count=1)
-    file = _HUB_FILE.match(address)
-    if file is None:
+    if (file := _HUB_FILE.match(address)) is None:
         return address
     fragment = urlsplit(address).fragment
     return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
@@ -259,8 +257,7 @@ def _digest_in(fragment: str, address: str) -> str | None:
     """Read the SHA-256 that may stand behind the '#' of an address."""
     if not fragment:
         return None
-    match = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)
-    if match is None:
+    if (match := re.fullmatch(r"sha256=([0-9a-fA-F]{64})", fragment)) is None:
         raise VitkitError(f"{address}: after '#' expected sha256= and 64 digits, found {fragment!r}.")
     return match[1].lower()
 

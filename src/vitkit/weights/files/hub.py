@@ -21,8 +21,7 @@ from vitkit.weights.format_names import ENDINGS
 
 def cache_folder() -> Path:
     """Return the folder of fetched files: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
-    chosen = os.environ.get("VITKIT_CACHE")
-    if chosen:
+    if chosen := os.environ.get("VITKIT_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitkit"
 
@@ -186,8 +185,7 @@ def is_in_cache(address: str) -> bool:
     import huggingface_hub as hub
 
     repository, revision, inside = _parts(address)
-    folder = _local_snapshot(hub, repository, revision)
-    if folder is None:
+    if (folder := _local_snapshot(hub, repository, revision)) is None:
         return False
     return (folder / inside).is_file() or bool(weight_names(map(str, (folder / inside).rglob("*"))))
 
@@ -213,8 +211,7 @@ def _other_weights(
 
 def _parts(address: str) -> tuple[str, str | None, str]:
     """Split an address into model, revision and path inside it."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
+    if (match := _ADDRESS.fullmatch(address)) is None:
         raise VitkitError(
             f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
             "hf:timm/vit_base_patch16_224.augreg_in21k."
@@ -236,8 +233,7 @@ def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, st
     except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
         raise
     except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
-        snapshot = _local_snapshot(hub, repository, revision)
-        if snapshot is None:
+        if (snapshot := _local_snapshot(hub, repository, revision)) is None:
             raise
         _log.info(
             "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
@@ -249,14 +245,10 @@ def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, st
 
 def _local_snapshot(hub: Any, repository: str, revision: str | None) -> Path | None:
     """Return the folder of a model in the Hub's cache; None where nothing of the model is on this machine."""
-    try:
-        return Path(
-            hub.snapshot_download(
-                repository, revision=revision, local_files_only=True, allow_patterns=list(SETTINGS)
-            )
-        )
-    except Exception:
-        return None
+    local: dict[str, Any] = {"local_files_only": True, "allow_patterns": list(SETTINGS)}
+    with suppress(Exception):
+        return Path(hub.snapshot_download(repository, revision=revision, **local))
+    return None
 
 
 def _choose(names: list[str], inside: str, address: str) -> str:
@@ -266,8 +258,7 @@ def _choose(names: list[str], inside: str, address: str) -> str:
     folder = f"{inside.rstrip('/')}/" if inside else ""
     here = [name.removeprefix(folder) for name in names if name.startswith(folder)]
     here = [name for name in here if "/" not in name]
-    chosen = choose_weights(here)
-    if chosen is not None:
+    if (chosen := choose_weights(here)) is not None:
         return folder + chosen
     candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
     advice = ": add the name of one to the address, after a slash" if candidates else ""

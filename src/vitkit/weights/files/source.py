@@ -118,8 +118,7 @@ def open_source(path: Path) -> Iterator[Source]:
     """
     if path.is_dir():
         names = [entry.name for entry in path.iterdir()]
-        chosen = choose_weights(names)
-        if chosen is None:
+        if (chosen := choose_weights(names)) is None:
             raise _no_weights(path, names)
         path = path / chosen
     if not path.exists():
@@ -144,12 +143,10 @@ def choose_weights(names: Iterable[str]) -> str | None:
     None where there is none, or where several have an equal claim: `weight_names` lists them.
     """
     names = set(names)
-    usual = next((name for name in WEIGHTS if name in names), None)
-    if usual is not None:
+    if (usual := next((name for name in WEIGHTS if name in names), None)) is not None:
         return usual
     for endings in (".safetensors", ".npz", TORCH_ENDINGS):
-        matches = [name for name in weight_names(names) if name.endswith(endings)]
-        if matches:
+        if matches := [name for name in weight_names(names) if name.endswith(endings)]:
             return matches[0] if len(matches) == 1 else None
     return None
 
@@ -224,8 +221,7 @@ def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def _no_weights(folder: Path, names: Sequence[str]) -> VitkitError:
     """Make the error for a folder in which no weights are, or in which several have an equal claim."""
-    several = weight_names(names)
-    if several:
+    if several := weight_names(names):
         return VitkitError(
             f"{folder} holds several files of weights and none of the usual names ({', '.join(WEIGHTS)}): "
             f"give the path of a file, one of {', '.join(several[:8])}."
@@ -295,13 +291,11 @@ def _open_shards(
         if not index.with_name(name).is_file():
             raise VitkitError(f"{index} needs the file {name}, which is not beside it: fetch it as well.")
         shard, read = _open_file(index.with_name(name), stack, notes)
-        repeated = sorted(shard.keys() & shapes.keys())
-        if repeated:
+        if repeated := sorted(shard.keys() & shapes.keys()):
             raise VitkitError(f"{index}: two of its files hold a tensor named {repeated[0]}.")
         shapes |= shard
         readers |= dict.fromkeys(shard, read)
-    absent = [f"{key} ({name})" for key, name in files.items() if key not in shapes]
-    if absent:
+    if absent := [f"{key} ({name})" for key, name in files.items() if key not in shapes]:
         raise VitkitError(
             f"{index}: {len(absent)} tensors are not in the files it names, first {absent[0]}: these are not "
             "the files that belong to it; fetch them again."

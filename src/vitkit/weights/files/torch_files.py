@@ -75,8 +75,7 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # pickle, zipfile and torch raise many kinds
         raise VitkitError(f"{path} cannot be read as a PyTorch file of weights: {_explain(error)}") from error
-    tensors = _plain(_unwrapped(state, path, notes), notes)
-    if not tensors:
+    if not (tensors := _plain(_unwrapped(state, path, notes), notes)):
         names = map(str, list(state)[:8]) if isinstance(state, dict) else [type(state).__name__]
         keys = ", ".join(names) or "an empty one"
         raise VitkitError(

@@ -65,8 +65,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         ignored |= dict.fromkeys(text, "text tower, and what compares it with the image's")
         tree = tree.renamed({key: key for key in tree.shapes if key not in text})
         origin["tower"] = "img"
-    scanned = any(key.startswith(SCANNED) for key in tree.shapes)
-    if scanned:
+    if scanned := any(key.startswith(SCANNED) for key in tree.shapes):
         tree = _unstacked(tree)
     pool = "token" if "cls" in tree else "map" if f"{POOL}/probe" in tree else "mean"
     config = replace(official.encoder_config(tree, pool), class_token_position=False)
@@ -124,21 +123,15 @@ def unsupported(config: ViTConfig) -> list[str]:
 
 def lost_numerics(config: ViTConfig) -> list[str]:
     """Name the numerics that the format does not record: big_vision's code is its only description."""
-    phrases = official.lost_arithmetic(config) + official.lost_pixels(config)
+    phrases = official.lost_numerics(config)
     if config.position == "sincos_2d" and not any("image size" in phrase for phrase in phrases):
         phrases.append("the image size, which is to be given when the file is loaded")
     return phrases
 
 
 HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
-CHECKPOINT_FORMAT = table.CheckpointFormat(
-    "big_vision",
-    recognises,
-    read,
-    HOLDINGS,
-    others=" (its own code reads them from the official format)",
-    is_folder=False,
-)
+OTHERS = " (its own code reads them from the official format)"
+CHECKPOINT_FORMAT = table.CheckpointFormat("big_vision", recognises, read, HOLDINGS, OTHERS, is_folder=False)
 
 
 def name_table(config: ViTConfig) -> list[table.Row]:

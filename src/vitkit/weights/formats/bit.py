@@ -5,6 +5,7 @@ from the TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,28 +136,26 @@ def has_usual_channels(config: ResNetConfig) -> bool:
     return config.stage_channels == usual_stage_channels(config.layers, config.root_channels / 64)
 
 
-def absent_from_release(config: ResNetConfig) -> list[str]:
+def absent_from_release(config: ResNetConfig) -> Iterator[str]:
     """Name the parts of a configuration that BiT's own code cannot build."""
-    phrases = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
     if config.groups != GROUPS:
-        phrases.append(f"groups {config.groups} (only {GROUPS})")
+        yield f"groups {config.groups} (only {GROUPS})"
     if not has_usual_channels(config):
-        phrases.append(f"root_width {config.root_channels} with stage_widths {config.stage_channels}")
-    return phrases
+        yield f"root_width {config.root_channels} with stage_widths {config.stage_channels}"
 
 
-def absent_from_libraries(config: ResNetConfig) -> list[str]:
+def absent_from_libraries(config: ResNetConfig) -> Iterator[str]:
     """Name the channels that neither timm nor transformers can build.
 
     Both round the channels of a bottleneck to a multiple of 8, and both have a projection in the first unit
     of every stage, which a ResNet here has only where the sizes change.
     """
-    phrases = []
     if any(width % 32 for width in config.stage_channels) or config.root_channels % 8:
-        phrases.append(
+        yield (
             f"a root of {config.root_channels} channels and stages of {config.stage_channels} (only "
             "multiples of 8 and of 32)"
         )
     if config.root_channels == config.stage_channels[0]:
-        phrases.append(f"a first stage of as many channels as the root, {config.root_channels}")
-    return phrases
+        yield f"a first stage of as many channels as the root, {config.root_channels}"

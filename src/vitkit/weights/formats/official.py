@@ -5,7 +5,7 @@ first. The authors' ResNets, released as BiT, are read and written here too: see
 """
 
 from collections import namedtuple
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def unsupported(config: ViTConfig) -> list[str]:
 
 def lost_numerics(config: ViTConfig) -> list[str]:
     """Name the numerics that the format does not record: the original's code is its only description."""
-    return lost_arithmetic(config) + lost_pixels(config)
+    return [*lost_arithmetic(config), *lost_pixels(config)]
 
 
 HOLDINGS = {
@@ -121,8 +121,7 @@ def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
             ignored[key] = reason
         else:
             names[key] = key
-    twice = sorted(set(source.shapes) - set(names.values()) - set(ignored))
-    if twice:
+    if twice := sorted(set(source.shapes) - set(names.values()) - set(ignored)):
         raise VitkitError(f"{source.path}: {', '.join(twice[:3])}: there is another array of this name.")
     return source.renamed(names), ignored
 
@@ -166,24 +165,23 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     )
 
 
-def lost_arithmetic(config: ViTConfig) -> list[str]:
+def lost_arithmetic(config: ViTConfig) -> Iterator[str]:
     """Name the numerics of a ViT that the names of its arrays do not show."""
-    phrases = table.training_alone(config)
+    yield from table.training_alone(config)
     if config.gelu != "tanh":
         form = {"erf": "exact", "quick": "quick"}[config.gelu]
-        phrases.append(f"GELU in its {form} form (the original computes the tanh form)")
-    phrases += table.differences("the original", ("norm_eps", config.norm_eps, 1e-6))
+        yield f"GELU in its {form} form (the original computes the tanh form)"
+    yield from table.differences("the original", ("norm_eps", config.norm_eps, 1e-6))
     if config.backbone:
         usual = BackboneConfig(config.backbone.layers, config.backbone.width_factor)
         for name in ("norm_eps", "standardization", "standardization_eps"):
             values = getattr(config.backbone, name), getattr(usual, name)
-            phrases += table.differences("the original", (f"the backbone's {name}", *values))
+            yield from table.differences("the original", (f"the backbone's {name}", *values))
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
-        phrases.append(
+        yield (
             f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
         )
-    return phrases
 
 
 def lost_pixels(config: ModelConfig) -> list[str]:

@@ -136,20 +136,17 @@ def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
             yield piece
 
 
-def lost_numerics(config: ViTConfig) -> list[str]:
+def lost_numerics(config: ViTConfig) -> Iterator[str]:
     """Name the arithmetic that torchvision's models lack, and numbers that a state dict does not record."""
-    phrases = table.training_alone(config)
+    yield from table.training_alone(config)
     if config.gelu != "erf":
-        phrases.append(f"GELU in its {config.gelu} form (torchvision: exact)")
+        yield f"GELU in its {config.gelu} form (torchvision: exact)"
     if config.norm_eps != NORM_EPS:
-        phrases.append(f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})")
+        yield f"LayerNorm's epsilon {config.norm_eps} (torchvision: {NORM_EPS})"
     if HEADS.get(config.width) != config.num_heads:
-        phrases.append(
-            f"{config.num_heads} attention heads (torchvision's models: 12 for 768, 16 for 1024 and 1280)"
-        )
+        yield f"{config.num_heads} attention heads (torchvision's models: 12 for 768, 16 for 1024 and 1280)"
     if (config.image_mean, config.image_std) != (table.IMAGENET_MEAN, table.IMAGENET_STD):
-        phrases.append(f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)")
-    return phrases
+        yield f"pixel mean {config.image_mean} and std {config.image_std} (torchvision: ImageNet's)"
 
 
 HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}

@@ -9,7 +9,7 @@ A DeiT without distillation is a ViT there; what they call deit has a distillati
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,7 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
     naming = MODULES if f"{prefix}layers.0.{MODULES['fc1']}.weight" in shapes else FILES
     stem = f"{prefix}embeddings.patch_embeddings.projection.weight"
     fc1 = f"{prefix}{naming['layers']}.0.{naming['fc1']}.weight"
-    missing = [key for key in (stem, fc1) if key not in shapes]
-    if missing:
+    if missing := [key for key in (stem, fc1) if key not in shapes]:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     table.check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
@@ -142,7 +141,7 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=mean,
         image_std=std,
     )
-    card = make_card(source, settings, classes, processor, config)
+    card = make_card(source, settings, processor, config)
     masked = "of masked image modelling, which nothing here uses"
     ignored = {f"{prefix}embeddings.mask_token": f"the mask token {masked}"}
     ignored |= {f"decoder.0.{part}": f"the decoder {masked}" for part in ("weight", "bias")}
@@ -207,7 +206,7 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
     )
     config = with_channels(config, settings.embedding_size, settings.hidden_sizes)
     refuse(source, dict.fromkeys(absent_from_libraries(config), True))
-    card = make_card(source, settings, classes, processor, config)
+    card = make_card(source, settings, processor, config)
     return table.Translation(config, bit_rows(config, prefix), card)
 
 
@@ -227,26 +226,23 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     return write_folder(
         path,
         table.to_file_tensors(model.state_dict(), rows),
-        {
-            "config.json": to_json(settings),
-            "preprocessor_config.json": hf.write_processor(model, notes),
-        },
+        {"config.json": to_json(settings), "preprocessor_config.json": hf.write_processor(model, notes)},
         metadata={"format": "pt"},
     )
 
 
-def _unsupported_vit(config: ViTConfig) -> list[str]:
+def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name the parts of a ViT that transformers cannot build; its hybrid is retired."""
-    phrases = table.unsupported_values(config, table.PLAIN)
+    yield from table.unsupported_values(config, table.PLAIN)
     if config.representation_size and config.num_classes:
-        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
-    return phrases
+        yield "a tanh layer before the head (load with head='new' to drop it)"
 
 
-def _unsupported_bit(config: ResNetConfig) -> list[str]:
+def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name the parts of a ResNet that transformers' BiT cannot build."""
-    mixing = [] if config.mixing == "convolution" else [f"{config.mixing} attention in a ResNet"]
-    return mixing + absent_from_libraries(config)
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
+    yield from absent_from_libraries(config)
 
 
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
@@ -357,8 +353,7 @@ def bit_rows(config: ResNetConfig, prefix: str) -> list[table.Row]:
 
 
 def refuse(source: Source, features: Mapping[str, bool]) -> None:
-    parts = [part for part, is_there in features.items() if is_there]
-    if parts:
+    if parts := [part for part, is_there in features.items() if is_there]:
         raise VitkitError(f"{source.path} has what no model of ours has: {'; '.join(parts)}.")
 
 
@@ -373,12 +368,9 @@ def prefix_of(source: Source, key: str) -> str:
 
 
 def make_card(
-    source: Source,
-    settings: hf.ViTSettings | hf.BitSettings,
-    classes: int,
-    processor: hf.Processor,
-    config: ModelConfig,
+    source: Source, settings: hf.ViTSettings | hf.BitSettings, processor: hf.Processor, config: ModelConfig
 ) -> ModelCard:
+    classes = config.num_classes
     labels = settings.id2label
     names: tuple[str, ...] = ()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from vitkit.data.config import Interpolation, Preprocessing
+from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
@@ -164,7 +164,33 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
         raise VitkitError(
             f"{_where(source)}: resample: expected one of {filters}, found {processor.resample}."
         )
-    rule, differences = _rule(source, processor, size)
+    kind, resized, differences = RESAMPLING[processor.resample], size_of(source, processor, "size"), []
+    edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
+    rule = Preprocessing(size, interpolation=kind)
+    if not processor.do_resize or resized is None:
+        if processor.do_center_crop:
+            rule = Preprocessing(size, "none", crop_offset="down")
+    elif not processor.do_center_crop:
+        if edge:
+            differences.append("the proportions of the image (here: stretched to the model's size)")
+        elif resized != size:
+            differences.append(f"images of {format_size(resized)} (here: {format_size(size)})")
+    else:
+        cropped = size_of(source, processor, "crop_size") or size
+        # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all
+        # models.
+        way: Resize = "shortest" if edge else "squash"
+        fraction = fraction_of(cropped[0], resized[0])
+        rule = Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
+        if cropped != size:
+            differences.append(f"a crop of {format_size(cropped)} (here: {format_size(size)})")
+        elif (ours := (rule.resized(0), rule.resized(1))) != resized:
+            what = (
+                f"the shortest side resized to {resized[0]}"
+                if edge
+                else f"images resized to {format_size(resized)}"
+            )
+            differences.append(f"{what} (here: {format_size(ours)})")
     if processor.image_processor_type not in ("", *DEFAULTS):
         differences.append(
             f"the processor of {processor.image_processor_type}, which is not known here (read as ViT's)"
@@ -172,37 +198,6 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
     if differences:
         source.notes.append(f"its images were prepared with {'; '.join(differences)}")
     return rule
-
-
-def _rule(source: Source, processor: Processor, size: tuple[int, int]) -> tuple[Preprocessing, list[str]]:
-    """Return the preprocessing, and phrases for the parts of the processor that it leaves out."""
-    kind = RESAMPLING[processor.resample]
-    resized = size_of(source, processor, "size")
-    edge = isinstance(processor.size, Mapping) and "shortest_edge" in processor.size
-    if not processor.do_resize or resized is None:
-        if processor.do_center_crop:
-            return Preprocessing(size, "none", crop_offset="down"), []
-        return Preprocessing(size, interpolation=kind), []
-    if not processor.do_center_crop:
-        ours = Preprocessing(size, interpolation=kind)
-        if edge:
-            return ours, ["the proportions of the image (here: stretched to the model's size)"]
-        return ours, [f"images of {format_size(resized)} (here: {format_size(size)})"] * (resized != size)
-    cropped = size_of(source, processor, "crop_size") or size
-    differences = [f"a crop of {format_size(cropped)} (here: {format_size(size)})"] * (cropped != size)
-    # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all models.
-    ours = Preprocessing(
-        size,
-        "shortest" if edge else "squash",
-        fraction_of(cropped[0], resized[0]),
-        interpolation=kind,
-        crop_offset="down",
-    )
-    if cropped == size and (ours.resized(0), ours.resized(1)) != resized:
-        way = "the shortest side resized to" if edge else "images resized to"
-        what = str(resized[0]) if edge else format_size(resized)
-        differences.append(f"{way} {what} (here: {format_size((ours.resized(0), ours.resized(1)))})")
-    return ours, differences
 
 
 def nearest_processor(rule: Preprocessing) -> Preprocessing:

@@ -67,8 +67,7 @@ class TimmName:
 
 def parse_timm_name(name: str) -> TimmName | None:
     """Read a name of timm; None for any other name, and for an architecture that vitkit lacks."""
-    match = _NAMES.fullmatch(name)
-    if match is None:
+    if (match := _NAMES.fullmatch(name)) is None:
         return None
     architecture = match["architecture"]
     tag = match["tag"] or DEFAULT_TAGS.get(architecture, USUAL_TAGS[architecture.partition("_")[0]])

@@ -330,8 +330,7 @@ def _square_side(places: int) -> int | None:
 
 def _backbone(source: Source) -> BackboneConfig | None:
     """Return the hybrid's ResNet with timm's numerics; its widths are read from the first convolution."""
-    root = _hybrid_root(source)
-    if root is None:
+    if (root := _hybrid_root(source)) is None:
         if any(key.startswith(BACKBONE) for key in source.shapes):
             raise VitkitError(
                 f"{source.path}: its convolutions before the Transformer are no ResNet with GroupNorm: of "
@@ -372,8 +371,7 @@ def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> ta
     padding, eps = _stem(source, settings)
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
-    size = settings.image_size or hints.image_size
-    if size is None:
+    if (size := settings.image_size or hints.image_size) is None:
         raise table.NotRecordedError(
             f"{source.path}: the tensors of a ResNet do not tell its image size: give image_size. The usual: "
             "224, and 448 where it was fine-tuned on ImageNet."
@@ -413,8 +411,7 @@ def _stem(source: Source, settings: timm.Settings) -> tuple[Literal["zeros", "lo
     has PyTorch's padding and its convolutions' usual epsilon.
     """
     custom = settings.architecture == CUSTOM_RESNET
-    kind = settings.arguments.stem_type
-    if kind is None:
+    if (kind := settings.arguments.stem_type) is None:
         kind = "" if custom else "fixed"
     if kind == "fixed":
         return "zeros", timm.STANDARDIZATION_EPS
@@ -449,8 +446,7 @@ def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfi
             f"{source.path}: config.json says layers, channels of the stem and of the stages {expected}, and "
             f"the tensors have {actual}: these two do not belong together."
         )
-    libraries = absent_from_libraries(config)
-    if libraries:
+    if libraries := list(absent_from_libraries(config)):
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 

@@ -1,7 +1,11 @@
 """Writing models as folders that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
@@ -40,36 +44,45 @@ BIT_NAMES: dict[tuple[tuple[int, ...], int], str] = {
 }
 
 
-def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
+Parts = tuple[str, dict[str, Any], list[table.Row], tuple[str, str]]
+"""The name that timm's `create_model` knows, its `model_args`, the tensors, and timm's names of the first
+convolution and of the classifier."""
+
+
+def _parts_of_a_vit(config: ViTConfig, tensors: dict[str, Tensor]) -> Parts:
+    if config.norm_before_blocks:
+        # Then timm's projection of patches has no bias: it is moved into the positions, its only other place.
+        # Every patch gets the same sum.
+        bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
+        embedding = tensors["positions.0.embedding"].clone()
+        embedding[:, config.prefix_positions :] += bias
+        tensors["positions.0.embedding"] = embedding
+    rows = [row for row in vit_rows(config) if row.ours in tensors]
+    first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
+    return _vit_name(config), _vit_arguments(config), rows, (first.removesuffix(".weight"), "head")
+
+
+def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> Parts:
+    factor, arguments = 1, _shared_arguments(config)
+    if _is_named(config):
+        factor = config.root_channels // 64
+    else:  # the architecture's name says the units, and the channels where it can
+        arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
+    return BIT_NAMES[config.layers, factor], arguments, bit_rows(config), ("stem.conv", "head.fc")
+
+
+def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads.
 
     Args:
+        parts_of: gives what differs between families, of a configuration and its tensors.
         model, path, notes: as for `CheckpointFormat.write`.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
     """
     config, tensors = model.config, dict(model.state_dict())
-    if isinstance(config, ResNetConfig):
-        factor, arguments = 1, _shared_arguments(config)
-        if _is_named(config):
-            factor = config.root_channels // 64
-        else:  # the architecture's name says the units, and the channels where it can
-            arguments |= {"channels": list(config.stage_channels), "stem_chs": config.root_channels}
-        architecture, rows = BIT_NAMES[config.layers, factor], bit_rows(config)
-        ends = "stem.conv", "head.fc"
-    else:
-        if config.norm_before_blocks:
-            # Then timm's projection of patches has no bias: it is moved into the positions, its only other
-            # place. Every patch gets the same sum.
-            bias = tensors.pop("stem.projection.bias" if config.backbone else "stem.bias")
-            embedding = tensors["positions.0.embedding"].clone()
-            embedding[:, config.prefix_positions :] += bias
-            tensors["positions.0.embedding"] = embedding
-        architecture, arguments = _vit_name(config), _vit_arguments(config)
-        rows = [row for row in vit_rows(config) if row.ours in tensors]
-        first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
-        ends = first.removesuffix(".weight"), "head"
+    architecture, arguments, rows, ends = parts_of(config, tensors)
     theirs = nearest_transform(preprocessing_of(model), config.image_mean)
     straight = theirs.resize == "stretch"  # which timm has as squashed to its own size
     notes += changed_pixels_noted(model, theirs, "config.json")
@@ -159,39 +172,37 @@ def _vit_name(config: ViTConfig) -> str:
     return f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
 
 
-def _unsupported_bit(config: ResNetConfig) -> list[str]:
+def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name what timm's BiT cannot build."""
-    phrases = absent_from_libraries(config)
+    yield from absent_from_libraries(config)
     if config.mixing != "convolution":
-        phrases.append(f"{config.mixing} attention in a ResNet")
+        yield f"{config.mixing} attention in a ResNet"
     if config.groups != GROUPS:
-        phrases.append(f"groups {config.groups} (only {GROUPS})")
+        yield f"groups {config.groups} (only {GROUPS})"
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
-        phrases.append(f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})")
-    return phrases
+        yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
 
-def _unsupported_vit(config: ViTConfig) -> list[str]:
+def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
     storable |= {"position": ("learned", "none"), "pool": tuple(timm.POOLS.values())}
-    phrases = table.unsupported_values(config, storable)
+    yield from table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
-        phrases.append("a norm before the blocks without position embeddings (its patches would lose a bias)")
+        yield "a norm before the blocks without position embeddings (its patches would lose a bias)"
     if config.representation_size is not None:
-        phrases.append("a tanh layer before the head (load with head='new' to drop it)")
+        yield "a tanh layer before the head (load with head='new' to drop it)"
     backbone = config.backbone
     if backbone:
         rows, columns = backbone.feature_map(config.image_size)
         if backbone.layers not in HYBRID_NAMES:
-            phrases.append(f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})")
+            yield f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})"
         if backbone.width_factor != 1:
-            phrases.append(f"a hybrid's ResNet {backbone.width_factor:g} times as wide")
+            yield f"a hybrid's ResNet {backbone.width_factor:g} times as wide"
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            phrases.append(
+            yield (
                 f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
             )
-    return phrases
 
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
@@ -216,32 +227,26 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     )
 
 
-def _lost_of_a_vit(config: ViTConfig) -> list[str]:
+def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
     """Name the numerics that timm has no argument for."""
-    phrases = []
     if config.backbone or not _has_clip_eps(config):
-        phrases = table.differences(
+        yield from table.differences(
             "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS)
         )
     if config.layer_scale == 0:
-        phrases.append(f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})")
+        yield f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})"
     backbone = config.backbone
     if backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
-        phrases += table.differences(
+        yield from table.differences(
             "timm",
             ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
-            (
-                "weight standardisation's epsilon",
-                backbone.standardization_eps,
-                timm.STANDARDIZATION_EPS,
-            ),
+            ("weight standardisation's epsilon", backbone.standardization_eps, timm.STANDARDIZATION_EPS),
         )
-    return phrases
 
 
 HOLDINGS = {
-    "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
+    "ViT": table.Holding(partial(_write, _parts_of_a_vit), _unsupported_vit, _lost_of_a_vit),
+    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, _lost_of_a_bit),
 }
