@@ -111,7 +111,7 @@ def content(
         evaluations={split: evaluated(model, samples)},
         samples={split: samples},
         commands=["vitkit train --data x", f"vitkit predict {HOSTILE}"],
-        environment={"torch": torch.__version__, "machine": HOSTILE},
+        environment={"torch": torch.__version__, "machine": HOSTILE, "compute": {"block": "eager"}},
         files=["metrics.jsonl"],
     )
     return dataclasses.replace(whole, **changes)
@@ -193,6 +193,7 @@ def test_whole_page(whole: str) -> None:
     assert "6 files could not be read" in page.text
     assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
     assert "is truncated" in page.text and "training.batch_size" in page.text and "1,234" in page.text
+    assert "compute.block" in page.text and "{'" not in page.text
     for text in (
         "Figure 6",
         "Figure 7, left",

@@ -7,7 +7,6 @@ have white grounds and are made for a width of about 1000 CSS pixels.
 import base64
 import io
 import re
-import unicodedata
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 from PIL import Image
+from rich.cells import cell_len, set_cell_size
 
 from vitkit.durable import replace_file
 
@@ -119,7 +119,7 @@ def chart(width: float, height: float, *title: str, **grid: Any) -> Iterator[tup
             figure.suptitle(lines, x=0.01, ha="left", fontsize=10, fontweight="bold")
         labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
         if labels:
-            longest = max(_columns(line) for label in labels for line in label.split("\n"))
+            longest = max(cell_len(line) for label in labels for line in label.split("\n"))
             # Points of the figure, of the line before a name, and of a letter.
             columns = int((72 * width) // (34 + 5.8 * longest))
             figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), columns)))
@@ -152,7 +152,7 @@ def wrapped(caption: str, width: int, most: int = 3) -> str:
         line = ""
         for word in part.split():
             joined = f"{line} {word}" if line else word
-            if line and _columns(joined) > width:
+            if line and cell_len(joined) > width:
                 lines.append(line)
                 joined = word
             line = joined
@@ -173,27 +173,11 @@ def shortened(text: str, width: int) -> str:
 def cut(text: str, width: int) -> str:
     """Return a name from outside in one line of `width` columns, without its middle if it is longer."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if _columns(text) <= width:
+    if cell_len(text) <= width:
         return text
-    start, end = _first_columns(text, width - width // 3 - 1), _first_columns(text[::-1], width // 3)
-    return f"{start}…{end[::-1]}"
-
-
-def _first_columns(text: str, width: int) -> str:
-    """Return the beginning of a text that fits into `width` columns."""
-    end = 0
-    while end < len(text) and (width := width - 1 - _is_wide(text[end])) >= 0:
-        end += 1
-    return text[:end]
-
-
-def _columns(text: str) -> int:
-    return len(text) + sum(map(_is_wide, text))
-
-
-def _is_wide(letter: str) -> bool:
-    """Whether a letter is as wide as it is high."""
-    return unicodedata.east_asian_width(letter) in "WF"
+    # A wide letter that would be cut in two is left out: a space stands in its place, which goes.
+    start, end = set_cell_size(text, width - width // 3 - 1), set_cell_size(text[::-1], width // 3)
+    return f"{start.rstrip()}…{end.rstrip()[::-1]}"
 
 
 class _Renderer(RendererSVG):
@@ -201,7 +185,7 @@ class _Renderer(RendererSVG):
 
     def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
         # In matplotlib's font this dash is exactly as wide as the font is high.
-        s = "".join("\N{EM DASH}" if _is_wide(letter) else letter for letter in s)
+        s = "".join("\N{EM DASH}" if cell_len(letter) > 1 else letter for letter in s)
         measure: Any = super().get_text_width_height_descent
         extent: tuple[float, float, float] = measure(s, prop, ismath)
         return extent

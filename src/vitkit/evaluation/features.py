@@ -221,7 +221,9 @@ class FeatureCache:
             self._note(f"The features kept in {path} are damaged: they are computed again.")
             return None
         try:
-            return _unpack(data[_DIGEST:])
+            arrays = load_arrays(data[_DIGEST:])
+            reasons = tuple(json.loads(arrays["reasons"].tobytes()))
+            return Features(arrays["rows"], arrays["readable"].astype(bool), arrays["pixels"], reasons)
         except (ValueError, KeyError, SafetensorError):
             self._note(f"{path} holds no features: they are computed again.")
             return None
@@ -272,26 +274,6 @@ class FeatureCache:
                 f"{removed:,} of the files of features in {self.folder} were removed, the ones used longest "
                 f"ago, to keep it below {self.limit / 1e9:.1f} GB."
             )
-
-
-def _unpack(data: bytes) -> Features:
-    """Unpack the bytes that `FeatureCache.keep` packs.
-
-    Raises:
-        ValueError, KeyError, SafetensorError: they are something else.
-    """
-    arrays = load_arrays(data)
-    rows, readable, pixels = arrays["rows"], arrays["readable"], arrays["pixels"]
-    reasons = json.loads(arrays["reasons"].tobytes())
-    types = [array.dtype for array in (rows, readable, pixels)] == [np.float32, np.uint8, np.uint64]
-    are_texts = isinstance(reasons, list) and all(isinstance(reason, str) for reason in reasons)
-    if not types or rows.ndim != 2 or readable.ndim != 1 or not are_texts or not np.isfinite(rows).all():
-        raise ValueError
-    features = Features(rows, readable.astype(bool), pixels, tuple(reasons))
-    count = int(features.readable.sum())
-    if len(rows) != count or pixels.shape != (count, 2) or len(reasons) != len(readable) - count:
-        raise ValueError
-    return features
 
 
 def cached_features(

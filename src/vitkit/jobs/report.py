@@ -152,7 +152,7 @@ def write_series_report(folder: Path, listener: Listener) -> Path:
         return write_page(series, folder / "report.html", folders=pages, command=command)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, Any]:
     """Describe the machine of the run, from its last checkpoint, and of this page."""
     checkpoint = survey(folder).whole
     ended = read_ended(folder)
@@ -162,7 +162,7 @@ def _environment(folder: Path) -> dict[str, str]:
     ):  # a process that trains on may have removed it
         trained = read_manifest(checkpoint).environment
     return {
-        **{str(key): str(value) for key, value in trained.items()},
+        **trained,
         "report written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "report by": f"vitkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         "report on": f"{processor_name()}, {os.cpu_count()} cores",

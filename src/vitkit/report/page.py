@@ -80,7 +80,7 @@ class ReportContent:
     """Images by split, for the pictures; empty if the data is missing."""
     commands: Sequence[str]
     """Commands that made the run, and the next useful ones."""
-    environment: Mapping[str, str]
+    environment: Mapping[str, Any]
     """Versions, machine, threads, date."""
     examples: NDArray[np.uint8] | None = None
     """A picture of the model's predictions, where its task answers nothing."""
@@ -158,7 +158,7 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
             "Commands and environment",
             (
                 *(Text(command, "command") for command in content.commands),
-                _named(list(content.environment.items())),
+                _named(_flat(content.environment)),
             ),
             name="environment",
             menu="Commands",
@@ -339,16 +339,17 @@ def _named(rows: Sequence[tuple[str, str]], folded: str = "") -> Table:
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Turn nested plain data into rows: name with dots, value as JSON."""
+    """Turn nested plain data into rows: name with dots, value as it is or as JSON."""
     rows = []
     for key, value in nested.items():
         if isinstance(value, Mapping) and prefix.count(".") < LEVELS_SHOWN:
             rows += _flat(value, f"{prefix}{key}.")
             continue
         try:
-            rows.append((f"{prefix}{key}", json.dumps(value, ensure_ascii=False, default=str)))
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         except RecursionError:
-            rows.append((f"{prefix}{key}", "(nested too deep to be shown)"))
+            shown = "(nested too deep to be shown)"
+        rows.append((f"{prefix}{key}", shown))
     return rows
 
 
