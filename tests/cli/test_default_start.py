@@ -16,7 +16,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run, read_run
 from vitkit.runs.step_cost import Cost
 from vitkit.weights.create import create_model
-from vitkit.weights.files import download
+from vitkit.weights.files import download, hub
 from vitkit.weights.files.download import Fetched
 from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.model_card import ModelCard
@@ -38,7 +38,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(default_start, "measure_cost", measure)
-    monkeypatch.setattr(download, "require_on_hub", lambda address: None)
+    monkeypatch.setattr(hub, "require_on_hub", lambda address: None)
 
 
 def save_tiny(folder: Path) -> Path:
