@@ -21,7 +21,7 @@ from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.weights import published
 from vitkit.weights.create import create_model
-from vitkit.weights.files import download
+from vitkit.weights.files import download, hub
 from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.published import PublishedStart, default_starts, starts
 from vitkit.weights.saving import save_model
@@ -43,7 +43,7 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for start, model in zip(default_starts(), models, strict=True)
     )
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
-    monkeypatch.setattr(download, "require_on_hub", lambda address: None)
+    monkeypatch.setattr(hub, "require_on_hub", lambda address: None)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_without_a_network_it_is_said_before_anything_is_measured(
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
     monkeypatch.setattr(default_start, "measure_cost", measure)
-    monkeypatch.setattr(download, "require_on_hub", refuse)
+    monkeypatch.setattr(hub, "require_on_hub", refuse)
     with pytest.raises(VitkitError) as caught:
         choose(photos)
     assert str(caught.value) == (

@@ -74,7 +74,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
             monkeypatch.setattr(owner, name, wrapper)
 
     wrap([sources], "_list", "list", lambda spec, *rest, **more: spec)
-    wrap([repeats, sources], "find_repeats", "search", lambda parts, decoded: "")
+    wrap([repeats], "find_repeats", "search", lambda parts, decoded: "")
     wrap([loading], "open_source", "open", lambda path: Path(path).resolve())
     wrap([loading.OpenCheckpoint], "read", "read", lambda opened: opened.files[0].resolve())
     wrap([checkpoint], "load_weights", "read", lambda folder: folder.resolve())

@@ -101,16 +101,11 @@ class ImageData:
                 f"train: {len(rows):,} of {pluralize(len(train), 'image')}, of each class the same fraction, "
                 f"seed {seed} (subset {splits.subset})."
             )
-            before, after = (
-                label_sets.count_labels(part.labels, len(listing.class_names))
-                for part in (train, samples["train"])
-            )
-            lost = [
-                name
-                for name, images, left in zip(listing.class_names, before, after, strict=True)
-                if images and not left
-            ]
-            if lost:
+            names = listing.class_names
+            before = label_sets.count_labels(train.labels, len(names))
+            after = label_sets.count_labels(samples["train"].labels, len(names))
+            counts = zip(names, before, after, strict=True)
+            if lost := [name for name, images, left in counts if images and not left]:
                 notes.append(
                     f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
                 )

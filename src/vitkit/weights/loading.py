@@ -400,10 +400,8 @@ def fit_weights(
         card = replace(card, position_interpolation=options.position_interpolation)
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
-        preprocessing, resized = (
-            replace(preprocessing, image_size=size),
-            channels_config.with_image_size(config, size),
-        )
+        preprocessing = replace(preprocessing, image_size=size)
+        resized = channels_config.with_image_size(config, size)
         if resized.cut_off:
             notes.append(f"{resized.cut_off}: they are cut off")
         (kind, old), (_, new) = config.position_extent, resized.position_extent
