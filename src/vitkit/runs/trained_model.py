@@ -488,9 +488,11 @@ def run_card(run: Run, data: DataRecord, config: ModelConfig, start: StartRecord
         origin["start"] = dict(start.origin)
     elif "train" in data.images:  # else the weights were pre-trained on the images of the start
         origin[TRAINING_IMAGES] = data.images["train"]
+    name = run.model if start is None else start.model  # a run with a start is timed without its record
+    if not run.start.start:  # an option may have changed the architecture; with a start, none may
+        name = changed_name(run.model, config)
     return ModelCard(
-        # An option may have changed the architecture; with a start, none may.
-        name=changed_name(run.model, config) if start is None else start.model,
+        name=name,
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,
