@@ -12,8 +12,7 @@ from tests.training.small_run import TRAINING, fingerprint, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import step_of
 from vitkit.training.config import TrainingConfig
-from vitkit.training.metrics_log import MetricsLog
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import MetricsLog, Trainer
 
 
 def stopped(run: Path, step: int = 8) -> Path:

@@ -43,6 +43,7 @@ from vitkit.training.optim import rate_scales, refuse_layers
 from vitkit.world import ALONE, World, world_of_environment
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No options that were given."""
 
 
 @dataclass(frozen=True)

@@ -238,10 +238,7 @@ class RejectedFiles:
         self.of_split: dict[str, dict[str, str]] = defaultdict(dict)
         """Files that cannot be read: their reasons by key and split, to which readers of images add."""
         self.of_split.update({split: dict(files) for split, files in record.rejects.items()})
-        self._shared = self._count()
-
-    def _count(self) -> int:
-        return sum(map(len, self.of_split.values()))
+        self._shared = sum(map(len, self.of_split.values()))
 
     def write(self) -> None:
         """Write the record again if files were added, so that a kill loses nothing."""
@@ -252,11 +249,12 @@ class RejectedFiles:
 
     def share(self, world: World) -> None:
         """Add the files that other processes could not read, so that the quota holds for all processes."""
-        if world.size > 1 and world.total(self._count() - self._shared)[0]:
+        count = sum(map(len, self.of_split.values()))
+        if world.size > 1 and world.total(count - self._shared)[0]:
             for others in world.gather(dict(self.of_split)):
                 for split, files in others.items():
                     self.of_split[split].update(files)
-            self._shared = self._count()
+            self._shared = sum(map(len, self.of_split.values()))
 
     def tell(self, listener: Listener) -> None:
         """Warn of the number of rejected files; the report names them."""
@@ -489,9 +487,11 @@ def run_card(run: Run, data: DataRecord, config: ModelConfig, start: StartRecord
         origin["start"] = dict(start.origin)
     elif "train" in data.images:  # else the weights were pre-trained on the images of the start
         origin[TRAINING_IMAGES] = data.images["train"]
+    name = run.model if start is None else start.model  # a run with a start is timed without its record
+    if not run.start.start:  # an option may have changed the architecture; with a start, none may
+        name = changed_name(run.model, config)
     return ModelCard(
-        # An option may have changed the architecture; with a start, whose name may be any, none may.
-        name=run.model if run.start.start else changed_name(run.model, config),
+        name=name,
         class_names=data.class_names,
         task=find_task(run.task).learning.learned(run.objective),
         preprocessing=run.preprocessing,
