@@ -298,8 +298,8 @@ def cached_features(
         return compute()
     key = hashlib.sha256(f"{LAYOUT} {fingerprint} {content_of(samples, indices)}".encode()).hexdigest()
     features = cache.read(key)
-    is_kept = world.gather(features is not None and len(features.readable) == len(indices))
-    if features is None or not all(is_kept):
+    matches = world.gather(features is not None and len(features.readable) == len(indices))
+    if features is None or not all(matches):
         features = compute()
         if world.writes:
             cache.keep(key, features)

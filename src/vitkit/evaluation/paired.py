@@ -125,8 +125,8 @@ def expected_detectable(seeds: int, images: int, accuracy: float = 0.9) -> float
     terms = [(variance / seeds**2, max(images - 1, 1))]
     if seeds > 1:
         terms.append((variance / seeds, seeds - 1))
-    found = _half_width(terms, SURE) + NORMAL_80 * math.sqrt(math.fsum(part for part, _ in terms))
-    return min(1.0, found)
+    detectable = _half_width(terms, SURE) + NORMAL_80 * math.sqrt(math.fsum(part for part, _ in terms))
+    return min(1.0, detectable)
 
 
 def compare_scores(first: Sequence[Scores], second: Sequence[Scores]) -> PairedDifference | None:
