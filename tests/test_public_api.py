@@ -13,7 +13,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import vitkit
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import VERBS
+from vitkit.cli.main import run
 from vitkit.cli.options import home_of
 from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_argument_texts, read_field_texts

@@ -6,7 +6,8 @@ import subprocess
 import pytest
 
 from vitkit.cli.completion import list_options
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import VERBS
+from vitkit.cli.main import run
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import vitkit
 from tests.helpers.hostile import HOSTILE, OBEYED, SHOWN
 from vitkit.cli import console
-from vitkit.cli import main as cli
+from vitkit.cli.help_pages import VERBS
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 
@@ -41,7 +41,7 @@ def failure(capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[st
     return json.loads(last), before, printed.err
 
 
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_wrong_options_are_told_as_json_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where a verb has no --json: whoever asks for it reads the answer as that."""
     arguments = {

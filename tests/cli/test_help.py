@@ -12,8 +12,8 @@ import pytest
 import vitkit
 from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.help import WIDTH, usage
-from vitkit.cli.help_pages import PAGES
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import PAGES, VERBS
+from vitkit.cli.main import run
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.training_options import describe_training
 
@@ -74,7 +74,8 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
 def test_no_help_waits_for_torch() -> None:
     code = """
 import sys
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import VERBS
+from vitkit.cli.main import run
 for verb in VERBS:
     for asking in ("-h", "--help", "--help-all"):
         assert run([verb, asking]) == 0

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import VERBS
+from vitkit.cli.main import run
 from vitkit.models.config.card import Task
 from vitkit.weights.model_card import ModelCard
 

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 import vitkit
+from vitkit.cli import help_pages
 from vitkit.cli import main as cli
 from vitkit.config import to_json
 from vitkit.data.config import Splits
@@ -38,7 +39,7 @@ torch.set_num_threads(1)
 Refusal = VitkitError
 """What a clean refusal is: one message, no traceback."""
 
-VERBS = tuple(cli.VERBS)
+VERBS = tuple(help_pages.VERBS)
 
 
 def warm_up() -> None:

@@ -15,7 +15,8 @@ from tests.golden.masks import MASKS
 from tests.golden.screen import screen
 from tests.helpers.photos import saved
 from tests.vtab_layout import small_task
-from vitkit.cli.main import VERBS, run
+from vitkit.cli.help_pages import VERBS
+from vitkit.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from vitkit.cli.help_pages import PAGES, HelpPage
-from vitkit.cli.main import VERBS
+from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
 from vitkit.cli.options import Verb, home_of
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option

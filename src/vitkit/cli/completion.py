@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from vitkit.cli.help import ASKING
-from vitkit.cli.main import VERBS
+from vitkit.cli.help_pages import VERBS
 from vitkit.cli.options import Verb, home_of, parse_given
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option

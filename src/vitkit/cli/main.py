@@ -1,4 +1,4 @@
-"""The command line: one verb per job. The list of verbs must not import torch; each verb imports its own."""
+"""The command line: one verb per job. It must not import torch; each verb imports its own."""
 
 import errno
 import os
@@ -8,43 +8,13 @@ from contextlib import suppress
 
 from vitkit._version import __version__
 from vitkit.cli import streams
+from vitkit.cli.help_pages import VERBS
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, in_shell
 from vitkit.signals import StopRequest, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment
-
-VERBS = {
-    "advise": ("what starts tell of images, and what they cost to train", "cli.advise"),
-    "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
-    "finetune": ("train a model that is there already on your images", "cli.finetune"),
-    "pretrain": ("train a model on images without labels", "cli.pretrain"),
-    "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
-    "compare": ("two models on the same images: which is better, where", "jobs.compare.compare:compare"),
-    "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
-    "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
-    "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),
-    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab.vtab:vtab"),
-    "scale": ("what three times more images, steps or size would buy", "cli.scale"),
-    "predict": ("name what is in images", "cli.predict"),
-    "embed": ("keep the features of images in Parquet or .npy files", "jobs.embed:embed"),
-    "runs": ("list runs, series and studies: results, and what was interrupted", "jobs.list_runs:list_runs"),
-    "report": ("write a run's report.html again", "cli.report"),
-    "inspect": ("draw filters, positions and attention of a model", "jobs.inspect:inspect"),
-    "data": ("data check PATH: count images, find bad files; data show", "cli.data"),
-    "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
-    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "jobs.export:export"),
-    "card": ("describe a checkpoint and its numerics", "jobs.card:read_card"),
-    "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
-    "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
-    "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
-    "starts": ("list published checkpoints to begin from, by name", "cli.starts"),
-    "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
-    "completion": ("let the shell complete verbs and options", "cli.completion"),
-}
-"""A summary of each verb, and the module of vitkit whose `main(arguments)` runs it; or a job, the function
-behind the colon, whose result is printed as it is."""
 
 OTHER_VERBS = {
     "train": ("fit",),

@@ -15,8 +15,7 @@ from typing import Any, get_args
 
 from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
-from vitkit.cli.help_pages import PAGES, HelpPage
-from vitkit.cli.main import VERBS
+from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
 from vitkit.cli.parser import parse_words, read
 from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
 from vitkit.data.paths import existing_path
