@@ -15,6 +15,7 @@ import pytest
 from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.data.stream.batch import Batch
+from vitkit.runs.budget import Pace
 from vitkit.training.trainer import StepNumbers, Trainer
 
 VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
@@ -83,6 +84,10 @@ def test_an_ablation_that_was_killed_goes_on_to_the_same_table_and_bits(
             raise KeyError("killed")
         return launch(self, batch, step, rate)
 
+    # Steps that are only timed are not counted.
+    monkeypatch.setattr(
+        "vitkit.jobs.study.study.measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))
+    )
     monkeypatch.setattr(Trainer, "launch", killed)
     folder = tmp_path / "killed"
     for place in ("base/rate-0.001", "position-none/seed-0"):

@@ -8,6 +8,7 @@ import pytest
 
 from vitkit.cli.main import run
 from vitkit.data.stream.batch import Batch
+from vitkit.runs.budget import Pace
 from vitkit.training.trainer import Trainer
 
 SCALE = (
@@ -57,6 +58,10 @@ def test_a_study_that_was_killed_goes_on_to_the_same_law_and_bits(
             raise KeyError("killed")
         return launch(self, batch, step, rate)
 
+    # Steps that are only timed are not counted.
+    monkeypatch.setattr(
+        "vitkit.jobs.study.scale.measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))
+    )
     monkeypatch.setattr(Trainer, "launch", killed)
     folder = tmp_path / "killed"
     for place in ("data-03", "data-06"):

@@ -179,7 +179,7 @@ def ablate(
         expected = _plan(study.arms, options, opened)
         if plan:
             return expected
-        options.listener.show([("study", expected.headline())])
+        options.listener.note(expected.summary())
     with study.claim(place, numbered) as folder:
         completed = complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):

@@ -159,7 +159,7 @@ def compare_pretraining(
         length, expected = _plan(run, tuning, options, opened, place, machine)
         if options.plan:
             return expected
-        listener.show([("study", expected.headline())])
+        listener.note(expected.summary())
     length = replace(length, pretrainings=options.pretrainings or length.pretrainings)
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, **to_json(length)}
     study = new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))

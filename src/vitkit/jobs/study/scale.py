@@ -348,7 +348,7 @@ def scale(
         steps, expected = _plan(design, options, opened, steps)
         if plan:
             return expected
-        listener.show([("study", expected.headline())])
+        listener.note(expected.summary())
     places, arms = _make_points(design, opened, steps)
     described = to_json(design) | ({} if budget is None else {"steps": steps})
     study = new_study(KIND, command, described, arms)

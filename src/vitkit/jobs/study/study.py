@@ -129,10 +129,9 @@ class StudyResult(Result):
 
 
 def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
-    """Write the page of a study, and say where it is."""
+    """Write the page of a study."""
     pages, command = run_pages(result.folder, arms), shown_command(options.command)
-    page = write_page(result, result.folder / "report.html", folders=pages, command=command)
-    options.listener.show([("report", [str(page)])])
+    write_page(result, result.folder / "report.html", folders=pages, command=command)
 
 
 @dataclass(frozen=True)
