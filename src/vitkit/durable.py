@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -264,7 +264,7 @@ def require_regular_file(descriptor: int, path: Path) -> None:
         raise VitkitError(f"{path} cannot be read: expected a regular file, found {kind}.")
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Generator[bytes, None, None]:
     """Yield the bytes of a regular file, part by part."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 
 import vitkit
 from tests.faults.mutate import REMOVED, leaves, replaced
+from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
-from tests.jobs.test_every_record import damage
 from tests.vtab_layout import small_task
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce import reproduce

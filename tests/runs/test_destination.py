@@ -18,7 +18,7 @@ COMMANDS = {
     "inspect": ["inspect", "afile"],
     "fewshot": ["fewshot", "afile", "--data", "digits"],
     "bench": ["bench", "ViT-16x1x1/4"],
-    "vtab": ["vtab", "afile", "--root", "nothing"],
+    "vtab": ["vtab", "afile", "--root", "."],
 }
 
 

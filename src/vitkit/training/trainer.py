@@ -26,6 +26,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -251,11 +252,12 @@ def _prefix(path: Path, length: int) -> tuple[int, str] | None:
 def _hash_beginning(path: Path, length: int) -> tuple[int, "hashlib._Hash"]:
     """Measure and hash the first `length` bytes of a regular file, or all if there are fewer."""
     digest, size = hashlib.sha256(), 0
-    for chunk in read_chunks(path):
-        digest.update(chunk[: length - size])
-        size = min(size + len(chunk), length)
-        if size == length:
-            break
+    with closing(read_chunks(path)) as chunks:  # which may not be read to the end
+        for chunk in chunks:
+            digest.update(chunk[: length - size])
+            size = min(size + len(chunk), length)
+            if size == length:
+                break
     return size, digest
 
 

@@ -295,5 +295,5 @@ def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pyte
         ("pool mean", 5, (0.1, 0.2, 0.3)),
     ]
     assert all(arm.seconds > 0 for arm in plan.arms)
-    assert "2 seeds on 360 test images find a difference of" in plan.summary()
+    assert "With 2 seeds on 360 test images, a difference of" in plan.summary()
     assert list(tmp_path.iterdir()) == []

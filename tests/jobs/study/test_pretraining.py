@@ -130,7 +130,7 @@ def test_several_pre_trainings_are_the_seeds_of_the_study(
     folder = tmp_path / "several"
     assert compare(folder, *several, "--plan") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "5 arms, 14 runs, about" in said and "2 seeds on 720 test images find a difference of" in said
+    assert "5 arms, 14 runs, about" in said and "With 2 seeds on 720 test images, a difference of" in said
     assert not folder.exists()
     assert compare(folder, *several) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -190,7 +190,7 @@ def test_other_options_are_refused(
     ("arguments", "sentence"),
     [
         (["pretrain", "digits", "--plan"], "belong to --then"),
-        (["pretrain", "digits", "--then", "digits", "--pretrainings", "0"], "pretrainings is 1 or more"),
+        (["pretrain", "digits", "--then", "digits", "--pretrainings", "0"], "pretrainings is at least 1"),
         (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
         (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is at least 1"),
         (["pretrain", "digits", "--then", "digits", "--runs", "2"], "chooses the runs by itself"),

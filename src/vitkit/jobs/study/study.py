@@ -292,9 +292,9 @@ def describe_detectable(seeds: int, images: int, split: str) -> str:
     """Say what difference a comparison could find, before there are scores."""
     least = 100 * expected_detectable(seeds, images)
     return (
-        f"{pluralize(seeds, 'seed')} on {describe_images(images, split)} find a difference of {least:.1f} "
-        "points or more in 8 of 10 studies, if runs are right on 90 % of the images, each independently of "
-        "the others (an assumption)."
+        f"With {pluralize(seeds, 'seed')} on {describe_images(images, split)}, a difference of {least:.1f} "
+        "points or more is found in 8 of 10 studies, if runs are right on 90 % of the images, each "
+        "independently of the others (an assumption)."
     )
 
 

@@ -54,6 +54,7 @@ from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.report.template import write_page
 from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, shown_command, with_options
+from vitkit.runs.folder import require_folder
 from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
@@ -381,6 +382,8 @@ def vtab(
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
     tried = read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
+    if out is not None:
+        require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
         chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
