@@ -122,7 +122,7 @@ def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_
         (["train", "--recipe", "digits", "--beta1", "1.5"], "beta1"),
         (["train", "--recipe", "digits", "--representation-size", "-3"], "representation_size"),
         (["train", "--recipe", "digits", "--splits.val-fraction", "0", "--patience", "2"], "validation"),
-        (["train", "--resume", "x", "--out", "y"], "no run folder"),
+        (["train", "--resume", "x", "--out", "y"], "--out"),
         (["predict", "hf:nobody/nothing", "x.png", "--top", "0"], "--top is at least 1"),
         (["data", "check", "~nobody_of_this_name/x"], "~nobody_of_this_name"),
     ],

@@ -12,8 +12,10 @@ from PIL import Image
 import vitkit
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
+from vitkit.runs import start
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
+from vitkit.training.checkpoint import read_progress
 
 SHORT = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
 
@@ -51,6 +53,16 @@ def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path
     arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
     assert run([*arguments, "--out", str(tmp_path / "best"), *SHORT]) == 0
     assert name_in(tmp_path / "best") == name_in(trained)
+
+
+def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "read_progress", lambda path: replace(read_progress(path), best_step=2))
+    arguments = ["finetune", str(trained), "--data", "digits", "--out", str(tmp_path / "tuned"), *SHORT]
+    assert run([*arguments, "--start-from", "best"]) == 1
+    assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
+    assert run([*arguments, "--start-from", "last"]) == 0
 
 
 def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Path, tmp_path: Path) -> None:

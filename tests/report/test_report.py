@@ -299,6 +299,8 @@ def test_the_best_step_is_the_one_that_the_run_chose() -> None:
     assert "best: 100.0% at step 30<" in render_report(bare(metrics=metrics[:-1]))
     nothing = [{**line, "accuracy": None} for line in metrics]
     assert "best: " not in render_report(bare(metrics=nothing))
+    damaged = [{**line, "accuracy": "abc"} for line in metrics]
+    assert "best: " not in render_report(bare(metrics=damaged))
 
 
 def test_without_validation() -> None:

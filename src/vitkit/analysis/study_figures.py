@@ -66,8 +66,9 @@ def line_figure(
             axes.set(xlabel=across, ylabel=(up if number == 0 else "") if up else name)
             axes.set_title(name if up else "")
             if steps:
-                low, high = axes.get_ylim()
-                axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
+                if is_fraction:
+                    low, high = axes.get_ylim()
+                    axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
                 axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
             else:
                 axes.set_xscale("log")

@@ -1,5 +1,7 @@
 """`vitkit evaluate`: measure a model on images it was not trained on."""
 
+from pathlib import Path
+
 from vitkit.cli.console import TerminalListener, print_result
 from vitkit.cli.options import Verb
 from vitkit.cli.processes import start_several
@@ -32,6 +34,8 @@ def main(arguments: list[str]) -> None:
     if protocol is not None:
         print_result(PROTOCOL.call(given), bool(given.get("json")))
         return
+    if "out" in given and (not given["out"].lower().endswith(".html") or Path(given["out"]).is_dir()):
+        raise VitkitError(f"--out is a file for the page that ends in .html, found {given['out']}.")
     evaluation = VERB.call(given)
     from vitkit.jobs.evaluate import keep_with_page
 

@@ -27,7 +27,7 @@ from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.training_options import split_options
+from vitkit.jobs.training_options import RESUMED, split_options
 from vitkit.listener import hushed
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of
@@ -59,6 +59,8 @@ def run_verb(arguments: list[str], verb: str) -> None:
         if names.count(name) > 1:
             raise WrongCommandLine(f"{name} is given twice: once is enough.")
     resume = first.get("resume")
+    if resume is not None and {"--recipe", "--out"} & {*names}:
+        raise VitkitError(RESUMED)
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)

@@ -138,7 +138,8 @@ class ImageData:
 
     def seen_by(self, rule: config.DecodeRule, class_names: tuple[str, ...]) -> "ImageData":
         """Return the same images, decoded by another rule and with their classes in another order."""
-        order = np.array([class_names.index(name) for name in self.class_names], dtype=np.int64)
+        number_of = {name: number for number, name in enumerate(class_names)}
+        order = np.array([number_of[name] for name in self.class_names], dtype=np.int64)
         splits = {
             split: replace(
                 samples,
@@ -146,6 +147,7 @@ class ImageData:
                 rule=rule,
                 # Pixels that were decoded by another rule are not handed out.
                 shared=samples.shared if samples.rule == rule else Shared(),
+                held=samples.held if samples.rule == rule else None,
             )
             for split, samples in self.splits.items()
         }

@@ -67,6 +67,10 @@ class Agreement:
     same: int
     """Answers that are the same."""
 
+    def __post_init__(self) -> None:
+        if not self.batches or not 0 <= self.same <= self.answers:
+            raise VitkitError("an agreement has batches, and at most as many equal answers as answers.")
+
     @property
     def fraction_same(self) -> float:
         """The fraction of answers that are the same, from 0 to 1."""

@@ -1,6 +1,6 @@
 """Measure how well a model predicts labels, of which an image has several or none.
 
-`run_model.predict_labels` runs the model once; `multi_label` counts. Each label is a yes or no of its own,
+`run_model.predict` runs the model once; `multi_label` counts. Each label is a yes or no of its own,
 scored by the sigmoid of its logit.
 
 Conventions:

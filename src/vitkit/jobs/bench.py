@@ -150,8 +150,12 @@ class Bench(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the machine, the tables of each model and size, and the figure of several sizes."""
-        blocks: list[Block] = [self.summary()]
+        """Return the machine and the tables."""
+        return [self.summary(), *self.tables()]
+
+    def tables(self) -> list[Block]:
+        """Return the tables of each model and size, and the figure of several sizes."""
+        blocks: list[Block] = []
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
             for phase in get_args(BenchPhase):
@@ -174,7 +178,7 @@ class Bench(Result):
             if speed.precision == last:
                 line = lines.setdefault(speed.model, [])
                 line.append((speed.image_size[0], speed.images_per_second, None))
-        title = f"Speed by image size in {last} on {cut(self.machine['device'], 60)}"
+        title = f"Speed by image size in {last} on {cut(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."
         return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
@@ -412,9 +416,10 @@ def bench(
                     f"{title}: not measured. Up to {batch_size} images do not fit into the memory of the "
                     "GPU: choose a smaller --batch-size."
                 )
-            result = Bench(machine, tuple(records.values()))
-            if folder is not None:
-                replace_json(folder / "bench.json", result.to_json())
+            finally:  # also after Ctrl-C, which loses no whole round
+                result = Bench(machine, tuple(records.values()))
+                if folder is not None:
+                    replace_json(folder / "bench.json", result.to_json())
     if folder is not None:
         plot = result.plot()
         written = (folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ()))

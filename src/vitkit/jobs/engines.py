@@ -125,7 +125,7 @@ def load_ready(
         model = serve(loaded.model, engine, graph_precision, thread_count())
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
-    for note in ready.notes:
+    for note in ready.notes if phase != "prediction" else ():  # a prediction says them itself, or is quiet
         _log.warning("%s: %s", path.name, note)
     if answers:
         require_answers(path.name, ready.model)

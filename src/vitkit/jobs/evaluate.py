@@ -27,6 +27,7 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
+from vitkit.report.template import write_page
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
@@ -336,10 +337,12 @@ def keep_with_page(
         return replace(evaluation, folder=folder)
     path = Path(out or folder or "")
     path = path if out else path / f"{'all' if evaluation.whole else evaluation.split}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    from vitkit.report.template import write_page  # it imports matplotlib, for which no evaluation waits
-
-    return replace(evaluation, folder=folder, page=write_page(evaluation, path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return replace(evaluation, folder=folder, page=write_page(evaluation, path))
+    except OSError as error:  # a full disk, say: the numbers are printed all the same
+        listener.warn(f"No page is written to {path}: {error.strerror or error}.")
+        return replace(evaluation, folder=folder)
 
 
 def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:

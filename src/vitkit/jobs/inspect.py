@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
@@ -171,7 +170,7 @@ def _images(
     # The name of each image, its name in a message, and the function that decodes it.
     chosen: list[tuple[str, str, Callable[[], NDArray[np.uint8]]]] = []
     if sources:
-        for image in islice(find_images(sources), IMAGES):
+        for image in list(find_images(sources))[:IMAGES]:  # all are looked for, so that a missing one is told
             read = partial(lambda image: decode(image.content(), rule.decode), image)
             chosen.append((image.path.name, str(image.path), read))
     elif card_of(model).data is not None:

@@ -238,7 +238,7 @@ def list_runs(
             progress(len(rows))
     listed = RunList(sorted(rows, key=lambda row: (row.changed, row.folder)), top)
     if html:
-        from vitkit.report.template import write_page  # it imports matplotlib, for which no list waits
+        from vitkit.report.template import write_page
 
         shown = [row for row in listed if (Path(row.folder) / "report.html").is_file()]
         names = map(listed.name_of, shown)
@@ -252,7 +252,7 @@ def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figu
     from vitkit.analysis.drawing import shortened
     from vitkit.analysis.study_figures import line_figure
 
-    return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction)
+    return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction, steps=True)
 
 
 def _options(run: Run | None) -> dict[str, Cell]:

@@ -123,6 +123,8 @@ def _open(
     if not names:
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
+    for note in predictor.notes:
+        listener.note(f"{path}: {note}.")
     with listener.progress("listing images"):
         return predictor, list(find_images(names))
 

@@ -121,8 +121,8 @@ def train_run(
     world = join_processes(listener.warn)
     divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     keep_freed_memory()
-    if not world.writes:
-        return follow(world) or Path()
+    if not world.writes:  # of a dry run process 0 alone tells
+        return Path() if dry_run else follow(world) or Path()
     own, keep = None if out is None else Path(out), not dry_run
     plan = plan_run(
         run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener

@@ -329,7 +329,11 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
 def _columns(lines: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Collect numbers by the step, as arrays; NaN, which plots leave out, stands for one that is none."""
     of_step = {line["step"]: line for line in lines}
-    table = np.array([[of_step[step].get(name) for name in names] for step in sorted(of_step)], np.float64)
+    numbers = [
+        [value if isinstance(value := of_step[step].get(name), int | float) else math.nan for name in names]
+        for step in sorted(of_step)
+    ]
+    table = np.array(numbers, np.float64)
     table[~np.isfinite(table)] = math.nan
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
 

@@ -508,19 +508,21 @@ def read_snapshot(place: Place, which: Literal["end", "best", "last"] | None = N
         left = [path for path in newest_first(folder / FOLDER) if path not in damaged and commit_size(path)]
         if not left:
             break
-        chosen = left[0]
+        chosen, is_lost = left[0], False
         try:
             best = read_progress(chosen).best_step
             preferred = folder / FOLDER / step_name(best) if best is not None else chosen
-            if takes_best and preferred in left:
+            is_lost = which == "best" and best is not None and preferred not in left
+            if takes_best and (preferred in left or is_lost):
                 chosen = preferred
-            reason = find_damage(chosen)
+            reason = "it was removed, or set aside as damaged" if is_lost else find_damage(chosen)
             if reason is None:
                 step = read_progress(chosen).step
                 return Snapshot(weights_file(chosen), step, load_weights(chosen), step == best)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
-        if chosen.exists():  # else it was removed after newer ones were committed: the folder is listed again
+        # One that is gone was removed after newer ones were committed: the folder is listed again.
+        if is_lost or chosen.exists():
             damaged[chosen] = reason
             if which == "best":
                 raise VitkitError(

@@ -84,7 +84,7 @@ class TaskReport:
     facts: tuple[tuple[str, str], ...] = ()
     """A value and its name each, for the tiles at the head of the page."""
     sections: tuple[Section, ...] = ()
-    """In the order of the page, after the training curves."""
+    """In the order of the page, before the training curves."""
     attention: Chosen = Chosen()
     """If the model has attention over the image."""
 

@@ -23,7 +23,6 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import RotaryConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights import table
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES, Format
@@ -363,7 +362,7 @@ PREFIXES_TRIED = 8
 """Prefixes are tried in the order of how many names have them; a training script adds one or two."""
 
 
-def recognise(source: Source) -> table.CheckpointFormat | None:
+def recognise(source: Source) -> CheckpointFormat | None:
     """Return the first format that recognises a file, by which it is read; None where none does.
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
@@ -371,7 +370,7 @@ def recognise(source: Source) -> table.CheckpointFormat | None:
     return next((candidate for candidate in map(find_format, MODULES) if candidate.recognises(source)), None)
 
 
-def find_format(format: Format) -> table.CheckpointFormat:
+def find_format(format: Format) -> CheckpointFormat:
     """Find the format of a name.
 
     Raises:
@@ -380,7 +379,7 @@ def find_format(format: Format) -> table.CheckpointFormat:
     if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
     module = import_module(f"vitkit.weights.formats.{MODULES[format]}")
-    checkpoint_format: table.CheckpointFormat = module.CHECKPOINT_FORMAT
+    checkpoint_format: CheckpointFormat = module.CHECKPOINT_FORMAT
     return checkpoint_format
 
 

@@ -186,7 +186,7 @@ class _Pool:
                     sampler=numbers,
                     num_workers=workers,
                     worker_init_fn=_begin,
-                    timeout=POLL_SECONDS,  # `_arrived` waits again until the workers are killed
+                    timeout=POLL_SECONDS,  # `result` waits again until the workers are killed
                 )
                 # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just
                 # started.

@@ -384,18 +384,6 @@ def speed_sentence(comparison: ModelComparison) -> str | None:
     )
 
 
-def option_table(comparison: ModelComparison) -> Table | None:
-    """Make the table of the options in which two runs differ; None where there is no such option."""
-    if not comparison.options:
-        return None
-    rows = []
-    for line in comparison.options:
-        name, _, values = line.partition(" ")
-        first, _, second = values.partition(" -> ")
-        rows.append((name, first, second))
-    return Table(("option", comparison.first.label, comparison.second.label), tuple(rows), text=range(3))
-
-
 def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:
     """Show the images on which the first (0) or the second (1) model is better."""
     evaluations, samples, labels = comparison.evaluations, comparison.samples, comparison.labels

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.config import COUNT, Range, to_json
 from vitkit.data.config import Splits
@@ -27,6 +28,7 @@ from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
+    RECORD,
     Arm,
     Comparison,
     StudyPlan,
@@ -43,6 +45,7 @@ from vitkit.jobs.study.study import (
     publish,
     read_chosen,
     read_scores,
+    read_study,
 )
 from vitkit.listener import Listener
 from vitkit.result import Section
@@ -152,7 +155,13 @@ def compare_pretraining(
     listener = machine.listener
     with listener.progress("listing images"):
         opened = Opened(run, list_images(run))
-    place = out or next(numbered_folders(run, opened.images.name, ENDING))
+    # Below `runs/`, a folder that is new, or holds the study that the same command began.
+    place = out or next(
+        folder
+        for folder in numbered_folders(run, opened.images.name, ENDING)
+        if not folder.is_dir()
+        or ((folder / RECORD).exists() and read_study(folder).command == machine.command)
+    )
     tuning = fine_tune_without(run, options, opened, listener)
     length = None if options.plan else read_chosen(Length, place, KIND)
     if length is None:
@@ -189,20 +198,26 @@ def compare_pretraining(
 
 
 def _by_pretraining(ways: Sequence[Scores], first: int, draws: int) -> list[Scores]:
-    """Take the mean over the draws of each pre-training, which all ways to fine-tune have finished.
+    """Take the mean over the draws of each pre-training.
+
+    The draws are those that all ways to fine-tune have finished, but for a way that has none of them because
+    its pre-training diverged.
 
     Args:
         ways: the scores of each by draw.
         first: the seed of the first pre-training, and of its first draw.
         draws: of each pre-training.
     """
-    finished: dict[int, list[int]] = {}
-    for draw in sorted(set.intersection(*map(set, ways))):
-        finished.setdefault(first + (draw - first) // draws, []).append(draw)
-    return [
-        {seed: np.mean([scores[draw] for draw in own], axis=0) for seed, own in finished.items()}
-        for scores in ways
-    ]
+    means: list[dict[int, NDArray[np.float64]]] = [{} for _ in ways]
+    number = 1 + (max(draw for scores in ways for draw in scores) - first) // draws
+    for k in range(number):
+        own = range(first + k * draws, first + (k + 1) * draws)
+        finished = [{*own} & scores.keys() for scores in ways]
+        shared = sorted(set.intersection(*filter(None, finished))) if any(finished) else []
+        for mean, scores, done in zip(means, ways, finished, strict=True):
+            if done and shared:
+                mean[first + k] = np.mean([scores[draw] for draw in shared], axis=0)
+    return [*means]
 
 
 def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[Arm]:
@@ -210,6 +225,8 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
     each of them."""
     number, draws, first = length.pretrainings, options.draws, run.training.seed
     few = options.labels is not None
+    # A single run of each kind draws no labelled images of its own: all have those of the first seed.
+    tuning = replace(tuning, splits=replace(tuning.splits, subset_seed=first if few else None))
     longer = replace(tuning, training=replace(tuning.training, steps=length.steps))
     series = SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
     arms = [
@@ -293,10 +310,6 @@ def _plan(
         f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
         "fine-tunings of each kind: --pretrainings and --draws choose how many.",
         "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
-        describe_detectable(
-            number if several else options.draws,
-            len(images["test"]) * (options.draws if several else 1),
-            "test",
-        ),
+        describe_detectable(number if several else options.draws, len(images["test"]), "test"),
     )
     return length, plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)

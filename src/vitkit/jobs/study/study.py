@@ -61,7 +61,7 @@ FINISHING = 4.0
 """Seconds of a run for listing images, checkpoints and the report: two to four were measured for small models
 on two cores."""
 FREE = (
-    r"splits\.|architecture\.dropout:|optimizer\.(?!optimizer:)|"
+    r"splits\.|architecture\.dropout:|optimizer\.(?!optimizer:|freeze)|"
     r"training\.(epochs|steps|select|evaluate_every|checkpoint_every|seed):"
 )
 """The options that cost no time, as a pattern of lines of `vitkit.config.difference`."""

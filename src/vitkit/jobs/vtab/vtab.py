@@ -32,12 +32,13 @@ from vitkit.data.layouts.vtab_tasks import (
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file, replace_file, replace_json
+from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
+from vitkit.jobs.series.series import recorded_run
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
@@ -56,6 +57,7 @@ from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, shown_command, with_options
 from vitkit.runs.folder import require_folder
 from vitkit.runs.plan import Opened, list_images
+from vitkit.runs.series_record import read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
@@ -457,7 +459,13 @@ def complete_task(
         VitkitError: its lists of images have changed since its runs were trained.
     """
     own = folder / task.folder
-    series = complete_arm(arm, folder, place, options)
+    series = None
+    # The page is the last file of a series that has ended: its weights may be gone since.
+    if (own / "report.html").exists() and recorded_run(own) is not None:
+        refuse_links(own)
+        series = read_series(own)
+    if series is None or not series.ended:
+        series = complete_arm(arm, folder, place, options)
     runs = [(own / "final", task.lists[0])]
     runs += [(own / member.folder, task.lists[-1]) for member in series.rates if member.finished]
     for run, path in runs:

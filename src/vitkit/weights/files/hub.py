@@ -40,7 +40,7 @@ def read_record(address: str) -> dict[str, Any]:
     """
     with suppress(VitkitError):
         record = read_json_object(record_of(address))
-        parts = record.get("source"), record.get("sha256"), record.get("states")
+        parts = record.get("source"), record.get("sha256"), record.setdefault("states", {})
         if all(map(isinstance, parts, (str, dict, dict))) and record["sha256"]:
             return record
     return {}
@@ -130,7 +130,10 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
-    write_record(address, first.get("source", exact), digests, {name: snapshot / name for name in weights})
+    if not expected:  # whoever names a hash compares with no first fetch, and records none
+        write_record(
+            address, first.get("source", exact), digests, {name: snapshot / name for name in weights}
+        )
     return snapshot / chosen, {
         "source": exact,
         "sha256": digests.get(chosen) if len(digests) == 1 else digests,
