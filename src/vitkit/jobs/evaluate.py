@@ -27,7 +27,6 @@ from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import write_page
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
 from vitkit.runs.folder import Place, kind_of
@@ -337,6 +336,8 @@ def keep_with_page(
         return replace(evaluation, folder=folder)
     path = Path(out or folder or "")
     path = path if out else path / f"{'all' if evaluation.whole else evaluation.split}.html"
+    from vitkit.report.template import write_page  # it imports jinja2, for which no evaluation waits
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return replace(evaluation, folder=folder, page=write_page(evaluation, path))
