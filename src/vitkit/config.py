@@ -147,7 +147,8 @@ def require_valid(config: Any) -> None:
         parts = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is Annotated]
         for (allowed,) in (part.__metadata__ for part in parts):
             if value is not None and not allowed.low <= value <= allowed.high:
-                raise VitkitError(f"{name} is {allowed.name}, found {value:g}.")
+                shown = f"{value:g}" if isinstance(value, float) else value
+                raise VitkitError(f"{name} is {allowed.name}, found {shown}.")
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:

@@ -38,7 +38,7 @@ def test_the_answer_the_classes_and_what_follows_are_printed(
     assert "Bonett and Price's test, p" in text and "model0 alone is right on" in text
     assert "images per second" in text and "with 1 thread." in text
     assert "calibration error (ECE)" in text and "p by Holm" in text
-    assert "more; --json and the page have all." in text
+    assert "more; --json has all." in text
     assert "Next: open runs/compare-model0-model1/report.html in a browser" in text
     assert Path("runs/compare-model0-model1/report.html").is_file()
 

@@ -1,4 +1,4 @@
-"""What a benchmark counts and says; no test asserts a time."""
+"""A benchmark counts and says what it measured; no test asserts a time."""
 
 import json
 import time
@@ -39,6 +39,7 @@ def test_sizes_below_a_pixel_are_refused(size: Any) -> None:
         {"minutes": 0},
         {"minutes": float("nan")},
         {"threads": 10**30},
+        {"image_size": "64,128"},
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(changed: dict[str, Any]) -> None:
@@ -153,7 +154,7 @@ def test_a_model_that_does_not_fit_into_the_gpu_leaves_the_others_to_be_measured
 
 
 def test_a_training_step_learns() -> None:
-    """What is timed is a whole step: weights move, and gradients are taken back first."""
+    """A timed step is a whole one: weights move, and gradients are taken back first."""
     config = vit_config(MODEL, 10, 32)
     *_, plain = vitkit_contestants(config, CPU, "training", ("float32",))
     assert plain.model is not None

@@ -45,7 +45,7 @@ class Kind:
     template: Path
     """A folder in which it has begun."""
     result: Any = field(repr=False)
-    """What the call returns; None where it trains."""
+    """The result of the call; None where it trains."""
 
 
 def train(_run: Run, folder: Path, **_options: Any) -> Path:

@@ -13,7 +13,7 @@ import vitkit
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.runs import start
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import read_progress
 
@@ -63,6 +63,19 @@ def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
     assert run([*arguments, "--start-from", "best"]) == 1
     assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
     assert run([*arguments, "--start-from", "last"]) == 0
+
+
+def test_an_unfinished_run_is_described_without_its_weights(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(checkpoint: Path) -> None:
+        raise AssertionError(f"{checkpoint} is read")
+
+    part = unfinished(trained, tmp_path / "part")
+    monkeypatch.setattr(start, "load_weights", read)
+    assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
+    with pytest.raises(AssertionError, match="is read"):
+        start.load_any(part)
 
 
 def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Path, tmp_path: Path) -> None:

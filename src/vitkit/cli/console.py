@@ -207,7 +207,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
             if block.most is not None and len(block.rows) > block.most:
                 left = len(block.rows) - block.most
-                to.print(f"... and {left:,} more; --json and the page have all.")
+                to.print(f"... and {left:,} more; --json has all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:
@@ -227,13 +227,17 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
-    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
+    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        TerminalListener().note(record.getMessage())
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -363,7 +363,7 @@ class Samples:
     compared: bool = False
     """Whether images are decoded to be compared with one another, and kept for the next reader."""
     border: int = 0
-    """Pixels at each side of every image that are cut off when it is decoded."""
+    """Pixels at each side of every image that are cut off when it is decoded; headers have the whole size."""
     held: Held | None = None
     """The pixels of all images, where they are in memory."""
 

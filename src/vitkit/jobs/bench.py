@@ -367,6 +367,8 @@ def bench(
     if not models:
         raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")
     sizes = (image_size,) if isinstance(image_size, int) else tuple(dict.fromkeys(image_size))
+    if not all(isinstance(size, int) for size in sizes):  # the characters of a text
+        raise VitkitError(f"image_size is a number of pixels or a list of them, found {image_size!r}.")
     require_at_least(1, batch_size=batch_size, image_size=min(sizes, default=1))
     if not 0 < minutes < math.inf:
         raise VitkitError(f"minutes is a number above 0, found {minutes}.")

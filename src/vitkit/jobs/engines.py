@@ -3,9 +3,9 @@
 An exported folder is read without importing PyTorch; a checkpoint is not.
 """
 
-import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -22,14 +22,13 @@ from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import answering_of
 from vitkit.text import join_names
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import Described, preprocessing_of
+from vitkit.weights.model_card import Described, log_notes, preprocessing_of
 
 if TYPE_CHECKING:
     import torch
 
     from vitkit.models.image_model import ImageModel
 
-_log = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu")
 """The devices on which engines other than PyTorch compute: the processor."""
@@ -84,6 +83,7 @@ def load_ready(
             model has no answers.
     """
     path, options = kind_of(path), LoadOptions(**load)
+    left_out: Mapping[str, Sequence[str]] = {}
     if path.kind == "exported model":
         # The export fixes the engine, the precision and the image size.
         model, record = serve_folder(path.path, thread_count())
@@ -109,6 +109,7 @@ def load_ready(
 
         place = find_device(device)
         loaded = load_any(path, options)
+        left_out = loaded.identity.left_out
         loaded.model.to(place)
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
@@ -122,11 +123,12 @@ def load_ready(
         from vitkit.runs.start import load_any
 
         loaded = load_any(path, options)
+        left_out = loaded.identity.left_out
         model = serve(loaded.model, engine, graph_precision, thread_count())
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
-    for note in ready.notes if phase != "prediction" else ():  # a prediction says them itself, or is quiet
-        _log.warning("%s: %s", path.name, note)
+    if phase != "prediction":  # which says them itself, or is quiet
+        log_notes(path.name, ready.notes, left_out)
     if answers:
         require_answers(path.name, ready.model)
     return ready

@@ -187,7 +187,7 @@ def export(
 def _own_images(model: ImageModel, listener: Listener) -> Read:
     """Read images to compare logits on: the model's own, of its test split if there is one, else made up.
 
-    Where its own cannot be read any more, the listener hears it.
+    The listener hears where the model's own cannot be read any more.
     """
     record = card_of(model).data
     if record is not None and record.has_place:

@@ -59,9 +59,8 @@ from vitkit.weights.loading import (
     fit_weights,
     identify,
     load,
-    log_notes,
 )
-from vitkit.weights.model_card import card_of, fit_preprocessing
+from vitkit.weights.model_card import card_of, fit_preprocessing, log_notes
 from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
@@ -132,7 +131,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
                 f"{place.name} is a run of a series and has finished, so its checkpoints were removed and "
                 "none is left to begin from. Leave --start-from out: its model is taken."
             )
-        snapshot = read_snapshot(place, options.start_from)
+        snapshot = read_snapshot(place, options.start_from, reads=False)
         is_best = snapshot.is_best and options.start_from != "last"
         kind, file = "its best checkpoint" if is_best else "its last checkpoint", snapshot.file
         which = f"{kind}, step {snapshot.step:,}"
@@ -400,6 +399,7 @@ class Snapshot:
     file: Path
     step: int
     tensors: dict[str, Tensor]
+    """Empty where they were not to be read."""
     is_best: bool
     """Whether it has the best validation so far; else it is the last checkpoint."""
 
@@ -443,7 +443,7 @@ def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -
     place = kind_of(path)
     require_weights(place)
     if place.kind == "unfinished run":
-        return _identity_of_unfinished(place, read_snapshot(place))
+        return _identity_of_unfinished(place, read_snapshot(place, reads=False))
     identity = identify(place.name, options)
     return replace(identity, card=find_data(identity.card, place.name))
 
@@ -491,13 +491,16 @@ def load_model(
     return loaded.model
 
 
-def read_snapshot(place: Place, which: Literal["end", "best", "last"] | None = None) -> Snapshot:
+def read_snapshot(
+    place: Place, which: Literal["end", "best", "last"] | None = None, reads: bool = True
+) -> Snapshot:
     """Read the weights of a committed checkpoint of a run, which may still be training; nothing is changed.
 
     Args:
         place: the run folder.
         which: the best checkpoint or the last; "end": the best so far; left out, the best where the run ends
             with it. A damaged one is passed over, unless "best" asks for it.
+        reads: whether the weights are read, and not only the checkpoint chosen.
 
     Raises:
         VitkitError: there is none, or it cannot be read.
@@ -518,7 +521,8 @@ def read_snapshot(place: Place, which: Literal["end", "best", "last"] | None = N
             reason = "it was removed, or set aside as damaged" if is_lost else find_damage(chosen)
             if reason is None:
                 step = read_progress(chosen).step
-                return Snapshot(weights_file(chosen), step, load_weights(chosen), step == best)
+                tensors = load_weights(chosen) if reads else {}
+                return Snapshot(weights_file(chosen), step, tensors, step == best)
         except (UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         # One that is gone was removed after newer ones were committed: the folder is listed again.

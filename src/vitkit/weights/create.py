@@ -10,7 +10,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.formats.timm.architectures import TimmName, parse_timm_name, timm_config
-from vitkit.weights.loading import load, log_notes
+from vitkit.weights.loading import load
+from vitkit.weights.model_card import log_notes
 from vitkit.weights.published import find_start_named, starts
 
 CLASSES, SIDE = 1000, 224

@@ -6,7 +6,6 @@ vitkit's names, check them against the architecture, and only then fit them to t
 weights or card for that are called `fit_...`; functions that change the configuration alone `with_...`.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
 from vitkit.weights.table import Hints, Row, named_prefix, recognise
 
-_log = logging.getLogger("vitkit")
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
 LINES_SHOWN = 20
@@ -115,14 +113,6 @@ def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
     """
     with OpenCheckpoint(path, options or LoadOptions()) as opened:
         return opened.identity
-
-
-def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
-    """Log notes on a checkpoint as warnings, and the tensors that were left out on purpose as information."""
-    for reason, keys in left_out.items():
-        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
-    for note in notes:
-        _log.warning("%s: %s", path, note)
 
 
 class OpenCheckpoint(ExitStack):

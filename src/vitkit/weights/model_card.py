@@ -4,8 +4,9 @@ It stands in `model.json` beside the architecture, and in the `engine.json` of a
 torch: what predicts from an exported folder reads it too.
 """
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +20,8 @@ from vitkit.models.config.card import LossFunction as LossFunction
 from vitkit.models.config.card import Task as Task
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import without_places
+
+_log = logging.getLogger("vitkit")
 
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 1
@@ -251,3 +254,11 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
             f"{path}: {len(card.class_names)} class names for a model of {architecture.num_classes} classes."
         )
     return architecture, card
+
+
+def log_notes(path: str | Path, notes: Sequence[str], left_out: Mapping[str, Sequence[str]]) -> None:
+    """Log notes on a checkpoint as warnings, and the tensors that were left out on purpose as information."""
+    for reason, keys in left_out.items():
+        _log.info("%s: left out on purpose, %s: %s", path, reason, ", ".join(keys))
+    for note in notes:
+        _log.warning("%s: %s", path, note)

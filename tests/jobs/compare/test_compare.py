@@ -378,6 +378,7 @@ def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> N
     (pair[1] / "evaluation" / "test.json").unlink()
     with pytest.raises(VitkitError, match="data"):
         compared(*pair, tmp_path / "more")
+    assert not (tmp_path / "more").exists()  # refused before a folder is made
 
 
 def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def compare(out: Path, *more: str) -> int:
 
 @pytest.fixture(autouse=True, scope="module")
 def paced() -> Iterator[None]:
-    """How long the longer arm is, a clock decides once; here every step takes as long."""
+    """Have every step take as long: else a clock decides the length of the longer arm."""
 
     def measure(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
         return dict.fromkeys(runs, Pace(0.01, 0.1))

@@ -489,8 +489,8 @@ def open_tested(
 ) -> tuple[Tested, tuple[Contender, Contender]]:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
 
-    Where they are not at hand, and both models were trained and tested on the same images, the stored
-    evaluations alone are compared.
+    The stored evaluations alone are compared where the images are not at hand, and both models were trained
+    and tested on the same ones.
 
     Raises:
         VitkitError: no images are given and neither model records its own; the images are not there, or have
@@ -519,7 +519,9 @@ def open_tested(
     else:
         first, second = (contender.trained_on for contender in pair)
         assert missing is not None
-        if first is None or second is None or first.fingerprint != second.fingerprint:
+        files = [contender.place.path / "evaluation" / f"{split or 'test'}.json" for contender in pair]
+        is_stored = all(file.is_file() for file in files)
+        if first is None or second is None or first.fingerprint != second.fingerprint or not is_stored:
             raise missing
         listener.note(
             "Without pictures: the images are not where they were, or have changed. The stored evaluations "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vitkit import config
 from vitkit.config import Positive
 from vitkit.data.sources import Samples
 from vitkit.evaluation.paired import FEWEST_IMAGES, SURE, Flips, ModelDifference, count_flips, holm
@@ -239,8 +240,9 @@ class ModelComparison(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        hidden = ("evaluations", "samples")
-        return {name: value for name, value in super().to_json().items() if name not in hidden}
+        nothing = ((None, None), (None, None))  # in place of the logits and the images
+        plain = config.to_json(replace(self, evaluations=nothing, samples=None))
+        return {name: value for name, value in plain.items() if name not in ("evaluations", "samples")}
 
     def following(self) -> Sequence[str]:
         """Return the command that opens the page, and the one that uses the better model."""
@@ -331,9 +333,12 @@ def _classes(comparison: ModelComparison) -> str:
 
 
 def measure_table(comparison: ModelComparison) -> Table:
-    """Make the table of both models side by side: architecture, numbers, calibration, speed."""
+    """Make the table of both models side by side: numbers, calibration, architecture, speed."""
     sides = (comparison.first, comparison.second)
+    values = [dict(side.measures) for side in sides]
+    names = dict.fromkeys([*values[0], *values[1]])
     rows: list[tuple[str, ...]] = [
+        *((name, *(value.get(name, "–") for value in values)) for name in names),
         ("model", *(side.model or "–" for side in sides)),
         ("image size", *(format_size(side.image_size) for side in sides)),
         ("parameters", *(format_count(side.parameters) for side in sides)),
@@ -343,9 +348,6 @@ def measure_table(comparison: ModelComparison) -> Table:
         rows.append(
             ("images per second", *(f"{speed:,.0f}" for speed in comparison.speeds.images_per_second))
         )
-    values = [dict(side.measures) for side in sides]
-    names = dict.fromkeys([*values[0], *values[1]])
-    rows += [(name, *(value.get(name, "–") for value in values)) for name in names]
     return Table(("", *comparison.labels), tuple(rows), text=range(3))
 
 

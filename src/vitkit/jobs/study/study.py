@@ -310,8 +310,8 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
     timed: list[tuple[Run, Pace]] = []
     paces = {}
     for name, run in runs.items():
-        # A run that begins from another arm of the study is timed with new weights: the other has not begun.
-        if run.model and kind_of(run.start.start).kind == "nothing":
+        # A run that begins from another arm of the study is timed with new weights: the other has not ended.
+        if run.model and kind_of(run.start.start).kind in ("nothing", "unfinished run", "series"):
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
