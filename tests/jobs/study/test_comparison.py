@@ -89,7 +89,7 @@ def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
 
 def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
     table = arm_table(COMPARISON)
-    assert table.headings[:4] == ("arm", "learning rate", "mean accuracy", "difference")
+    assert table.headings[:4] == ("arm", "mean accuracy", "difference", "95 % interval")
     assert str(table.rows[0][-1]).count("%") == 3
     assert [row[0] for row in table.rows] == ["the base", "position none", "pool mean"]
     assert all(len(row) == len(table.headings) for row in table.rows)

@@ -730,7 +730,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
 
 
 def arm_table(comparison: Comparison) -> Table:
-    """Make the table of the arms: rate, mean score, difference with its interval and p, score by seed."""
+    """Make the table of the arms: mean score, difference with its interval and p, rate, score by seed."""
     rows = []
     for arm in (comparison.base, *comparison.arms):
         paired, compared = arm.difference, ("–",) * 4
@@ -743,9 +743,9 @@ def arm_table(comparison: Comparison) -> Table:
         each = (
             "diverged" if seed in arm.diverged else shown_score(comparison, score) for seed, score in by_seed
         )
-        rows.append((arm.label, rate, shown_score(comparison, arm.mean), *compared, ", ".join(each)))
-    headings = ("arm", "learning rate", f"mean {comparison.score}", "difference", "95 % interval")
-    return Table((*headings, "p by Holm", "detectable", "each seed"), tuple(rows))
+        rows.append((arm.label, shown_score(comparison, arm.mean), *compared, rate, ", ".join(each)))
+    headings = ("arm", f"mean {comparison.score}", "difference", "95 % interval", "p by Holm", "detectable")
+    return Table((*headings, "learning rate", "each seed"), tuple(rows))
 
 
 def difference_plot(comparison: Comparison) -> Plot | None:
