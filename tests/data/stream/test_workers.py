@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,6 +43,25 @@ def test_a_dying_worker_is_named() -> None:
         VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*workers"
     ):
         list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
+
+
+class Leaving(Noise):
+    """Kills its process where PyTorch has opened a batch's memory and not yet unlinked it."""
+
+    def decode(self, index: int) -> NDArray[np.uint8]:
+        (Path("/dev/shm") / f"torch_{os.getpid()}_{index}_0").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().decode(index)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").exists(), reason="this system keeps shared memory elsewhere")
+def test_a_killed_worker_leaves_no_shared_memory() -> None:
+    batches = train_loader(Leaving(10), batch_size=5, workers=1).batches(0, 2)
+    with pytest.raises(VitkitError) as raised:
+        next(batches)
+    pid = re.search(r"\((\d+) by SIGKILL", str(raised.value))
+    assert pid is not None, raised.value
+    assert not list(Path("/dev/shm").glob(f"torch_{pid[1]}_*"))
 
 
 def test_a_worker_that_dies_during_other_work_is_named_at_the_next_batch() -> None:

@@ -244,6 +244,10 @@ class _Pool:
             self._kill()
             for process in self.processes:
                 process.join(GRACE_SECONDS)
+                # PyTorch unlinks a batch's memory as soon as it has opened it; a worker that was killed in
+                # between has left it behind.
+                for left in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
+                    left.unlink(missing_ok=True)
 
     def result(self, number: int) -> Result:
         """Return batch `number`, which must be the next one of `numbers`."""
