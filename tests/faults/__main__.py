@@ -19,7 +19,7 @@ from tests.faults.given_folders import Benchmarks, Parts, RunLists
 from tests.faults.harness import GOOD, Kind, Tally, attack, describe_failure, try_case
 from tests.faults.images import Images
 from tests.faults.kernels import Kernels
-from tests.faults.kills import Kills
+from tests.faults.kills import Kills, StudyKills
 from tests.faults.labels import Csv, LabelFiles, ParquetTables
 from tests.faults.memory import Memory
 from tests.faults.moved_runs import MovedRuns
@@ -45,6 +45,7 @@ KINDS: tuple[Kind, ...] = (
     Signals(),
     Options(),
     Kills(),
+    StudyKills(),
     MovedRuns(),
     Servers(),
     CompilerCache(),

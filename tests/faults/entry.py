@@ -4,11 +4,12 @@ import contextlib
 import ctypes
 import dataclasses
 import importlib
+import json
 import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process that has started threads cannot be forked safely
 
@@ -18,6 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 import vitkit
+from tests.helpers.small_digits import small_run
 from vitkit.cli import help_pages
 from vitkit.cli import main as cli
 from vitkit.config import to_json
@@ -29,9 +31,12 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import parts
 from vitkit.jobs import train_run as training
+from vitkit.jobs.study import pretraining, scale
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Built, Source
+from vitkit.runs.budget import Pace
+from vitkit.runs.series_options import SeriesOptions
 from vitkit.weights.loading import identify
 
 torch.set_num_threads(1)
@@ -87,6 +92,44 @@ def without_pictures() -> None:
 
     if hasattr(training, "write_report"):
         training.write_report = empty
+
+
+STUDIES = ("series", "ablation", "scale", "pretraining", "reproduction", "vtab", "comparison")
+
+
+def complete_study(name: str, shared: Path, out: Path) -> NoReturn:
+    """Begin or continue a small study, print its result as JSON, and end this process.
+
+    Its steps would follow from the speed of the machine, which is given here.
+    """
+    without_pictures()
+    for module in (pretraining, scale):
+        setattr(module, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1)))  # noqa: B010
+    small: dict[str, Any] = {"image_size": 8, "steps": 10, "batch_size": 16, "threads": 1, "quiet": True}
+    run = small_run(10)
+    result: Any
+    match name:
+        case "series":
+            result = vitkit.train_series(run, out, SeriesOptions(sweep_rates=(0.01, 0.1), runs=3))
+        case "ablation":
+            result = vitkit.ablate(run, {"pool": ["mean"]}, seeds=2, rates=[0.01, 0.1], out=out, threads=1)
+        case "scale":
+            result = vitkit.scale("digits", recipe=run, points=5, out=out, threads=1)
+        case "pretraining":
+            then: dict[str, Any] = {"then": "digits", "labels": 20, "draws": 2, "tune_steps": 10}
+            result = vitkit.pretrain("digits", model="ViT-16x1x2/4", pretrainings=2, out=out, **then, **small)
+        case "reproduction":
+            result = vitkit.reproduce("table8", recipe=run, steps=10, seeds=1, out=out, threads=1)
+        case "vtab":
+            result = vitkit.vtab(
+                shared / "first", shared / "tasks", sweep=True, rates=[0.01, 0.1], out=out, workers=0, **small
+            )
+        case _:
+            result = vitkit.compare(
+                str(shared / "first"), str(shared / "second"), out=str(out), speed_seconds=0.0, threads=1
+            )
+    print(json.dumps(result.to_json() if hasattr(result, "to_json") else str(result)))
+    raise SystemExit(0)
 
 
 def run_command(arguments: list[str]) -> int:

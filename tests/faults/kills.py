@@ -1,18 +1,21 @@
-"""kill -9 of a training run at random moments, then the same command again: the same bytes."""
+"""kill -9 of a run or a study at random moments, then the same command again: the same bytes and table."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from tests.faults.commands import forked, judge
-from tests.faults.entry import without_pictures
+from tests.faults.entry import STUDIES, complete_study, without_pictures
 from tests.faults.harness import Kind, Outcome
 from tests.faults.small_runs import differences, ended_with, image_folder, newest_step, training
+from tests.vtab_layout import small_task
 
 STEPS, EVERY = 120, 10
 KILLS = 5
@@ -99,3 +102,67 @@ def _saving(checkpoints: Path) -> bool:
         return any(path.name.startswith(".") for path in checkpoints.iterdir())
     except FileNotFoundError:
         return False
+
+
+class StudyKills(Kind):
+    """Each kind of study four times, killed five times each."""
+
+    name, count, limit = "study_kills", 4 * len(STUDIES), 600.0
+    sample = (0,)
+    forks_commands = True
+    per_process = 7
+
+    def prepare(self, folder: Path) -> None:
+        for name, seed in (("first", "0"), ("second", "1")):
+            options = ("--model", "ViT-16x1x2/4", "--seed", seed)
+            assert forked(training(folder / name, *options), folder, first=without_pictures).code == 0
+        for number, task in enumerate(("clevr_count", "pets")):
+            small_task(folder / "tasks" / task, classes=3, seed=number)
+        for name in STUDIES:
+            ended = forked([], folder, first=partial(complete_study, name, folder, folder / name))
+            assert ended.code == 0, (name, ended.err)
+            (folder / f"{name}.json").write_text(json.dumps(_found(folder / name, ended.out)))
+            (folder / f"{name}.seconds").write_text(str(ended.seconds))
+
+    def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
+        name = STUDIES[number % len(STUDIES)]
+        out = folder / name
+        seconds = float((shared / f"{name}.seconds").read_text())
+        expected = json.loads((shared / f"{name}.json").read_text())
+        kill = 0
+        while True:
+            moment = draw.uniform(0, seconds / 2)
+
+            def strike(process: int, moment: float = moment) -> None:
+                _strike(process, out, moment, aimed=False)
+
+            last = kill == KILLS
+            ended = forked(
+                [],
+                folder,
+                limit=200,
+                first=partial(complete_study, name, shared, out),
+                until=None if last else strike,
+            )
+            if ended.code not in (0, -signal.SIGKILL) or (last and ended.code):
+                return Outcome("wrong", f"{name}, kill {kill}: {judge(ended).detail}")
+            if ended.code:
+                kill += 1
+                continue
+            found = _found(out, ended.out)
+            other = sorted(key for key in found.keys() | expected if found.get(key) != expected.get(key))
+            if other:
+                return Outcome("wrong", f"{name}, kill {kill}: another {', '.join(other)}")
+            if last:
+                return Outcome("right")
+            shutil.rmtree(out)  # it was quicker than the signal
+
+
+def _found(out: Path, said: str) -> dict[str, str]:
+    """What a study ended with, by file, and its result as JSON without what tells of clock and folder."""
+    files = [path for path in sorted(out.rglob("*")) if path.name in ("model.safetensors", "metrics.jsonl")]
+    files += sorted(path for path in out.rglob("evaluation/*") if path.is_file())
+    found = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    page = out / "report.html"
+    found["page"] = page.read_text().replace(str(out), "OUT") if page.exists() else ""
+    return found | {"result": said.replace(str(out), "OUT")}

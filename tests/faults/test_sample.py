@@ -23,7 +23,7 @@ from tests.faults.harness import read_record
         # tests/jobs/test_parts.py and tests/cli/test_reproduce.py damage the same files.
         pytest.param(("parts", "benchmarks"), marks=pytest.mark.slow),
         # tests/training/test_checkpoint_faults.py fails each call, tests/jobs/test_unkillable.py kills.
-        pytest.param(("filesystem", "kills", "moved_runs"), marks=pytest.mark.slow),
+        pytest.param(("filesystem", "kills", "study_kills", "moved_runs"), marks=pytest.mark.slow),
         # tests/jobs/test_signals.py stops runs in the same ways.
         pytest.param(("signals",), marks=pytest.mark.slow),
         # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
