@@ -22,7 +22,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.page import Reproduction
-from vitkit.jobs.vtab.vtab import TaskScore, Vtab
+from vitkit.jobs.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -254,9 +254,7 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
     assert run(arguments) == 1
     assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
-    score = TaskScore(
-        "cifar", "/data", "/runs", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {}
-    )
+    score = TaskScore("cifar", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {})
     given: list[tuple[str, str]] = []
 
     def vtab(start: str, root: str, **_: Any) -> Vtab:

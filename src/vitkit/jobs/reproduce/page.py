@@ -15,17 +15,17 @@ from vitkit.durable import refuse_link, replace_json
 from vitkit.evaluation.paired import SURE, PairedDifference, Scores, adjust, compare_scores
 from vitkit.jobs.bench import Bench, bench
 from vitkit.jobs.cost import count_table6
-from vitkit.jobs.fewshot.fewshot import fewshot
+from vitkit.jobs.fewshot import fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.jobs.reproduce.designs import Claim, Design
 from vitkit.jobs.reproduce.options import ReproduceOptions
 from vitkit.jobs.study.study import Comparison, StudyResult, TestImages, arm_table, difference_plot
-from vitkit.jobs.vtab.vtab import Vtab, portable_json, remarks, score_table, vtab
+from vitkit.jobs.vtab import Vtab, mean_of, remarks, score_table, vtab
 from vitkit.report.template import write_page
 from vitkit.result import Block, Number, Photo, Plot, Section, Table, table_of
 from vitkit.runs.config import shown_command
 from vitkit.tasks.page import points, shown_score
-from vitkit.text import join_names, pluralize
+from vitkit.text import join_names, pluralize, without_places
 
 if TYPE_CHECKING:
     from vitkit.jobs.reproduce.items import Item
@@ -382,12 +382,12 @@ def collect_vtab(options: ReproduceOptions, folder: Path) -> Collected:
         listener=options.listener,
     )
     assert isinstance(result, Vtab)
-    mean = result.mean()
+    mean = mean_of(result.tasks)
     answer = [] if mean is None else [f"The mean accuracy is {mean.accuracy:.1%} over {mean.tasks} tasks."]
     answer += remarks(result)
     part = Section("Here, beside the paper's Table 9", (score_table(result),))
     folders = tuple(f"vtab/{score.folder}/final" for score in result.tasks)
-    return Collected(tuple(answer), (part,), portable_json(result), folders)
+    return Collected(tuple(answer), (part,), without_places(result.to_json()), folders)
 
 
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
