@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 import vitkit
-import vitkit.jobs.reproduce.page as collect
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
-from vitkit.jobs.reproduce.page import Reproduction
+from vitkit.jobs.reproduce.reproduce import Reproduction
 from vitkit.jobs.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -261,12 +260,12 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
         given.append((start, root))
         return Vtab(Path("out"), "/start", "/data", "paper", (), (score,), (), ())
 
-    monkeypatch.setattr(collect, "vtab", vtab)
+    monkeypatch.setattr(job, "vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0
     assert given == [(start, "tasks")]
-    assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out
+    assert "Mean accuracy over 1 of 19 tasks (partial): 50.0%" in capsys.readouterr().out
     read = result(tmp_path / "out").decode()
     assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read
     assert "84.1" in (tmp_path / "out/report.html").read_text()
@@ -283,8 +282,8 @@ def test_pre_training_comes_before_what_begins_from_it(
     read = json.loads(result(out))
     assert [arm["steps"] for arm in read["arms"]] == [6, 2, 2]
     assert [len(arm["scores"]) for arm in read["arms"]] == [0, 2, 2]  # a pre-training answers nothing
-    (frozen,) = read["collected"].values()
-    assert set(frozen) == {"5 shots", "10 shots"}
+    (frozen,) = read["collected"]["models"]
+    assert [score["shots"] for score in frozen["scores"]] == [5, 10]
     start = json.loads((out / "mean-colour/seed-0/start.json").read_text())
     assert "pretrain-mean-colour" in json.dumps(start)
     moved = out.rename(tmp_path / "moved")  # nothing is left to do, wherever the study is
