@@ -11,7 +11,7 @@ OUT/report.html              the page
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
@@ -57,7 +57,7 @@ from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
-from vitkit.tasks.page import fraction_cell
+from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
 
 
@@ -79,8 +79,7 @@ class TaskScore:
     verdict: str
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
     learning_rate: float
-    validation: dict[str, float] = field(default_factory=dict)
-    """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+    """The best of a sweep, which is on the page of the task, or the protocol's."""
 
     @property
     def task(self) -> VtabTask:
@@ -133,23 +132,12 @@ class Vtab(StudyResult):
         return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}).",)
 
     def sections(self) -> Sequence[Section]:
-        """Return the tasks beside the paper's numbers, what a reader should know, and the sweep."""
+        """Return the tasks beside the paper's numbers, and what a reader should know."""
         caption = (
             f"{without_places(self.start)} by the protocol {self.protocol}. The columns of ViTs are the "
             "paper's Table 9; its means are taken over the same tasks."
         )
-        parts = [Section("Accuracy on the test images", (score_table(self), caption, *remarks(self)))]
-        rates = sorted({rate for score in self.tasks for rate in score.validation}, key=float)
-        swept = tuple(
-            (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
-            for score in self.tasks
-            if score.validation
-        )
-        if swept:
-            table = Table(("task", *(f"rate {rate}" for rate in rates)), swept)
-            title = "Accuracy on 200 validation images by rate"
-            parts.append(Section(title, (table,), page_only=True))
-        return parts
+        return (Section("Accuracy on the test images", (score_table(self), caption, *remarks(self))),)
 
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
@@ -165,17 +153,6 @@ class Vtab(StudyResult):
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
             "partial": len(self.tasks) < len(VTAB_TASKS),
         }
-
-    def table(self) -> Iterator[tuple[str, str, TaskScore | Mean, tuple[float, ...]]]:
-        """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
-        for group in (*GROUPS, None):
-            for score in self.tasks:
-                if score.task.group == group:
-                    paper = tuple(percent / 100 for percent in score.task.paper)
-                    yield group, score.task.title, score, paper
-            mean = mean_of(self.tasks, group)
-            if mean is not None:
-                yield group or "all", mean.name, mean, mean.paper
 
 
 def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | None:
@@ -236,26 +213,18 @@ def remarks(vtab: Vtab) -> Iterator[str]:
 def score_table(vtab: Vtab) -> Table:
     """Make the table of the tasks and means, beside the paper's numbers."""
     rows: list[tuple[Cell, ...]] = []
-    for _, name, score, paper in vtab.table():
-        low, high = score.interval
-        images, rate = (
-            ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
-        )
-        ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
-        rows.append((name, *ours, *map(fraction_cell, paper), Number(images, 0), Number(rate, 0)))
+    for group in (*GROUPS, None):
+        for score in vtab.tasks:
+            if score.task.group == group:
+                own = (score.accuracy, *score.interval, *(percent / 100 for percent in score.task.paper))
+                last = (count_cell(score.images), Number(f"{score.learning_rate:g}", score.learning_rate))
+                rows.append((score.task.title, *map(fraction_cell, own), *last))
+        mean = mean_of(vtab.tasks, group)
+        if mean is not None:
+            own = (mean.accuracy, *mean.interval, *mean.paper)
+            rows.append((mean.name, *map(fraction_cell, own), "", ""))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    return Table(("task", "accuracy", "95 % interval", *papers, "images", "rate"), tuple(rows))
-
-
-def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table: the head, each task, the means."""
-    yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
-    for group, name, score, paper in vtab.table():
-        ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
-        images, rate = (
-            ("", "") if isinstance(score, Mean) else (str(score.images), f"{score.learning_rate:g}")
-        )
-        yield group, name, *ours, images, rate, *(f"{fraction:.4f}" for fraction in paper)
+    return Table(("task", "accuracy", "95 % from", "to", *papers, "images", "rate"), tuple(rows))
 
 
 NUM_TRAINING = 1_000
@@ -381,8 +350,10 @@ def vtab(
         )
         # Without the places of this machine: it may be given away.
         replace_json(folder / "vtab.json", without_places(result.to_json()))
-        table = "".join(f"{csv_line(row)}\n" for row in csv_rows(result))
-        replace_file(folder / "vtab.csv", [table.encode()])
+        table = score_table(result)
+        cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
+        lines = map(csv_line, [table.headings, *cells])
+        replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
         publish(result, arms, options)
     return result
 
@@ -416,7 +387,6 @@ def complete_task(
     assert series.chosen is not None and answering is not None  # a series that has ended has chosen
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
-    rates = {str(float(member.learning_rate)): member.value for member in series.rates}
     return TaskScore(
         folder=arm.folder,  # type: ignore[arg-type]  # of a task
         accuracy=tested.accuracy,
@@ -427,7 +397,6 @@ def complete_task(
         majority=tested.guessing.accuracy,
         verdict=tested.guessing.verdict,
         learning_rate=series.chosen,
-        validation={rate: value for rate, value in rates.items() if value is not None},
     )
 
 

@@ -9,7 +9,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.options import ItemName
-from vitkit.jobs.reproduce.reproduce import Options, make_arms, make_base_run, make_design, reproduce
+from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
@@ -20,7 +20,7 @@ STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None 
 
 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
-    options = Options(name, 30.0, None, ITEMS[name].seeds, ())
+    options = Request(name, 30.0, None, ITEMS[name].seeds, ())
     base, design, _ = make_design(make_base_run(name, None, data, ()), options, folder, SILENT)
     return design, make_arms(base, design, 40)
 

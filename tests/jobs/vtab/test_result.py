@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.vtab import score
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.jobs.vtab import TaskScore, Vtab, csv_rows, mean_of, remarks
+from vitkit.jobs.vtab import TaskScore, Vtab, mean_of, remarks, score_table
 from vitkit.report.template import write_page
 
 
@@ -46,7 +46,7 @@ def test_the_papers_means_are_those_of_its_table() -> None:
     assert mean is not None and mean.name == "mean of all 19"
     assert [round(100 * paper, 1) for paper in mean.paper] == [77.6, 76.3, 72.7]
     assert not any("partial" in sentence for sentence in remarks(evaluation))
-    assert "mean of all 19" in [row[1] for row in csv_rows(evaluation)]
+    assert score_table(evaluation).rows[-1][0] == "mean of all 19"
 
 
 def test_a_partial_mean_says_so_everywhere(tmp_path: Path) -> None:
@@ -56,8 +56,7 @@ def test_a_partial_mean_says_so_everywhere(tmp_path: Path) -> None:
     assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
     assert said[1].startswith("Tasks absent, without a folder: Caltech101 (caltech101), Flowers102")
     assert said[2] == "Tasks left out by --tasks: DTD (dtd)."
-    names = [row[1] for row in csv_rows(evaluation)]
-    assert names[1:] == [
+    assert [row[0] for row in score_table(evaluation).rows] == [
         "CIFAR-100",
         "natural, mean of 1 of 7 (partial)",
         "mean of 1 of 19 (partial)",

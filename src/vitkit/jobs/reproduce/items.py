@@ -173,7 +173,7 @@ ITEMS: Mapping[ItemName, Item] = {
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",
-        "ViTs have speeds comparable to ResNets' of similar size, and larger batches fit into memory.",
+        "On a TPUv3 ViTs are about as fast as ResNets of similar size, and larger batches fit into memory.",
         "a TPUv3 core and all models of Table 6",
         (("device", "TPUv3"), ("image size", "64 to 512 pixels")),
         needs="nothing: three models are timed; others with --start",

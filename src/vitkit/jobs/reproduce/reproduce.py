@@ -47,18 +47,17 @@ from vitkit.jobs.study.study import (
     measure_paces,
     new_study,
     plan_arms,
+    publish,
     read_chosen,
     read_scores,
-    run_pages,
     run_seconds,
 )
-from vitkit.jobs.vtab import Vtab, remarks, score_table, vtab
+from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
-from vitkit.report.template import write_page
-from vitkit.result import Block, Number, Photo, Plot, Section, Table, table_of
+from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace, with_steps
-from vitkit.runs.config import Architecture, Run, StartConfig, shown_command
+from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images
 from vitkit.runs.series_options import MOST_RUNS
@@ -87,7 +86,7 @@ SMALL_SIDE = 32
 
 
 @dataclass(frozen=True)
-class Options:
+class Request:
     """The options that decide the runs of a study, as its record has them."""
 
     item: ItemName
@@ -129,9 +128,8 @@ class ArmRow:
     """FLOPs of a forward pass for one image; None where a start decides the model."""
     images_per_second: float | None
     """In training, as measured when the study began; None where it was not timed."""
-    scores: Mapping[str, float]
-    """Mean score of the test images by seed."""
     mean: float | None
+    """Mean score of the test images; None where there is none."""
     interval: tuple[float, float] | None
     """95 %, over seeds and test images."""
     validation: float | None
@@ -149,10 +147,8 @@ class Reproduction(StudyResult):
     """The sections of the page on our numbers."""
     findings: tuple[Finding, ...] = ()
     arms: tuple[ArmRow, ...] = ()
-    images: int | None = None
-    """Test images; None where no arm was trained."""
-    split: str | None = None
-    seeds: int = 0
+    comparison: Comparison | None = None
+    """The arms with scores against the first one; None where no arm was trained."""
     setting: Mapping[str, str] = field(default_factory=dict)
     """The data, model and so on: a topic and its value each."""
     collected: Any = None
@@ -254,7 +250,7 @@ def reproduce(
             f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
         )
     study, starts = ITEMS[item], as_names(start)
-    options = Options(item, minutes, steps, study.seeds if seeds is None else seeds, as_names(only))
+    options = Request(item, minutes, steps, study.seeds if seeds is None else seeds, as_names(only))
     if not starts and study.needs_start:
         raise VitkitError(f"{study.title} needs {study.needs}: give them, or choose another of --list.")
     if data == "digits" and item in VTAB:
@@ -276,23 +272,25 @@ def reproduce(
         return StudyPlan((), (f"{study.title}. Needs {study.needs}.", f"Here: {study.here}."))
     recorded = {"data": data, "start": list(starts), "images": [str(path) for path in images]}
     with new_study(options.kind, command, to_json(options) | recorded, ()).claim(folder):
-        result, pages = Reproduction(folder, study), list[str]()
         if study.pictures:
-            result = _draw(result, starts, images, trained_by)
-        elif item == "fig12":
-            result = _time(result, starts or TIMED, minutes, trained_by)
-        elif item == "table6":
-            counted = count_table6()
-            sentence = f"{counted.summary()} The accuracies need JFT-300M, and are not measured here."
-            part = Section("Compute, counted here and printed there", counted.blocks()[:1])
-            result = replace(result, answer=(sentence,), own=(part,), collected=counted.to_json())
+            result = _draw(Reproduction(folder, study), starts, images, trained_by)
         else:
-            result, pages = _fine_tune_on_tasks(result, starts[0], data, steps, trained_by), ["vtab"]
-        return _publish(result, pages, trained_by)
+            shown: Result
+            if item == "table6":
+                shown = count_table6()
+            elif item == "fig12":
+                shown = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
+            else:
+                refuse_link(folder / "vtab")  # the study may be somebody else's
+                shown = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
+            answer = (shown.summary(), *(remarks(shown) if isinstance(shown, Vtab) else ()))
+            part, numbers = Section("Here", shown.blocks()), without_places(shown.to_json())
+            result = Reproduction(folder, study, answer, (part,), collected=numbers)
+        return _publish(result, (), trained_by)
 
 
 def _train(
-    run: Run, options: Options, folder: Path, plan: bool, trained_by: StudyOptions
+    run: Run, options: Request, folder: Path, plan: bool, trained_by: StudyOptions
 ) -> Reproduction | StudyPlan:
     """Train the arms of a study whose base is a run, and compare them; with `plan` list them."""
     listener, item = trained_by.listener, ITEMS[options.item]
@@ -300,9 +298,8 @@ def _train(
     length = None if plan else read_chosen(Length, folder, options.kind)
     if length is None:
         length, paces = _measure(options, base, design, opened, trained_by)
-        arms = make_arms(base, design, length.length)
         if plan:
-            needs = f"{item.title}. Needs {item.needs}."
+            arms, needs = make_arms(base, design, length.length), f"{item.title}. Needs {item.needs}."
             return plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
@@ -314,27 +311,27 @@ def _train(
         with listener.progress("comparing the arms"):
             result = _compare(folder, options, base, design, study.arms, completed, length)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
-        finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
+        without = [arm for arm in study.arms if find_task(arm.run.task).answering is None]
+        finals = {arm.label: folder / arm.folder / "final" for arm in without}
         # A run that diverged has no weights.
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
             result = _add_few_shot(result, base.run.data, models, trained_by)
-        return _publish(result, run_pages(folder, study.arms), trained_by)
+        return _publish(result, study.arms, trained_by)
 
 
-def _publish(result: Reproduction, pages: Sequence[str], options: StudyOptions) -> Reproduction:
+def _publish(result: Reproduction, arms: Sequence[Arm], options: StudyOptions) -> Reproduction:
     """Write a result, and its page beside the paper's numbers, and say where it is."""
     replace_json(result.folder / "result.json", result.to_json())
-    path, command = result.folder / "report.html", shown_command(options.command)
-    write_page(result, path, folders=pages, command=command)
-    options.listener.show([("report", [str(path)])])
+    publish(result, arms, options)
+    options.listener.show([("report", [str(result.folder / "report.html")])])
     return result
 
 
 # --- the arms ---
 
 
-def make_design(run: Run, options: Options, folder: Path, listener: Listener) -> tuple[Base, Design, Opened]:
+def make_design(run: Run, options: Request, folder: Path, listener: Listener) -> tuple[Base, Design, Opened]:
     """Make the base and the arms of a study, and return them with the images of the base.
 
     Raises:
@@ -427,7 +424,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
 
 
 def _measure(
-    options: Options, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
+    options: Request, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
 ) -> tuple[Length, dict[str, Pace]]:
     """Choose the steps of the base so that all runs together take the given minutes; return the paces too.
 
@@ -465,7 +462,7 @@ def _measure(
 
 def _compare(
     folder: Path,
-    options: Options,
+    options: Request,
     base: Base,
     design: Design,
     arms: Sequence[Arm],
@@ -473,7 +470,9 @@ def _compare(
     length: Length,
 ) -> Reproduction:
     """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
-    pairs = [pair for pair in zip(arms, completed, strict=True) if _is_tested(pair[0])]
+    all_pairs = zip(arms, completed, strict=True)
+    # An arm answers test images if it learns from labels.
+    pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
     tested, ended = zip(*pairs, strict=True)
     scored = read_scores(folder, tested, ended)
     comparison = compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
@@ -497,7 +496,6 @@ def _compare(
                 learning_rate=series.chosen,
                 flops=flops(arm.run, base.num_classes) if arm.run.model else None,
                 images_per_second=length.speed.get(arm.folder),
-                scores={str(seed): float(row.mean()) for seed, row in of_arm.items()},
                 mean=mean,
                 interval=interval,
                 validation=validation.get(arm.folder),
@@ -513,9 +511,7 @@ def _compare(
         tuple(_sections(rows, options, design, comparison)),
         tuple(findings),
         tuple(rows),
-        comparison.images,
-        comparison.split,
-        options.seeds,
+        comparison,
         {
             "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
             "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
@@ -553,11 +549,6 @@ def _sentences(
         )
 
 
-def _is_tested(arm: Arm) -> bool:
-    """Whether an arm answers test images, as it does if it learns from labels."""
-    return find_task(arm.run.task).answering is not None
-
-
 def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
     """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
@@ -569,7 +560,7 @@ def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
 
 
 def _sections(
-    arms: Sequence[ArmRow], options: Options, design: Design, comparison: Comparison
+    arms: Sequence[ArmRow], options: Request, design: Design, comparison: Comparison
 ) -> Iterator[Section]:
     """Make the sections on a study's own numbers: along the figure's axis, or as differences."""
     sample = (
@@ -660,38 +651,14 @@ def _draw(
     return replace(result, answer=tuple(answer), own=tuple(parts), collected=numbers)
 
 
-def _fine_tune_on_tasks(
-    result: Reproduction, start: str, data: str, steps: int | None, options: StudyOptions
-) -> Reproduction:
-    """Fine-tune a start on the tasks of VTAB-1k that have a folder."""
-    refuse_link(result.folder / "vtab")  # the study may be somebody else's
-    measured = vtab(
-        start,
-        data,
-        out=result.folder / "vtab",
-        steps=steps,
-        device=options.device,
-        threads=options.threads,
-        listener=options.listener,
-    )
-    assert isinstance(measured, Vtab)
-    return replace(
-        result,
-        answer=(*measured.headline(), *remarks(measured)),
-        own=(Section("Here, beside the paper's Table 9", (score_table(measured),)),),
-        collected=without_places(measured.to_json()),
-    )
-
-
 TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 """Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
 SIZES_12 = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 
 
-def _time(result: Reproduction, models: Sequence[str], minutes: float, options: StudyOptions) -> Reproduction:
-    """Time models at the paper's image sizes, unless `bench.json` has the times already."""
-    path = result.folder / "bench.json"
+def _time(path: Path, models: Sequence[str], minutes: float, options: StudyOptions) -> Bench:
+    """Time models at the paper's image sizes, unless a file has the times already."""
     measured = read(Bench, path)
     if measured is None:
         measured = bench(
@@ -703,12 +670,7 @@ def _time(result: Reproduction, models: Sequence[str], minutes: float, options: 
             listener=options.listener,
         )
         replace_json(path, measured.to_json())
-    sentence = (
-        f"Measured on {measured.machine.get('device')}; the paper's curves are of a TPUv3, whose numbers "
-        "it does not print."
-    )
-    numbers = [to_json(record) for record in measured.records]
-    return replace(result, answer=(sentence,), own=(Section("Here", measured.tables()),), collected=numbers)
+    return measured
 
 
 SHOTS = (5, 10)
@@ -736,11 +698,6 @@ def _add_few_shot(
         listener=options.listener,
     )
     named = [replace(model, name=label) for label, model in zip(models, measured.models, strict=True)]
-    how = (
-        "Ridge regression on the frozen features of a few images of each class, the mean of "
-        f"{measured.seeds} draws, tested on {measured.test_images:,} images; guessing would be right on "
-        f"{measured.chance:.1%}."
-    )
     measured = replace(measured, models=tuple(named))
-    part = Section("Few-shot accuracy before fine-tuning", (*measured.blocks(), how))
+    part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
     return replace(result, own=(*result.own, part), collected=without_places(measured.to_json()))
