@@ -33,7 +33,7 @@ from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
 from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.evaluation.paired import bonett_price, holm, paired_difference
-from vitkit.jobs.vtab.vtab import TaskScore, mean_of
+from vitkit.jobs.vtab import TaskScore, mean_of
 from vitkit.text import pluralize
 
 TRIALS = 1_000
@@ -169,8 +169,8 @@ def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
         for folder, share in zip(folders, shares, strict=True):
             right = int(draw.binomial(images, share))
             interval = binomial_interval(right, images)
-            scores.append(TaskScore(folder, "", "", right / images, interval, images, 0, 0, 0.0, "", 0.01))
-        mean = mean_of(scores, tasks)
+            scores.append(TaskScore(folder, right / images, interval, images, 0, 0, 0.0, "", 0.01))
+        mean = mean_of(scores)
         intervals.append(None if mean is None else mean.interval)
     held, _ = _held(intervals, math.fsum(shares) / tasks)
     return Row("VTAB mean", f"{tasks} tasks of {images:,} test images", held, trials=trials)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.evaluate import evaluate as evaluate
     from vitkit.jobs.evaluate import evaluate_protocol as evaluate_protocol
     from vitkit.jobs.export import export as export
-    from vitkit.jobs.fewshot.fewshot import fewshot as fewshot
+    from vitkit.jobs.fewshot import fewshot as fewshot
     from vitkit.jobs.finetune import finetune as finetune
     from vitkit.jobs.finetune import finetune_run as finetune_run
     from vitkit.jobs.inspect import inspect as inspect
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.study.scale import scale as scale
     from vitkit.jobs.trackers import log_to as log_to
     from vitkit.jobs.train import train as train
-    from vitkit.jobs.vtab.vtab import vtab as vtab
+    from vitkit.jobs.vtab import vtab as vtab
     from vitkit.listener import Listener as Listener
     from vitkit.models.build import build_model as build_model
     from vitkit.models.config.resnet_config import ResNetConfig as ResNetConfig

@@ -183,7 +183,7 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
 
 
 def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
-    verb = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "fewshot")
+    verb = Verb("fewshot", "vitkit.jobs.fewshot", "fewshot")
     assert {option.path for option in verb.options if option.names_weights} == {"starts"}
     assert {option.path for option in verb.options if option.names_images} == {"data"}
     with pytest.raises(VitkitError, match="nowhere"):

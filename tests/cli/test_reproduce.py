@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 import vitkit
-import vitkit.jobs.reproduce.page as collect
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
-from vitkit.jobs.reproduce.page import Reproduction
-from vitkit.jobs.vtab.vtab import TaskScore, Vtab
+from vitkit.jobs.reproduce.reproduce import Reproduction
+from vitkit.jobs.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -220,7 +219,7 @@ def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     before = result(tmp_path / "out")
     assert run(arguments) == 0  # reads what was measured
     assert result(tmp_path / "out") == before
-    sizes = {tuple(timing["image_size"]) for timing in json.loads(before)["collected"]}
+    sizes = {tuple(timing["image_size"]) for timing in json.loads(before)["collected"]["records"]}
     assert sizes == {(side, side) for side in (64, 128, 224, 384, 512)}
     assert "TPUv3" in capsys.readouterr().out
     # The folder may be somebody else's.
@@ -254,21 +253,19 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
     assert run(arguments) == 1
     assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
-    score = TaskScore(
-        "cifar", "/data", "/runs", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01, {}
-    )
+    score = TaskScore("cifar", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01)
     given: list[tuple[str, str]] = []
 
     def vtab(start: str, root: str, **_: Any) -> Vtab:
         given.append((start, root))
         return Vtab(Path("out"), "/start", "/data", "paper", (), (score,), (), ())
 
-    monkeypatch.setattr(collect, "vtab", vtab)
+    monkeypatch.setattr(job, "vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0
     assert given == [(start, "tasks")]
-    assert "The mean accuracy is 50.0% over 1 tasks." in capsys.readouterr().out
+    assert "Mean accuracy over 1 of 19 tasks (partial): 50.0%" in capsys.readouterr().out
     read = result(tmp_path / "out").decode()
     assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read
     assert "84.1" in (tmp_path / "out/report.html").read_text()
@@ -284,9 +281,9 @@ def test_pre_training_comes_before_what_begins_from_it(
     assert "Masked patch prediction is better than from scratch: " in capsys.readouterr().out
     read = json.loads(result(out))
     assert [arm["steps"] for arm in read["arms"]] == [6, 2, 2]
-    assert [len(arm["scores"]) for arm in read["arms"]] == [0, 2, 2]  # a pre-training answers nothing
-    (frozen,) = read["collected"].values()
-    assert set(frozen) == {"5 shots", "10 shots"}
+    assert [arm["mean"] is None for arm in read["arms"]] == [True, False, False]  # it answers nothing
+    (frozen,) = read["collected"]["models"]
+    assert [score["shots"] for score in frozen["scores"]] == [5, 10]
     start = json.loads((out / "mean-colour/seed-0/start.json").read_text())
     assert "pretrain-mean-colour" in json.dumps(start)
     moved = out.rename(tmp_path / "moved")  # nothing is left to do, wherever the study is

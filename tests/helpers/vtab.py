@@ -7,8 +7,8 @@ import pytest
 
 from vitkit.data.layouts.vtab_tasks import TaskFolder
 from vitkit.errors import VitkitError
-from vitkit.jobs.vtab import vtab as job
-from vitkit.jobs.vtab.vtab import TaskScore, Vtab
+from vitkit.jobs import vtab as job
+from vitkit.jobs.vtab import TaskScore, Vtab
 
 SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers": 0, "threads": 1}
 
@@ -30,8 +30,6 @@ def arguments(start: Path, root: Path, out: Path) -> list[str]:
 def score(folder: TaskFolder, accuracy: float, low: float, high: float) -> TaskScore:
     return TaskScore(
         folder=folder,
-        data="",
-        run="",
         accuracy=accuracy,
         interval=(low, high),
         images=100,

@@ -16,7 +16,7 @@ from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.evaluate import evaluate
-from vitkit.jobs.fewshot.fewshot import fewshot
+from vitkit.jobs.fewshot import fewshot
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig

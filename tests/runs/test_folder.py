@@ -23,7 +23,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
-from vitkit.jobs.fewshot.fewshot import keep_fewshot
+from vitkit.jobs.fewshot import keep_fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run

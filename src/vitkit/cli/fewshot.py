@@ -9,8 +9,8 @@ from vitkit.cli.processes import start_several
 from vitkit.cli.verb_options import JSON, PROCESSES
 from vitkit.runs.folder import require_folder
 
-KEEP = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "keep_fewshot")
-VERB = Verb("fewshot", "vitkit.jobs.fewshot.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)
+KEEP = Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
+VERB = Verb("fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ VERBS = {
     "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),
-    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab.vtab:vtab"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab:vtab"),
     "scale": ("what three times more images, steps or size would buy", "cli.scale"),
     "predict": ("name what is in images", "cli.predict"),
     "embed": ("keep the features of images in Parquet or .npy files", "jobs.embed:embed"),

@@ -1,14 +1,7 @@
 """`vitkit reproduce`: the figures and tables of the paper at this machine's size, beside its numbers."""
 
 from vitkit.cli import console
-from vitkit.cli.options import (
-    Verb,
-    importing,
-    parse_given,
-    require_checkpoints,
-    require_images,
-    require_models,
-)
+from vitkit.cli.options import Verb, importing, parse_given, require_images
 from vitkit.cli.verb_options import JSON, Option
 
 LIST = Option(
@@ -27,12 +20,7 @@ def main(arguments: list[str]) -> None:
         _print_list("--json" in arguments)
         return
     given = parse_given(VERB.signature, VERB.options, arguments, "reproduce")
-    starts = given.get("start", ())
     require_images(given.get("data"))
-    if given["item"] == "fig12":  # which times models by name too
-        require_models(starts)
-    else:
-        require_checkpoints(*starts)
     VERB.run(arguments, given)
 
 

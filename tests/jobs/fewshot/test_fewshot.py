@@ -23,7 +23,7 @@ from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.methods import Draws, fit
-from vitkit.jobs.fewshot.fewshot import score_table
+from vitkit.jobs.fewshot import score_table
 from vitkit.weights.model_card import ModelCard, TrainingData
 from vitkit.weights.saving import save_model
 

@@ -72,7 +72,7 @@ def counted(seen: Seen, failing: bool = False) -> Any:
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
     """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
     seen = Seen()
-    joined = patch("vitkit.jobs.fewshot.fewshot.join_processes", lambda say: world)
+    joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)
     environment = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
     with joined, environment, counted(seen):
         fewshot = vitkit.fewshot(
@@ -135,7 +135,7 @@ def test_processes_that_see_other_images_do_not_go_on(processes: Processes, fold
 
 def fail(world: World, folder: Path, failing: int) -> str | int | None:
     """Measure where one process fails at its second batch; returns what this one says, or its exit code."""
-    joined = patch("vitkit.jobs.fewshot.fewshot.join_processes", lambda say: world)
+    joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)
     with joined, counted(Seen(), failing=world.rank == failing):
         try:
             vitkit.fewshot(str(folder / "start"), str(folder / "images"), batch_size=3, cache=False)

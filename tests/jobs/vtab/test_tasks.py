@@ -10,7 +10,7 @@ from tests.helpers.vtab import SMALL, refusal
 from tests.vtab_layout import small_task
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs.vtab.vtab import (
+from vitkit.jobs.vtab import (
     UNCUT,
     find_tasks,
 )
@@ -34,7 +34,6 @@ def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> No
     (tmp_path / "part/pets/test.txt").unlink()
     assert "pets has no test.txt." in refusal(start, tmp_path / "part")
     assert "No checkpoint at" in refusal(tmp_path / "no start", root)
-    assert "Which weights to begin from?" in refusal("", root)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("do not lose me")
     assert "holds no study" in refusal(start, root, out=tmp_path / "full")
@@ -66,8 +65,8 @@ def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
     write_parquet(task, "train800val200", folder / "data/train-00000-of-00001.parquet")
     write_parquet(task, "test", folder / "data/test-00000-of-00001.parquet")
     tasks = find_tasks(folder.parent, (), sweep=False)[0]
-    assert [task_data.folder for task_data in tasks] == ["cifar"]
-    data = open_data(str(tasks[0].all_training), UNCUT)
+    assert list(tasks) == ["cifar"]
+    data = open_data(str(tasks["cifar"][0]), UNCUT)
     assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 50, "test": 50}
     with pytest.raises(VitkitError, match=r"vtab-1k_cifar has Parquet files named train-, test-. Expected"):
         find_tasks(folder.parent, (), sweep=True)

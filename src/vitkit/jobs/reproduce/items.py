@@ -1,23 +1,14 @@
 """List the figures and tables of the paper that can be reproduced, with their needs and conclusions.
 
-An item has a design, whose arms are trained here, or a function that collects the results of other verbs.
+An item has a design, whose arms are trained here, or shows the results of other verbs.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 
 from vitkit.jobs.reproduce import designs, paper
 from vitkit.jobs.reproduce.designs import Base, Design
-from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
-from vitkit.jobs.reproduce.page import (
-    Collected,
-    collect_compute,
-    collect_pictures,
-    collect_speed,
-    collect_vtab,
-)
+from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.paper import PaperTable
 
 TRAINED = "nothing: it trains on --data, digits if none is given"
@@ -38,9 +29,9 @@ class Item:
     paper: tuple[PaperTable, ...] = ()
     """The paper's numbers; none where it shows a curve without numbers."""
     design: Callable[[Base], Design] | None = None
-    """The arms that are trained here."""
-    collect: Callable[[ReproduceOptions, Path], Collected] | None = None
-    """Collects the results of other verbs, where no arms are trained."""
+    """Makes the arms that are trained here; None where the results of other verbs are shown."""
+    pictures: tuple[str, ...] = ()
+    """The names of the pictures of `vitkit inspect` that are shown."""
     seeds: int = 3
     needs_start: bool = False
     """Whether it is about a given checkpoint."""
@@ -68,7 +59,6 @@ VTAB = Item(
     "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
     (*JFT_MODELS, ("image size", "384 pixels")),
     (paper.TABLE_9,),
-    collect=collect_vtab,
     needs=f"{A_START} and the folder of VTAB-1k's tasks (--data)",
     here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     needs_start=True,
@@ -80,7 +70,7 @@ ATTENTION = Item(
     "The model attends to the parts of the image that matter for its class.",
     "one trained ViT-L/16; then a minute",
     (("model", "ViT-L/16"),),
-    collect=partial(collect_pictures, ("attention-rollout",)),
+    pictures=("attention-rollout",),
     needs=TRAINED_MODEL,
     here="about a minute",
     needs_start=True,
@@ -145,7 +135,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "similar position embeddings; some heads attend globally already in the lowest layers.",
         at_paper_size="trained ViT-L/32 and ViT-L/16; then a minute",
         setting=(("model", "ViT-L/32, ViT-L/16"), ("images for the distance", "128")),
-        collect=partial(collect_pictures, ("filters", "positions", "attention-distance")),
+        pictures=("filters", "positions", "attention-distance"),
     ),
     "fig8": Item(
         "Figure 8 (D.2): scaling dimensions of the ViT",
@@ -169,7 +159,7 @@ ITEMS: Mapping[ItemName, Item] = {
         "hyper-parameters of the training.",
         at_paper_size="several trained models; then a minute",
         setting=(("settings", "learning rate, weight decay, epochs"),),
-        collect=partial(collect_pictures, ("positions",)),
+        pictures=("positions",),
         needs="trained models, one for each setting (--start A B C)",
     ),
     "fig11": replace(
@@ -179,14 +169,13 @@ ITEMS: Mapping[ItemName, Item] = {
         "so local.",
         at_paper_size="trained ViT-L/16 and R50x1+ViT-L/16; then a minute",
         setting=(("model", "ViT-L/16, R50x1+ViT-L/16"), ("images", "128, 224 pixels wide")),
-        collect=partial(collect_pictures, ("attention-distance",)),
+        pictures=("attention-distance",),
     ),
     "fig12": Item(
         "Figure 12 (D.5): empirical cost",
-        "ViTs have speeds comparable to ResNets' of similar size, and larger batches fit into memory.",
+        "On a TPUv3 ViTs are about as fast as ResNets of similar size, and larger batches fit into memory.",
         "a TPUv3 core and all models of Table 6",
         (("device", "TPUv3"), ("image size", "64 to 512 pixels")),
-        collect=collect_speed,
         needs="nothing: three models are timed; others with --start",
     ),
     "fig13": Item(
@@ -237,7 +226,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "50 to 4,262 exaFLOPs a row",
         (JFT, PRETRAINED_224),
         (paper.TABLE_6_WHOLE,),
-        collect=collect_compute,
         needs="nothing: compute is counted; the accuracies are the paper's alone",
         here="seconds",
     ),
@@ -274,4 +262,4 @@ ITEMS: Mapping[ItemName, Item] = {
         designs.self_supervision,
     ),
 }
-"""Each by its name on the command line, in the order of `ITEM_NAMES`."""
+"""Each by its name on the command line, in the order of `ItemName`."""

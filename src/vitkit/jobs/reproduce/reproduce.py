@@ -5,65 +5,67 @@ OUT/ARM/          the series of runs of each arm (`jobs/study/study.py`)
 OUT/result.json   the result, OUT/report.html the same beside the paper's numbers
 """
 
+import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from vitkit.config import COUNT, Positive, Range, nearest, to_json
+from vitkit.analysis.study_figures import line_figure
+from vitkit.config import COUNT, AtLeastOne, Positive, Range, nearest, read, require_valid, to_json
 from vitkit.data.config import Preprocessing, Splits
+from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import paired_difference
-from vitkit.jobs.options import StrPath, StrPaths
+from vitkit.jobs.bench import Bench, bench
+from vitkit.jobs.cost import count_table6
+from vitkit.jobs.fewshot import fewshot
+from vitkit.jobs.inspect import inspect
+from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
-from vitkit.jobs.reproduce.options import ItemName, ReproduceOptions
-from vitkit.jobs.reproduce.page import (
-    ArmRow,
-    Collected,
-    Finding,
-    Reproduction,
-    collect_few_shot,
-    collect_vtab,
-    judge,
-    keep,
-    say,
-    study_parts,
-    summarise,
-)
-from vitkit.jobs.study.options import MachineOptions, Recipe
+from vitkit.jobs.reproduce.options import ItemName
+from vitkit.jobs.reproduce.verdict import Finding, judge, say, summarise
+from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
     Comparison,
-    Planned,
     StudyPlan,
-    TestImages,
+    StudyResult,
+    arm_series,
+    arm_table,
     begins_within,
     check_arms,
-    compare_arms,
+    compare_scored,
     complete_arms,
+    difference_plot,
     measure_paces,
     new_study,
-    plan_arm,
+    plan_arms,
+    publish,
     read_chosen,
     read_scores,
-    run_pages,
     run_seconds,
 )
+from vitkit.jobs.vtab import Vtab, remarks, vtab
+from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
-from vitkit.result import Block
-from vitkit.runs.budget import with_steps
+from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
+from vitkit.runs.budget import Pace, with_steps
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.series_options import MOST_RUNS
 from vitkit.runs.series_record import Series
+from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
-from vitkit.text import pluralize
+from vitkit.tasks.page import count_cell, fraction_cell, interval_cell
+from vitkit.text import pluralize, without_places
 
 VALIDATIONS = 10
 """Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
@@ -77,10 +79,29 @@ LONG = 10_000
 """Steps of the base that are so many that rounding the steps of arms does not matter."""
 FEW_STEPS = 100
 """Steps below which the accuracy of a small ViT is hardly above that of guessing."""
-ONE_START = ("fig2", "table2", "table5", "table9")
-"""Items that fine-tune a single checkpoint; items that draw pictures take several."""
+VTAB = ("fig2", "table9")
+"""Items that fine-tune a checkpoint on the tasks of VTAB-1k."""
 SMALL_SIDE = 32
 """Pixels a side of images other than the digits: small enough for a base of two minutes."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options that decide the runs of a study, as its record has them."""
+
+    item: ItemName
+    minutes: Positive
+    steps: AtLeastOne | None
+    seeds: Annotated[int, Range(f"from 1 to {MOST_RUNS:,}", 1, MOST_RUNS)]
+    only: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the study in its record."""
+        return f"reproduction of {self.item}"
 
 
 @dataclass(frozen=True)
@@ -93,21 +114,82 @@ class Length:
     """Images a second in training, by arm."""
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class ReproductionPlan(StudyPlan):
-    """The runs of a study that has not begun, and its needs."""
+@dataclass(frozen=True)
+class ArmRow:
+    """The options, cost and scores of an arm; scores are from 0 to 1."""
 
-    item: ItemName
+    name: str
+    label: str
+    line: str
+    x: float
+    steps: int
+    learning_rate: float | None
+    flops: int | None
+    """FLOPs of a forward pass for one image; None where a start decides the model."""
+    images_per_second: float | None
+    """In training, as measured when the study began; None where it was not timed."""
+    mean: float | None
+    """Mean score of the test images; None where there is none."""
+    interval: tuple[float, float] | None
+    """95 %, over seeds and test images."""
+    validation: float | None
+    """Mean score of the validation images; -1 where there are none."""
+
+
+@dataclass(frozen=True, repr=False)
+class Reproduction(StudyResult):
+    """The result of a study of the paper."""
+
+    item: Item
+    answer: tuple[str, ...] = ()
+    """Whether the paper's conclusion holds here, in sentences."""
+    own: tuple[Section, ...] = ()
+    """The sections of the page on our numbers."""
+    findings: tuple[Finding, ...] = ()
+    arms: tuple[ArmRow, ...] = ()
+    comparison: Comparison | None = None
+    """The arms with scores against the first one; None where no arm was trained."""
+    setting: Mapping[str, str] = field(default_factory=dict)
+    """The data, model and so on: a topic and its value each."""
+    collected: Any = None
+    """The numbers of other verbs as plain data."""
+
+    def heading(self) -> str:
+        """Name the figure or table."""
+        return self.item.title
+
+    def headline(self) -> Sequence[str]:
+        """Give the conclusions here."""
+        return self.answer
+
+    def sections(self) -> Sequence[Section]:
+        """Return our numbers, and the paper's."""
+        papers = dict(self.item.setting)
+        rows = [
+            (topic, papers.get(topic, "–"), self.setting.get(topic, "–"))
+            for topic in {**papers, **self.setting}
+        ]
+        curve = " The paper shows a curve or pictures, whose numbers it does not print."
+        why = (
+            "The numbers differ because data, model and training do. The paper's size would need: "
+            f"{self.item.at_paper_size}."
+        )
+        conclusion = f"Its conclusion: {self.item.conclusion}{'' if self.item.paper else curve}"
+        return (
+            *self.own,
+            Section("The paper", (conclusion,)),
+            *(Section(numbers.source, (numbers.table(),)) for numbers in self.item.paper),
+            Section("Why they differ", (Table(("", "paper", "here"), tuple(rows)), why)),
+        )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the figure or table, its needs, and the runs; of one that trains none, the time."""
-        item = ITEMS[self.item]
-        runs = super().blocks() if self.arms else (f"Here: {item.here}.",)
-        return item.title, f"Needs {item.needs}.", *runs
+        """Return the paper's conclusion, and whether it holds here."""
+        return "", self.item.title, f"The paper: {self.item.conclusion}", "", *self.answer
 
     def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        return {"item": self.item, "needs": ITEMS[self.item].needs, **super().to_json()}
+        """Return the contents of result.json, without paths of this machine."""
+        numbers = {**to_json(self), "title": self.item.title, "conclusion": self.item.conclusion}
+        return {name: value for name, value in numbers.items() if name not in ("folder", "item", "own")}
 
 
 def reproduce(
@@ -125,7 +207,7 @@ def reproduce(
     plan: bool = False,
     command: str = "vitkit.reproduce(...)",
     **machine: Unpack[MachineOptions],
-) -> Reproduction | ReproductionPlan:
+) -> Reproduction | StudyPlan:
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
     Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
@@ -161,98 +243,103 @@ def reproduce(
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
     """
-    options = ReproduceOptions(
-        item=item,
-        data=data,
-        start=start,
-        images=images,
-        recipe=recipe,
-        minutes=minutes,
-        steps=steps,
-        seeds=seeds,
-        only=only,
-        out=out,
-        command=command,
-        **machine,
-    )
-    require_threads(options.threads)
-    study = ITEMS[item]
-    if not options.starts and study.needs_start:
+    trained_by = StudyOptions(command=command, **machine)
+    require_threads(trained_by.threads)
+    if item not in ITEMS:
+        raise VitkitError(
+            f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
+        )
+    study, starts = ITEMS[item], as_names(start)
+    options = Request(item, minutes, steps, study.seeds if seeds is None else seeds, as_names(only))
+    if not starts and study.needs_start:
         raise VitkitError(f"{study.title} needs {study.needs}: give them, or choose another of --list.")
-    if data == "digits" and study.collect is collect_vtab:
+    if data == "digits" and item in VTAB:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
         )
-    if len(options.starts) > 1 and item in ONE_START:
+    if len(starts) > 1 and not study.pictures and item != "fig12":
         raise VitkitError(
-            f"{study.title} is about one checkpoint, found {len(options.starts)}: give one --start, and "
-            "another --out for each of the others."
+            f"{study.title} is about one checkpoint, found {len(starts)}: give one --start, and another "
+            "--out for each of the others."
         )
-    name = Path(options.starts[0] if options.starts else data).name or "data"
+    name = Path(starts[0] if starts else data).name or "data"
     # Absolute, because some arms start from the runs of others in it.
     folder = Path(out if out is not None else Path("runs") / f"reproduce-{item}-{name}").absolute()
-    if study.collect is None:
-        return _train(options, study, folder, plan)
+    if study.design is not None:
+        return _train(make_base_run(item, recipe, data, starts), options, folder, plan, trained_by)
     if plan:
-        return ReproductionPlan((), item=item)
-    recorded = {name: getattr(options, name) for name in ("item", "data", "steps", "minutes")}
-    recorded |= {"start": list(options.starts), "images": [str(path) for path in images]}
-    with new_study(options.kind, command, recorded, ()).claim(folder):
-        other = study.collect(options, folder)
-        result = Reproduction(folder, study.title, study.conclusion, other.answer, collected=other.numbers)
-        return keep(result, study, other.parts, other.folders, options)
+        return StudyPlan((), (f"{study.title}. Needs {study.needs}.", f"Here: {study.here}."))
+    recorded = {"data": data, "start": list(starts), "images": [str(path) for path in images]}
+    with new_study(options.kind, command, to_json(options) | recorded, ()).claim(folder):
+        if study.pictures:
+            result = _draw(Reproduction(folder, study), starts, images, trained_by)
+        else:
+            shown: Result
+            if item == "table6":
+                shown = count_table6()
+            elif item == "fig12":
+                shown = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
+            else:
+                refuse_link(folder / "vtab")  # the study may be somebody else's
+                shown = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
+            answer = (shown.summary(), *(remarks(shown) if isinstance(shown, Vtab) else ()))
+            part, numbers = Section("Here", shown.blocks()), without_places(shown.to_json())
+            result = Reproduction(folder, study, answer, (part,), collected=numbers)
+        return _publish(result, (), trained_by)
 
 
 def _train(
-    options: ReproduceOptions, item: Item, folder: Path, plan: bool
-) -> Reproduction | ReproductionPlan:
-    """Train the arms of a study and compare them; with `plan` list them."""
-    listener = options.listener
-    base, design, opened = make_design(options, item, folder)
+    run: Run, options: Request, folder: Path, plan: bool, trained_by: StudyOptions
+) -> Reproduction | StudyPlan:
+    """Train the arms of a study whose base is a run, and compare them; with `plan` list them."""
+    listener, item = trained_by.listener, ITEMS[options.item]
+    base, design, opened = make_design(run, options, folder, listener)
     length = None if plan else read_chosen(Length, folder, options.kind)
     if length is None:
-        length, planned = _measure(options, item, base, design, opened)
+        length, paces = _measure(options, base, design, opened, trained_by)
         if plan:
-            return ReproductionPlan(planned, item=options.item)
+            arms, needs = make_arms(base, design, length.length), f"{item.title}. Needs {item.needs}."
+            return plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
-    seeds = options.seeds or item.seeds
-    recorded = {
-        "item": options.item,
-        "minutes": options.minutes if options.steps is None else None,
-        "steps": options.steps,
-        "seeds": seeds,
-        "only": list(options.only),
-        **to_json(length),
-    }
-    study = new_study(options.kind, options.command, recorded, make_arms(base, design, length.length))
+    recorded = to_json(options) | to_json(length)
+    arms = make_arms(base, design, length.length)
+    study = new_study(options.kind, trained_by.command, recorded, arms)
     with study.claim(folder):
-        completed = complete_arms(study.arms, folder, options)
-        # Arms that learn without labels are compared by the few-shot accuracy of their features.
-        finals = {arm.label: folder / arm.folder / "final" for arm in study.arms if not _is_tested(arm)}
-        # A run that diverged has no weights.
-        pretrained = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
-        few_shot = collect_few_shot(options, base.run.data, pretrained) if pretrained else Collected()
+        completed = complete_arms(study.arms, folder, trained_by)
         with listener.progress("comparing the arms"):
-            result, tested = _compare(folder, item, base, design, study.arms, completed, length, seeds)
-            result = replace(result, collected=few_shot.numbers)
-            parts = (*study_parts(result, design, tested, item.timed), *few_shot.parts)
-            return keep(result, item, parts, run_pages(folder, study.arms), options)
+            result = _compare(folder, options, base, design, study.arms, completed, length)
+        # Arms that learn without labels are compared by the few-shot accuracy of their features.
+        without = [arm for arm in study.arms if find_task(arm.run.task).answering is None]
+        finals = {arm.label: folder / arm.folder / "final" for arm in without}
+        # A run that diverged has no weights.
+        models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
+        if models:
+            result = _add_few_shot(result, base.run.data, models, trained_by)
+        return _publish(result, study.arms, trained_by)
+
+
+def _publish(result: Reproduction, arms: Sequence[Arm], options: StudyOptions) -> Reproduction:
+    """Write a result, and its page beside the paper's numbers, and say where it is."""
+    replace_json(result.folder / "result.json", result.to_json())
+    publish(result, arms, options)
+    options.listener.show([("report", [str(result.folder / "report.html")])])
+    return result
 
 
 # --- the arms ---
 
 
-def make_design(options: ReproduceOptions, item: Item, folder: Path) -> tuple[Base, Design, Opened]:
+def make_design(run: Run, options: Request, folder: Path, listener: Listener) -> tuple[Base, Design, Opened]:
     """Make the base and the arms of a study, and return them with the images of the base.
 
     Raises:
         VitkitError: there are no such images, no such arm, or the base is no ViT.
     """
+    item = ITEMS[options.item]
     assert item.design is not None
-    run = _base_run(options, item)
-    with options.listener.progress("listing images"):
+    with listener.progress("listing images"):
         data = list_images(run)
     if not {"test", "val"} & set(data.splits):
         raise VitkitError(
@@ -267,28 +354,25 @@ def make_design(options: ReproduceOptions, item: Item, folder: Path) -> tuple[Ba
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
     variants = tuple(
-        replace(variant, seeds=variant.seeds or options.seeds or item.seeds)
+        replace(variant, seeds=variant.seeds or options.seeds)
         for variant in design.variants
         if not options.only or variant.name in options.only
     )
     return base, replace(design, variants=variants), Opened(run, data)
 
 
-def _base_run(options: ReproduceOptions, item: Item) -> Run:
+def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequence[str]) -> Run:
     """Make the run of the base: a small ViT, or the paper's fine-tuning of the start.
 
     Raises:
         VitkitError: there is no such recipe, or it does not suit a study.
     """
-    recipe = options.recipe
-    run = (
-        recipe
-        if isinstance(recipe, Run)
-        else named_recipe(recipe or ("paper" if item.needs_start else "digits"))
-    )
-    if item.needs_start:
-        run = replace(run, data=options.data, start=StartConfig(options.starts[0]))
-        if options.item == "table2" and run.recipe == "finetune-imagenet":
+    needs_start = ITEMS[item].needs_start
+    usual = "paper" if needs_start else "digits"
+    run = recipe if isinstance(recipe, Run) else named_recipe(recipe or usual)
+    if needs_start:
+        run = replace(run, data=data, start=StartConfig(starts[0]))
+        if item == "table2" and run.recipe == "finetune-imagenet":
             # Table 2 fine-tunes on ImageNet (4.1) at 512 or, by patches of 14, 518 pixels, with averaging.
             patch = getattr(model_config(describe_start(run).model), "patch_size", None)  # a ResNet has none
             side = 518 if patch == (14, 14) else 512
@@ -303,7 +387,7 @@ def _base_run(options: ReproduceOptions, item: Item) -> Run:
             architecture=Architecture(),
             splits=Splits(),  # a tenth for validation: it chooses rates, regularisation and weights
         )
-        if options.data != "digits":
+        if data != "digits":
             run = replace(run, preprocessing=Preprocessing(image_size=(SMALL_SIDE, SMALL_SIDE)))
     if run.start.start or find_task(run.task).answering is None:
         obstacle = f"the start {run.start.start}" if run.start.start else f"the task {run.task}"
@@ -312,7 +396,7 @@ def _base_run(options: ReproduceOptions, item: Item) -> Run:
             "--recipe without a start, of a task with labels."
         )
     if not isinstance(recipe, Run) or not run.data:  # a Run has images of its own
-        run = replace(run, data=options.data)
+        run = replace(run, data=data)
     return run
 
 
@@ -331,7 +415,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
             checkpoint_every=math.ceil(steps / CHECKPOINTS),
             keep=1,
         )
-        series = SeriesOptions(sweep_rates=variant.rates, runs=variant.seeds)
+        series = arm_series(variant.seeds, variant.rates)
         arms.append(Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)
 
@@ -340,43 +424,37 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
 
 
 def _measure(
-    options: ReproduceOptions, item: Item, base: Base, design: Design, opened: Opened
-) -> tuple[Length, tuple[Planned, ...]]:
-    """Choose the steps of the base so that all runs together take the given minutes, and plan the arms.
+    options: Request, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
+) -> tuple[Length, dict[str, Pace]]:
+    """Choose the steps of the base so that all runs together take the given minutes; return the paces too.
 
     Raises:
         VitkitError: an arm cannot be trained, before any is measured.
     """
     arms = make_arms(base, design, 1)
     # The start of an arm that begins from another arm is not there yet.
-    check_arms([arm for arm in arms if not begins_within(arm.run, base.folder)], options, opened)
-    paces = measure_paces({variant.name: variant.run for variant in design.variants}, options, opened)
+    check_arms([arm for arm in arms if not begins_within(arm.run, base.folder)], trained_by, opened)
+    paces = measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
 
-    def planned(length: int) -> tuple[Planned, ...]:
-        return tuple(
-            plan_arm(
-                arm,
-                arm.run.training.total_steps(base.num_images),
-                run_seconds(arm.run, paces[arm.folder], opened.images),
-            )
+    def seconds(length: int) -> float:
+        return sum(
+            arm.series.num_runs * run_seconds(arm.run, paces[arm.folder], opened.images)
             for arm in make_arms(base, design, length)
         )
 
     steps = options.steps
-    speed = {name: arms[0].run.training.batch_size / pace.step for name, pace in paces.items()}
     if steps is None:
         # The time grows evenly with the steps, from that of validations and tests.
-        once, twice = (sum(arm.seconds for arm in planned(length)) for length in (LONG, 2 * LONG))
-        seconds = PLANNED * 60 * options.minutes - (2 * once - twice)
-        steps = max(1, math.floor(seconds * LONG / (twice - once)))
+        once, twice = seconds(LONG), seconds(2 * LONG)
+        left = PLANNED * 60 * options.minutes - (2 * once - twice)
+        steps = max(1, math.floor(left * LONG / (twice - once)))
         if steps < FEW_STEPS:
-            options.listener.warn(
+            trained_by.listener.warn(
                 f"{options.minutes:g} minutes are {pluralize(steps, 'step')} of the base, which teach "
                 "little: give more --minutes, fewer --seeds, or some of the arms with --only."
             )
-    elif not item.timed:
-        speed = {}
-    return Length(steps, speed), planned(steps)
+    batch, is_timed = arms[0].run.training.batch_size, options.steps is None or ITEMS[options.item].timed
+    return Length(steps, {name: batch / pace.step for name, pace in paces.items() if is_timed}), paces
 
 
 # --- the result ---
@@ -384,23 +462,25 @@ def _measure(
 
 def _compare(
     folder: Path,
-    item: Item,
+    options: Request,
     base: Base,
     design: Design,
     arms: Sequence[Arm],
     completed: Sequence[Series],
     length: Length,
-    seeds: int,
-) -> tuple[Reproduction, Comparison]:
+) -> Reproduction:
     """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
-    pairs = [(arm, series) for arm, series in zip(arms, completed, strict=True) if _is_tested(arm)]
-    tested = read_scores(folder, *zip(*pairs, strict=True))
-    scores = {arm.folder: rows for (arm, _), rows in zip(pairs, tested.scores, strict=True)}
+    all_pairs = zip(arms, completed, strict=True)
+    # An arm answers test images if it learns from labels.
+    pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
+    tested, ended = zip(*pairs, strict=True)
+    scored = read_scores(folder, tested, ended)
+    comparison = compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
+    scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     rows = []
     for variant, arm, series in zip(design.variants, arms, completed, strict=True):
-        of_arm = scores.get(arm.folder, {})
-        mean, interval = None, None
+        of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
             # The difference from zeros is the mean, with an interval over seeds and images.
@@ -416,30 +496,35 @@ def _compare(
                 learning_rate=series.chosen,
                 flops=flops(arm.run, base.num_classes) if arm.run.model else None,
                 images_per_second=length.speed.get(arm.folder),
-                scores={str(seed): float(row.mean()) for seed, row in of_arm.items()},
                 mean=mean,
                 interval=interval,
                 validation=validation.get(arm.folder),
             )
         )
-    findings = judge(design.claims, scores, validation)
-    result = Reproduction(
+    findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
+    models = list(dict.fromkeys(variant.run.model for variant in design.variants))
+    height, width = run.preprocessing.image_size
+    return Reproduction(
         folder,
-        item.title,
-        item.conclusion,
-        tuple(_sentences(findings, rows, tested, seeds)),
+        item,
+        tuple(_sentences(findings, rows, comparison, options.seeds)),
+        tuple(_sections(rows, options, design, comparison)),
         tuple(findings),
         tuple(rows),
-        tested.images,
-        tested.split,
-        seeds,
-        _setting(base, design, length),
+        comparison,
+        {
+            "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
+            "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
+            "image size": f"{height}x{width} pixels",
+            "batch": f"{run.training.batch_size:,} images",
+            "steps": f"{length.length:,} of the base",
+            "measured": "top-1 accuracy on the test images after this training",
+        },
     )
-    return result, compare_arms(folder, *zip(*pairs, strict=True))
 
 
 def _sentences(
-    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: TestImages, seeds: int
+    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: Comparison, seeds: int
 ) -> Iterator[str]:
     """Say whether the paper's conclusions hold; where nothing is compared, give the accuracy of each arm."""
     if summary := summarise(findings):
@@ -464,34 +549,155 @@ def _sentences(
         )
 
 
-def _is_tested(arm: Arm) -> bool:
-    """Whether an arm answers test images, as it does if it learns from labels."""
-    return find_task(arm.run.task).answering is not None
-
-
 def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
     """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
-    means = []
-    for member in series.members:
-        path = folder / arm.folder / member.folder / "evaluation" / "val.json"
-        if member.score is not None and path.exists():
-            _, predictions = answering.read_evaluation(path)
-            means.append(float(answering.score_images(predictions).mean()))
+    runs = [folder / arm.folder / member.folder for member in series.members if member.score is not None]
+    read = [read_evaluations(run, answering).get("val") for run in runs]
+    means = [float(answering.score_images(each[1]).mean()) for each in read if each is not None]
     return float(np.mean(means)) if means else -1.0
 
 
-def _setting(base: Base, design: Design, length: Length) -> dict[str, str]:
-    """List the data, model and sizes of a study, to show them beside the paper's."""
-    run = base.run
-    models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    height, width = run.preprocessing.image_size
-    return {
-        "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
-        "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
-        "image size": f"{height}x{width} pixels",
-        "batch": f"{run.training.batch_size:,} images",
-        "steps": f"{length.length:,} of the base",
-        "measured": "top-1 accuracy on the test images after this training",
+def _sections(
+    arms: Sequence[ArmRow], options: Request, design: Design, comparison: Comparison
+) -> Iterator[Section]:
+    """Make the sections on a study's own numbers: along the figure's axis, or as differences."""
+    sample = (
+        f"{pluralize(options.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
+        "and test images."
+    )
+    plot = difference_plot(comparison)
+    if design.axis:
+        plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
+    yield Section("Here", (_arm_table(arms, comparison), design.shared, sample, plot))
+    speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
+    if ITEMS[options.item].timed and speeds:
+        when = "Images a second in training, as measured here when the study began."
+        drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
+        yield Section("Against the speed", (when, drawn))
+    if not design.axis and comparison.arms:
+        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
+        yield Section("Differences", (arm_table(comparison), against))
+
+
+def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
+    def number(form: str, value: float | None) -> str | Number:
+        return "–" if value is None else Number(form.format(value), value)
+
+    columns: dict[str, Callable[[ArmRow], str | Number]] = {
+        "arm": lambda arm: arm.label,
+        "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
+        "steps": lambda arm: count_cell(arm.steps),
+        "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
+        "rate": lambda arm: number("{:g}", arm.learning_rate),
+        tested.score: lambda arm: fraction_cell(arm.mean),
+        "95 % interval": lambda arm: interval_cell(arm.interval),
     }
+    return table_of(arms, columns)
+
+
+def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], axis: str) -> Plot | None:
+    """Draw the lines of a figure; of several arms at the same point the best by validation.
+
+    Args:
+        arms: the arms.
+        score: the name of their scores.
+        places: the place on the axis of each arm that is drawn, by name.
+        axis: its label.
+    """
+    best: dict[tuple[str, float], ArmRow] = {}
+    for arm in sorted(arms, key=lambda arm: arm.validation or 0.0, reverse=True):
+        if arm.name in places:
+            best.setdefault((arm.line, places[arm.name]), arm)
+    lines: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
+    for (line, x), arm in sorted(best.items()):
+        if arm.mean is not None and arm.interval is not None:
+            lines.setdefault(line, []).append((x, arm.mean, arm.interval))
+    if not lines:
+        return None
+    draw = partial(line_figure, {"": lines}, axis, score)
+    return Plot(draw, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
+
+
+# --- the results of other verbs ---
+
+
+def _draw(
+    result: Reproduction, starts: Sequence[str], images: Sequence[StrPath], options: StudyOptions
+) -> Reproduction:
+    """Collect some of the pictures of `vitkit inspect`, by their names, for each start."""
+    parts, answer, numbers = [], [], []
+    for number, start in enumerate(starts, start=1):
+        place, name = result.folder / f"inspect-{number}", Path(start).name
+        refuse_link(place)  # the study may be somebody else's
+        drawn = inspect(start, images, out=place, listener=options.listener)
+        files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
+        photos, shown = [], []
+        for stem in result.item.pictures:
+            title = stem.replace("-", " ").capitalize()
+            if stem in files:
+                data = base64.b64encode(files[stem].read_bytes()).decode()
+                photos.append(Photo(f"data:image/png;base64,{data}", f"{title}, {name}"))
+                shown.append(f"{place.name}/{stem}.png")
+            else:
+                answer.append(f"{title}: there is no picture of {name}.")
+        if drawn.without_attention and len(shown) < len(result.item.pictures):
+            answer.append(f"Without attention: {drawn.without_attention}.")
+        parts.append(Section(name, photos))
+        numbers.append({"start": name, "pictures": shown})
+    if any(part.blocks for part in parts):
+        answer.insert(0, "The pictures below are of this model; compare them with the paper's by eye.")
+    return replace(result, answer=tuple(answer), own=tuple(parts), collected=numbers)
+
+
+TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
+"""Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
+SIZES_12 = (64, 128, 224, 384, 512)
+"""Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
+
+
+def _time(path: Path, models: Sequence[str], minutes: float, options: StudyOptions) -> Bench:
+    """Time models at the paper's image sizes, unless a file has the times already."""
+    measured = read(Bench, path)
+    if measured is None:
+        measured = bench(
+            *models,
+            image_size=SIZES_12,
+            minutes=minutes / len(models),
+            threads=options.threads,
+            device=options.device,
+            listener=options.listener,
+        )
+        replace_json(path, measured.to_json())
+    return measured
+
+
+SHOTS = (5, 10)
+"""Images of each class from which the classes are learned, as in the paper (4.1)."""
+
+
+def _add_few_shot(
+    result: Reproduction, data: str, models: Mapping[str, Path], options: StudyOptions
+) -> Reproduction:
+    """Add the few-shot accuracy of frozen features, by the paper's ridge regression (4.1).
+
+    Args:
+        result: of the study.
+        data: the images with labels.
+        models: run folders by the labels of their arms.
+        options: of the study.
+    """
+    measured = fewshot(
+        tuple(map(str, models.values())),
+        data,
+        shots=SHOTS,
+        methods=("ridge",),
+        device=options.device,
+        cache=False,  # nobody needs the features of these models again
+        listener=options.listener,
+    )
+    named = [replace(model, name=label) for label, model in zip(models, measured.models, strict=True)]
+    measured = replace(measured, models=tuple(named))
+    part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
+    return replace(result, own=(*result.own, part), collected=without_places(measured.to_json()))

@@ -212,11 +212,11 @@ class StudyPlan(Result):
     def headline(self) -> list[str]:
         """Say how many runs there are, how long they take, and what they could find."""
         runs, seconds = sum(arm.runs for arm in self.arms), sum(arm.seconds for arm in self.arms)
-        return [
+        planned = (
             f"{pluralize(len(self.arms), 'arm')}, {pluralize(runs, 'run')}, about {format_duration(seconds)} "
-            "on this machine, as measured now.",
-            *self.remarks,
-        ]
+            "on this machine, as measured now."
+        )
+        return [*([planned] if self.arms else []), *self.remarks]
 
     def sections(self) -> Sequence[Section]:
         """Return a table with a row for each arm."""
@@ -228,7 +228,8 @@ class StudyPlan(Result):
             "steps": lambda arm: f"{arm.steps:,}",
             "time": lambda arm: format_duration(arm.seconds),
         }
-        return (Section("Arms", (replace(table_of(self.arms, columns), text=(0, 1)),)),)
+        table = replace(table_of(self.arms, columns), text=(0, 1)) if self.arms else None
+        return (Section("Arms", (table,)),)
 
     def following(self) -> Sequence[str]:
         """Name the command that begins."""

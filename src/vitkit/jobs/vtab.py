@@ -11,9 +11,9 @@ OUT/report.html              the page
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeAlias, Unpack
 
 from vitkit import config
 from vitkit.data.config import Augmentation, Splits
@@ -32,13 +32,12 @@ from vitkit.data.layouts.vtab_tasks import (
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
-from vitkit.durable import hash_file, refuse_links, replace_file, replace_json
+from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series.series import recorded_run
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
@@ -48,20 +47,17 @@ from vitkit.jobs.study.study import (
     complete_arm,
     new_study,
     plan_arms,
+    publish,
     read_rates,
-    run_pages,
 )
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.report.template import write_page
 from vitkit.result import Cell, Number, Section, Table
-from vitkit.runs.config import Run, StartConfig, shown_command, with_options
-from vitkit.runs.folder import require_folder
+from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.plan import Opened, list_images
-from vitkit.runs.series_record import read_series
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
-from vitkit.tasks.page import fraction_cell
+from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
 
 
@@ -70,10 +66,6 @@ class TaskScore:
     """The test accuracy of one task; fractions are from 0 to 1."""
 
     folder: TaskFolder
-    data: str
-    """The path of its images."""
-    run: str
-    """The run folder of the model that was tested."""
     accuracy: float
     interval: tuple[float, float]
     """95 % interval, over test images alone and not over seeds."""
@@ -87,8 +79,7 @@ class TaskScore:
     verdict: str
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
     learning_rate: float
-    validation: dict[str, float] = field(default_factory=dict)
-    """Accuracy on the 200 validation images for each learning rate of the sweep, if there was one."""
+    """The best of a sweep, which is on the page of the task, or the protocol's."""
 
     @property
     def task(self) -> VtabTask:
@@ -100,16 +91,16 @@ class TaskScore:
 class Mean:
     """The mean accuracy of some tasks, with the same weight for each."""
 
+    name: str
+    """The tasks that it is over, and whether it is partial: "natural, mean of 2 of 7 (partial)"."""
     accuracy: float
     interval: tuple[float, float]
     """95 % interval, by the intervals of the tasks."""
+    paper: tuple[float, ...]
+    """The paper's means over the same tasks, a fraction for each of its models."""
     tasks: int
     of: int
-    """The number of tasks in VTAB-1k, or in its group; with fewer the mean is partial."""
-
-    @property
-    def is_partial(self) -> bool:
-        return self.tasks < self.of
+    """The number of tasks in VTAB-1k, or in its group."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,92 +120,61 @@ class Vtab(StudyResult):
     """Tasks that have a folder and are not among the chosen ones."""
 
     def heading(self) -> str:
-        """Name the benchmark."""
-        return "VTAB-1k"
+        """Name the benchmark and the checkpoint."""
+        return f"VTAB-1k of {without_places(self.start)}"
 
     def headline(self) -> Sequence[str]:
         """Give the mean over the tasks, and their number."""
-        mean = self.mean()
+        mean = mean_of(self.tasks)
         assert mean is not None  # a result has a task at least
         low, high = mean.interval
-        tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.is_partial else "the 19 tasks"
+        tasks = f"{mean.tasks} of 19 tasks (partial)" if mean.tasks < mean.of else "the 19 tasks"
         return (f"Mean accuracy over {tasks}: {mean.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}).",)
 
     def sections(self) -> Sequence[Section]:
-        """Return the tasks beside the paper's numbers, what a reader should know, and the sweep."""
+        """Return the tasks beside the paper's numbers, and what a reader should know."""
         caption = (
             f"{without_places(self.start)} by the protocol {self.protocol}. The columns of ViTs are the "
             "paper's Table 9; its means are taken over the same tasks."
         )
-        parts = [Section("Accuracy on the test images", (score_table(self), caption, *remarks(self)))]
-        rates = sorted({rate for score in self.tasks for rate in score.validation}, key=float)
-        swept = tuple(
-            (score.folder, *(fraction_cell(score.validation.get(rate)) for rate in rates))
-            for score in self.tasks
-            if score.validation
-        )
-        if swept:
-            table = Table(("task", *(f"rate {rate}" for rate in rates)), swept)
-            title = "Accuracy on 200 validation images by rate"
-            parts.append(Section(title, (table,), page_only=True))
-        return parts
+        return (Section("Accuracy on the test images", (score_table(self), caption, *remarks(self))),)
 
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
         worst = min(self.tasks, key=lambda score: score.accuracy)
-        page = shlex.quote(str(Path(worst.run, "report.html")))
+        page = shlex.quote(str(self.folder / worst.folder / "final/report.html"))
         return [*super().following(), f"open {page} in a browser: {worst.folder} has the most mistakes"]
-
-    def mean(self, group: Group | None = None) -> Mean | None:
-        """Return the mean over the tasks of a group, or over all; None where there are none."""
-        of = tasks_of(group)
-        return mean_of([score for score in self.tasks if score.task in of], len(of))
-
-    def paper_mean(self, group: Group | None = None) -> tuple[float, ...]:
-        """Return the paper's means over the same tasks, a fraction for each of its models."""
-        rows = [score.task.paper for score in self.tasks if score.task in tasks_of(group)]
-        return tuple(math.fsum(column) / len(column) / 100 for column in zip(*rows, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        means = {group or "all": self.mean(group) for group in (*GROUPS, None)}
+        means = {group or "all": mean_of(self.tasks, group) for group in (*GROUPS, None)}
         return {
             **super().to_json(),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
             "partial": len(self.tasks) < len(VTAB_TASKS),
         }
 
-    def table(self) -> Iterator[tuple[str, str, TaskScore | Mean, tuple[float, ...]]]:
-        """Yield each row of the result: group, name, score or mean, and the paper's fractions."""
-        for group in (*GROUPS, None):
-            for score in self.tasks:
-                if score.task.group == group:
-                    paper = tuple(percent / 100 for percent in score.task.paper)
-                    yield group, score.task.title, score, paper
-            mean = self.mean(group)
-            if mean is not None:
-                yield group or "all", mean_name(mean, group), mean, self.paper_mean(group)
 
+def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | None:
+    """Return the mean over the tasks of a group, or over all; None where there are none.
 
-def mean_of(scores: Sequence[TaskScore], of: int) -> Mean | None:
-    """Return the mean over tasks, as in the paper: of their accuracies, not of all their images.
-
-    Its interval adds the squared distances from accuracy to limit of the tasks, because their test images are
-    drawn independently (Zou and Donner 2008, for a sum of estimates).
+    As in the paper it is the mean of their accuracies, not of all their images. Its interval adds the squared
+    distances from accuracy to limit of the tasks, because their test images are drawn independently (Zou and
+    Donner 2008, for a sum of estimates).
     """
+    of = tasks_of(group)
+    scores = [score for score in tasks if score.task in of]
     if not scores:
         return None
     count = len(scores)
     mean = math.fsum(score.accuracy for score in scores) / count
     below = math.hypot(*(score.accuracy - score.interval[0] for score in scores)) / count
     above = math.hypot(*(score.interval[1] - score.accuracy for score in scores)) / count
-    return Mean(mean, (max(0.0, mean - below), min(1.0, mean + above)), count, of)
-
-
-def mean_name(mean: Mean, group: Group | None = None) -> str:
-    """Name a mean, and say whether it is partial: "natural, mean of 2 of 7 (partial)"."""
-    counted = f"{mean.tasks} of {mean.of} (partial)" if mean.is_partial else f"all {mean.of}"
-    return f"{group}, mean of {counted}" if group else f"mean of {counted}"
+    columns = zip(*(score.task.paper for score in scores), strict=True)
+    paper = tuple(math.fsum(column) / count / 100 for column in columns)
+    counted = f"mean of {count} of {len(of)} (partial)" if count < len(of) else f"mean of all {count}"
+    name = f"{group}, {counted}" if group else counted
+    return Mean(name, mean, (max(0.0, mean - below), min(1.0, mean + above)), paper, count, len(of))
 
 
 def remarks(vtab: Vtab) -> Iterator[str]:
@@ -253,37 +213,20 @@ def remarks(vtab: Vtab) -> Iterator[str]:
 def score_table(vtab: Vtab) -> Table:
     """Make the table of the tasks and means, beside the paper's numbers."""
     rows: list[tuple[Cell, ...]] = []
-    for _, name, score, paper in vtab.table():
-        low, high = score.interval
-        images, rate = (
-            ("", "") if isinstance(score, Mean) else (f"{score.images:,}", f"{score.learning_rate:g}")
-        )
-        ours = (fraction_cell(score.accuracy), Number(f"{low:.1%} to {high:.1%}", low))
-        rows.append((name, *ours, *map(fraction_cell, paper), Number(images, 0), Number(rate, 0)))
+    for group in (*GROUPS, None):
+        for score in vtab.tasks:
+            if score.task.group == group:
+                own = (score.accuracy, *score.interval, *(percent / 100 for percent in score.task.paper))
+                last = (count_cell(score.images), Number(f"{score.learning_rate:g}", score.learning_rate))
+                rows.append((score.task.title, *map(fraction_cell, own), *last))
+        mean = mean_of(vtab.tasks, group)
+        if mean is not None:
+            own = (mean.accuracy, *mean.interval, *mean.paper)
+            rows.append((mean.name, *map(fraction_cell, own), "", ""))
     papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
-    return Table(("task", "accuracy", "95 % interval", *papers, "images", "rate"), tuple(rows))
+    return Table(("task", "accuracy", "95 % from", "to", *papers, "images", "rate"), tuple(rows))
 
 
-def csv_rows(vtab: Vtab) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table: the head, each task, the means."""
-    yield ("group", "name", "accuracy", "low", "high", "images", "learning_rate", *PAPER_MODELS)
-    for group, name, score, paper in vtab.table():
-        ours = (f"{fraction:.6f}" for fraction in (score.accuracy, *score.interval))
-        images, rate = (
-            ("", "") if isinstance(score, Mean) else (str(score.images), f"{score.learning_rate:g}")
-        )
-        yield group, name, *ours, images, rate, *(f"{fraction:.4f}" for fraction in paper)
-
-
-def portable_json(vtab: Vtab) -> dict[str, Any]:
-    """Return all numbers as plain data that says nothing of where things lie on this machine."""
-    here = replace(vtab, tasks=tuple(replace(task, run=f"{task.folder}/final") for task in vtab.tasks))
-    numbers: dict[str, Any] = without_places(here.to_json())
-    return numbers
-
-
-KIND = "vtab"
-PAPER_RECIPE = "finetune-vtab"
 NUM_TRAINING = 1_000
 """Training images of every task, which give VTAB-1k its name."""
 UNCUT = Splits(val_fraction=0.0, test_fraction=0.0)
@@ -299,21 +242,9 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True)
-class TaskData:
-    """The images of a task."""
-
-    folder: TaskFolder
-    path: Path
-    all_training: Path
-    """The data of the tested run: all 1,000 training images, and the test images."""
-    most_training: Path | None = None
-    """The data of a sweep, which alone needs it: 800 of the training images, and 200 to validate on."""
-
-    @property
-    def lists(self) -> list[Path]:
-        """The data that the runs of the task train on."""
-        return [self.all_training, *([] if self.most_training is None else [self.most_training])]
+Lists: TypeAlias = tuple[Path, ...]
+"""The data of a task: all 1,000 training images and the test images, for the tested run; and where there is a
+sweep, 800 of the training images and 200 to validate on."""
 
 
 def vtab(
@@ -372,8 +303,6 @@ def vtab(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
-    if not start:
-        raise VitkitError("Which weights to begin from? vitkit vtab START FOLDER")
     if not root:
         raise VitkitError(
             "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as cifar/ "
@@ -384,73 +313,59 @@ def vtab(
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
     tried = read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
-    if out is not None:
-        require_folder(Path(out))
     with options.listener.progress("looking at the tasks"):
         chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listings = [
-            {path: open_data(str(path), UNCUT).fingerprint() for path in task.lists} for task in chosen
-        ]
+        listed = {path: open_data(str(path), UNCUT) for lists in chosen.values() for path in lists}
+        hashes = {path: images.fingerprint() for path, images in listed.items()}
+    settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
         weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
-        settings = {
-            "steps": steps,
-            "batch_size": batch_size,
-            "image_size": height_and_width(image_size),
-            "seed": seed,
-        }
-        given = settings | {"micro_batch_size": micro_batch_size, "workers": workers}
+        given = settings | {"seed": seed, "micro_batch_size": micro_batch_size, "workers": workers}
         arms = []
-        for task in chosen:
-            images = "" if task.most_training is None else absolute_spec(str(task.most_training))
-            run = task_run(task, str(start), protocol, given)
-            arms.append(Arm(task.folder, task.folder, run, arm_series(1, tried, images)))
+        for task, lists in chosen.items():
+            run = task_run(task, lists[0], str(start), protocol, given)
+            arms.append(Arm(task, task, run, arm_series(1, tried, *map(str, lists[1:]))))
     if plan:
         return plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
-    described = settings | {
-        "protocol": protocol,
-        "sweep": sweep,
-        "start": absolute_start(str(start)),
-        "root": absolute_spec(str(root)),
-        "rates": list(tried) if sweep else None,
-        "weights_of_start": weights,
-    }
-    name = absolute_start(str(start)).rstrip("/").rpartition("/")[2]
-    place = Path("runs") / f"vtab-{name}" if out is None else Path(out)
-    with new_study(KIND, command, described, ()).claim(place) as folder:
+    place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
+    described: dict[str, Any] = {**settings, "seed": seed, **place, "protocol": protocol, "sweep": sweep}
+    described |= {"rates": list(tried) if sweep else None, "weights_of_start": weights}
+    own = Path("runs") / f"vtab-{Path(place['start']).name}" if out is None else Path(out)
+    # Without the arms: other tasks may be added to those that have ended.
+    with new_study("vtab", command, described, ()).claim(own) as folder:
         scores = []
-        for number, (task, arm, hashes) in enumerate(zip(chosen, arms, listings, strict=True), start=1):
-            which = f"task {number} of {len(arms)}, {task.folder}"
-            scores.append(complete_task(task, arm, hashes, folder, which, options))
+        for number, (arm, lists) in enumerate(zip(arms, chosen.values(), strict=True), start=1):
+            which = f"task {number} of {len(arms)}, {arm.folder}"
+            scores.append(complete_task(arm, [hashes[path] for path in lists], folder, which, options))
         result = Vtab(
             folder=folder,
-            start=absolute_start(str(start)),
-            root=absolute_spec(str(root)),
+            **place,
             protocol=protocol,
-            departures=tuple(departures(arms[0].run, chosen[0], tried)),
+            departures=tuple(departures(arms[0].run, vtab_task(scores[0].folder), tried)),
             tasks=tuple(scores),
             absent=absent,
             not_asked=left_out,
         )
-        replace_json(folder / "vtab.json", portable_json(result))
-        table = "".join(f"{csv_line(row)}\n" for row in csv_rows(result))
-        replace_file(folder / "vtab.csv", [table.encode()])
-        pages = run_pages(folder, arms)
-        write_page(result, folder / "report.html", folders=pages, command=shown_command(command))
+        # Without the places of this machine: it may be given away.
+        replace_json(folder / "vtab.json", without_places(result.to_json()))
+        table = score_table(result)
+        cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
+        lines = map(csv_line, [table.headings, *cells])
+        replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
+        publish(result, arms, options)
     return result
 
 
 def complete_task(
-    task: TaskData, arm: Arm, hashes: Mapping[Path, str], folder: Path, place: str, options: StudyOptions
+    arm: Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
-        task: the task.
-        arm: its runs.
-        hashes: the hashes of its lists of images, as they are now.
+        arm: the runs of the task.
+        hashes: of its `Lists` of images, as they are now.
         folder: of the study.
         place: its place among the tasks, for messages.
         options: of the study.
@@ -458,21 +373,14 @@ def complete_task(
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
     """
-    own = folder / task.folder
-    series = None
-    # The page is the last file of a series that has ended: its weights may be gone since.
-    if (own / "report.html").exists() and recorded_run(own) is not None:
-        refuse_links(own)
-        series = read_series(own)
-    if series is None or not series.ended:
-        series = complete_arm(arm, folder, place, options)
-    runs = [(own / "final", task.lists[0])]
-    runs += [(own / member.folder, task.lists[-1]) for member in series.rates if member.finished]
-    for run, path in runs:
+    own, series = folder / arm.folder, complete_arm(arm, folder, place, options)
+    runs = [(own / "final", hashes[0])]
+    runs += [(own / member.folder, hashes[-1]) for member in series.rates if member.finished]
+    for run, expected in runs:
         record = read_record(run)
-        if record is None or record.fingerprint != hashes[path]:
+        if record is None or record.fingerprint != expected:
             raise VitkitError(
-                f"The lists of {task.path} have changed since {run} was begun. Bring the former ones back; "
+                f"The lists of {arm.folder} have changed since {run} was begun. Bring the former ones back; "
                 f"or remove {own}, and the task is computed anew."
             )
     answering = find_task("classification").answering
@@ -480,9 +388,7 @@ def complete_task(
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
     return TaskScore(
-        folder=task.folder,
-        data=absolute_spec(str(task.path)),
-        run=absolute_spec(str(own / "final")),
+        folder=arm.folder,  # type: ignore[arg-type]  # of a task
         accuracy=tested.accuracy,
         interval=tested.accuracy_interval,
         images=tested.count,
@@ -491,34 +397,30 @@ def complete_task(
         majority=tested.guessing.accuracy,
         verdict=tested.guessing.verdict,
         learning_rate=series.chosen,
-        validation={
-            str(float(member.learning_rate)): member.score.value
-            for member in series.rates
-            if member.score is not None and member.score.value is not None
-        },
     )
 
 
-def task_run(task: TaskData, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
+def task_run(task: TaskFolder, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
     """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate.
 
     Args:
         task: the task.
+        data: these images, and the test images.
         start: the weights.
         protocol: paper or finetune.
         given: options of training by their names, None for the protocol's.
     """
     if protocol == "paper":
-        run = _paper_run(start, vtab_task(task.folder))
+        run = _paper_run(start, vtab_task(task))
     else:  # what `vitkit finetune` chooses for all training images of a task
-        run = suit_start(Run(data=str(task.all_training), start=StartConfig(start), splits=UNCUT)).run
+        run = suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
     settings = {name: value for name, value in given.items() if value is not None}
     if "steps" in settings:
         # The warm-up stays the same fraction of all steps.
         factor = settings["steps"] / run.training.total_steps(NUM_TRAINING)
         settings["warmup_steps"] = round(run.optimizer.warmup_steps * factor)
     settings |= {
-        "data": str(task.all_training),
+        "data": str(data),
         "select": "last",  # all training images are trained on, and test images decide nothing
         "keep": 1,  # enough to go on; there are many runs
     }
@@ -528,8 +430,7 @@ def task_run(task: TaskData, start: str, protocol: str, given: Mapping[str, Any]
 def _paper_run(start: str, task: VtabTask) -> Run:
     """Make the run of the paper (B.1.1), which is the same for all tasks but for crops and flips."""
     return replace(
-        recipe(PAPER_RECIPE),
-        recipe=PAPER_RECIPE,
+        recipe("finetune-vtab"),
         start=StartConfig(start),
         splits=UNCUT,
         # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
@@ -541,9 +442,9 @@ def _paper_run(start: str, task: VtabTask) -> Run:
     )
 
 
-def departures(run: Run, task: TaskData, tried: Sequence[float] = ()) -> Iterator[str]:
+def departures(run: Run, task: VtabTask, tried: Sequence[float] = ()) -> Iterator[str]:
     """Name the differences of a run from the paper's VTAB-1k (B.1.1), each with the paper's value."""
-    paper = _paper_run(run.start.start, vtab_task(task.folder))
+    paper = _paper_run(run.start.start, task)
     yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
     if run.augmentation != paper.augmentation:
         yield "the same crops and flips for all tasks (BiT's, where they keep the label)"
@@ -557,7 +458,7 @@ def departures(run: Run, task: TaskData, tried: Sequence[float] = ()) -> Iterato
 
 def find_tasks(
     root: Path, names: Sequence[TaskFolder], sweep: bool
-) -> tuple[list[TaskData], tuple[TaskFolder, ...], tuple[TaskFolder, ...]]:
+) -> tuple[dict[TaskFolder, Lists], tuple[TaskFolder, ...], tuple[TaskFolder, ...]]:
     """List the tasks in a folder, in the order of the paper's Table 9.
 
     Args:
@@ -566,7 +467,8 @@ def find_tasks(
         sweep: whether the lists of 800 and 200 images are needed as well.
 
     Returns:
-        The tasks to train, those that have no folder, and those that have one and are not to be trained.
+        The tasks to train with their data, those that have no folder, and those that have one and are not to
+        be trained.
 
     Raises:
         VitkitError: no task has a folder, a named one has none, or a list is missing.
@@ -595,14 +497,14 @@ def find_tasks(
     order = [task.folder for task in VTAB_TASKS]
     chosen = [name for name in order if name in of_task and (not names or name in names)]
     return (
-        [_with_lists(name, of_task[name], sweep) for name in chosen],
+        {name: _find_lists(of_task[name], sweep) for name in chosen},
         tuple(name for name in order if name not in of_task),
         tuple(name for name in order if name in of_task and name not in chosen),
     )
 
 
-def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
-    """Find the lists of images of a task.
+def _find_lists(folder: Path, sweep: bool) -> Lists:
+    """Find the lists of images in the folder of a task.
 
     Raises:
         VitkitError: a list that is needed is missing.
@@ -612,7 +514,7 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
     missing = [f"{name}.txt" for name in needed if name not in lists]
     usual = find_usual_splits(folder) if "train800val200" not in lists else set()
     if usual == {"train", "test"} and not sweep:
-        return TaskData(task, folder, folder)
+        return (folder,)
     if "train" in usual:
         present = join_names([f"{name}-" for name in SPLITS if name in usual])
         raise VitkitError(
@@ -625,4 +527,4 @@ def _with_lists(task: TaskFolder, folder: Path, sweep: bool) -> TaskData:
             f"{folder} has no {' and no '.join(missing)}. Put the lists there (or Parquet files of these "
             f"names), or leave the task out with --tasks."
         )
-    return TaskData(task, folder, lists["train800val200"], lists["train800"] if sweep else None)
+    return (lists["train800val200"], lists["train800"]) if sweep else (lists["train800val200"],)
