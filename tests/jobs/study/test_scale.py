@@ -19,6 +19,7 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.scale import (
     Design,
