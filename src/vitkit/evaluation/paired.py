@@ -45,11 +45,6 @@ class PairedDifference:
     detectable: float
     """The smallest true difference that 8 of 10 studies of this size and spread find, at p < 0.05."""
 
-    @property
-    def standard_error(self) -> float:
-        """The square root of the two variances together."""
-        return math.sqrt((self.seed_variance or 0.0) + self.image_variance)
-
 
 def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> PairedDifference:
     """Compare the scores of two ways to train, each with the same seeds on the same images.
@@ -151,12 +146,10 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
     The smallest p is multiplied by the number of comparisons, the next by one less, and so on; none becomes
     smaller than the p before it (Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure").
     """
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
-        adjusted[index] = highest
-    return tuple(adjusted)
+    order = np.argsort(values, kind="stable")
+    adjusted = np.array(values)[order] * np.arange(len(values), 0, -1)
+    adjusted[order] = np.maximum.accumulate(np.minimum(adjusted, 1.0)).copy()
+    return tuple(adjusted.tolist())
 
 
 def adjust(differences: Sequence[PairedDifference | None]) -> list[float | None]:

@@ -271,7 +271,7 @@ def make_arms(
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
     origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
     sentence = f"The base is {origin} ({model}) with {own}."
-    return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms))
+    return Design(sentence, _explain_rates(arms[0]), shown, tuple(arms))
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -375,19 +375,16 @@ def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -> str:
-    """Describe how the learning rate of each arm is chosen."""
-    if fixed_rate:
+def _explain_rates(base: engine.Arm) -> str:
+    """Describe how the learning rate of each arm is chosen, by the runs of the base."""
+    listed = join_names([f"{rate:g}" for rate in base.series.sweep_rates])
+    if not listed:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    all_tried = sweep_rates(base, ()) if rates is None else rates
-    listed = join_names([f"{rate:g}" for rate in all_tried])
-    if len(all_tried) == 1:
+    if len(base.series.sweep_rates) == 1:
         return f"Every arm was trained at a learning rate of {listed}."
-    tried = "1/3, 1 and 3 times its own learning rate"
-    if all_tried:
-        tried = f"the recipe's learning rates ({listed})" if rates is None else f"learning rates of {listed}"
     return (
-        f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
+        f"Every arm tried several learning rates ({listed} for the base) on images held out of the training "
+        "images, and was trained with the best."
     )
