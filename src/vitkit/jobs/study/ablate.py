@@ -82,6 +82,12 @@ class Ablation(engine.StudyResult):
     vary: Mapping[str, tuple[str, ...]]
     """The values of each varied option, the base's first."""
     comparison: engine.Comparison
+    data: str
+    """The name of the data set."""
+
+    def heading(self) -> str:
+        """Name the varied options and the data."""
+        return f"Ablation of {join_names([name.replace('_', ' ') for name in self.vary])} on {self.data}"
 
     def headline(self) -> Sequence[str]:
         """Compare each arm with the base."""
@@ -170,7 +176,8 @@ def ablate(
             comparison = engine.compare_arms(folder, study.arms, completed)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
         model = best.folder if best.scores else ""
-        ablation = Ablation(folder, design.base, design.rates, design.levels, comparison, best=model)
+        described_by = (design.base, design.rates, design.levels)
+        ablation = Ablation(folder, *described_by, comparison, opened.images.name, best=model)
         engine.publish(ablation, study.arms, options)
     return ablation
 

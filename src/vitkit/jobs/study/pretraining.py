@@ -83,6 +83,12 @@ class Helped(engine.StudyResult):
     draws: int
     """Fine-tunings of each kind after a pre-training."""
     pretrainings: int
+    data: str
+    """The name of the labelled images."""
+
+    def heading(self) -> str:
+        """Say what is compared, on which images."""
+        return f"Fine-tuning with and without pre-training on {self.data}"
 
     def headline(self) -> list[str]:
         """Say how such a pre-training does: a single one tells nothing of another."""
@@ -175,7 +181,8 @@ def compare_pretraining(
         first = engine.compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
         tested = replace(tested, scores=(ways[2], ways[1]))
         second = engine.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
-        helped = Helped(folder, first, second, options.draws, length.pretrainings, best=with_it.folder)
+        numbers = options.draws, length.pretrainings, Path(options.then).name
+        helped = Helped(folder, first, second, *numbers, best=with_it.folder)
         engine.publish(helped, study.arms, machine)
     return helped
 

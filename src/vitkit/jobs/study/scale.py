@@ -101,6 +101,11 @@ class Scale(engine.StudyResult):
     beyond: Prediction | None
     """The error at three times the held-out point; None where the law does not hold."""
 
+    def heading(self) -> str:
+        """Name the metric, the model, the axis and the data."""
+        measured = f"{self.metric.replace('_', ' ')} of {self.model}".removesuffix(" of ")
+        return f"Scale: {measured} against {AXES[self.along][0]} on {Path(self.data).name}"
+
     def sections(self) -> Sequence[Section]:
         """Return the points, the law, and what was equal at all points."""
         plot = Plot(self._draw, "law", " ".join(self.headline()))

@@ -102,10 +102,6 @@ class StudyResult(Result):
     best: str = field(default="", kw_only=True)
     """The folder within it that predicts best; "" where none does."""
 
-    def heading(self) -> str:
-        """Name the study by its folder."""
-        return self.folder.resolve().name
-
     def blocks(self) -> Sequence[Block]:
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
         return "", *super().blocks()
