@@ -19,7 +19,6 @@ from vitkit.analysis.study_figures import (
     Points,
     difference_figure,
     fewshot_plot,
-    flip_figure,
     line_figure,
     pretraining_plot,
     scale_plot,
@@ -221,7 +220,6 @@ def differences(word: str) -> list[Figure]:
 
 
 def comparisons(word: str) -> list[Figure]:
-    labels = (f"{word} one alone is right", f"{word} other alone is right")
     bins = [
         classification(
             Predictions(RNG.normal(size=(90, 3)).astype(np.float32), RNG.integers(0, 3, 90), *ids), "abc"
@@ -230,10 +228,6 @@ def comparisons(word: str) -> list[Figure]:
     ]
     return [
         figures.calibration_figure({f"{word} {n}": b.calibration for n, b in enumerate(bins)}),
-        *(
-            flip_figure([f"{word} {i}" for i in range(count)], [1] * count, [2 * count] * count, labels)
-            for count in (1, 2, 30)
-        ),
     ]
 
 

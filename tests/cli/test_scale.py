@@ -60,7 +60,7 @@ def test_a_study_that_was_killed_goes_on_to_the_same_law_and_bits(
 
     # Steps that are only timed are not counted.
     monkeypatch.setattr(
-        "vitkit.jobs.study.scale.measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))
+        "vitkit.jobs.study.study.measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))
     )
     monkeypatch.setattr(Trainer, "launch", killed)
     folder = tmp_path / "killed"

@@ -253,7 +253,7 @@ def test_an_entry_with_something_else_in_it_is_computed_again(data: ImageData, t
         whole = hashlib.sha256(content).digest() + content
         (tmp_path / f"{number}.features").write_bytes(whole)
         assert (cache.read(str(number)) is None) == (number > 0), number
-    assert len(notes) == len(wrong) and all("holds no features" in note for note in notes)
+    assert len(notes) == len(wrong) and all("computed again" in note for note in notes)
     compute = _Counting(data)
     cached_features("model", compute.samples, np.arange(10), cache, compute)
     cached_features("model", compute.samples, np.arange(10), cache, compute)

@@ -25,8 +25,7 @@ from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs.bench import Bench, Speed
-from vitkit.jobs.compare.compare import Record
-from vitkit.jobs.compare.result import Speeds
+from vitkit.jobs.compare.compare import Record, Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import WandbRecord

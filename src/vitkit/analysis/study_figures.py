@@ -135,18 +135,12 @@ def fewshot_plot(
         chance: accuracy of guessing, from 0 to 1.
         seeds: number of draws.
     """
-    lines: dict[tuple[str, Method], Points] = {
-        (name, method): [_point(score.shots, score) for score in scores if score.method == method]
-        for name, scores in models.items()
-        for method in dict.fromkeys(score.method for score in scores)
-    }
-    if len(models) == 1:
-        panels = {"": {METHOD_NAMES[method]: points for (_, method), points in lines.items()}}
-    else:
-        panels = {
-            METHOD_NAMES[method]: {name: points for (name, own), points in lines.items() if own == method}
-            for method in dict.fromkeys(method for _, method in lines)
-        }
+    panels: dict[str, dict[str, Points]] = {}
+    for name, scores in models.items():
+        for method in dict.fromkeys(score.method for score in scores):
+            panel, line = (METHOD_NAMES[method], name) if len(models) > 1 else ("", METHOD_NAMES[method])
+            points = [_point(score.shots, score) for score in scores if score.method == method]
+            panels.setdefault(panel, {})[line] = points
     title = (f"Few-shot accuracy on {images},", _draws(seeds))
     return line_figure(panels, "images of each class (shots)", RIGHT, title=title, chance=chance)
 
@@ -296,33 +290,5 @@ def difference_figure(
         axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
         axes.set_xlabel(axis)
-        axes.grid(True, axis="x")
-    return figure
-
-
-def flip_figure(
-    names: Sequence[str], first: Sequence[int], second: Sequence[int], labels: tuple[str, str]
-) -> Figure:
-    """Draw for each class the images that one of two models alone is right on: bars to the left and right.
-
-    Args:
-        names: of the classes, from the top.
-        first: images of the first model alone.
-        second: images of the second model alone.
-        labels: of the bars to the left and to the right.
-    """
-    down, most = np.arange(len(names)), max(*first, *second)
-    with drawing.chart(drawing.WIDTH * 0.75, 1.3 + 0.26 * len(names)) as (figure, axes):
-        axes.barh(
-            down, [-count for count in first], color=drawing.VERMILION, label=drawing.shortened(labels[0], 60)
-        )
-        axes.barh(down, second, color=drawing.BLUE, label=drawing.shortened(labels[1], 60))
-        axes.axvline(0, color="black", linewidth=1)
-        axes.set_yticks(down, [drawing.shortened(name, 40) for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_xlim(-1.08 * most, 1.08 * most)  # the same scale to both sides
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{abs(count):g}"))
-        axes.set_xlabel("images")
         axes.grid(True, axis="x")
     return figure

@@ -211,21 +211,16 @@ class FeatureCache:
             data = read_regular_file(path, self.limit)
             with suppress(OSError):  # another user's folder, say
                 path.touch()  # used now
-        except FileNotFoundError:
-            return None
-        except (OSError, VitkitError) as error:
-            reason = getattr(error, "strerror", None) or error
-            self._note(f"The features kept in {path} cannot be read ({reason}): they are computed again.")
-            return None
-        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-            self._note(f"The features kept in {path} are damaged: they are computed again.")
-            return None
-        try:
+            if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+                raise ValueError("it is damaged")
             arrays = load_arrays(data[_DIGEST:])
             reasons = tuple(json.loads(arrays["reasons"].tobytes()))
             return Features(arrays["rows"], arrays["readable"].astype(bool), arrays["pixels"], reasons)
-        except (ValueError, KeyError, SafetensorError):
-            self._note(f"{path} holds no features: they are computed again.")
+        except FileNotFoundError:
+            return None
+        except (OSError, VitkitError, ValueError, KeyError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._note(f"The features kept in {path} cannot be read ({reason}): they are computed again.")
             return None
 
     def keep(self, key: str, features: Features) -> None:
@@ -257,11 +252,9 @@ class FeatureCache:
         """Remove the files used longest ago until there is room; temporary files of killed processes too."""
         files: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("*.features*"):
-            try:
+            with suppress(FileNotFoundError):  # another process makes room too
                 stat = path.stat()
-            except FileNotFoundError:  # another process makes room too
-                continue
-            files.append((stat.st_mtime, stat.st_size, path))
+                files.append((stat.st_mtime, stat.st_size, path))
         total = needed + sum(size for _, size, _ in files)
         removed = 0
         for _, size, path in sorted(files):

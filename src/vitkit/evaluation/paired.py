@@ -45,11 +45,6 @@ class PairedDifference:
     detectable: float
     """The smallest true difference that 8 of 10 studies of this size and spread find, at p < 0.05."""
 
-    @property
-    def standard_error(self) -> float:
-        """The square root of the two variances together."""
-        return math.sqrt((self.seed_variance or 0.0) + self.image_variance)
-
 
 def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> PairedDifference:
     """Compare the scores of two ways to train, each with the same seeds on the same images.
@@ -151,12 +146,10 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
     The smallest p is multiplied by the number of comparisons, the next by one less, and so on; none becomes
     smaller than the p before it (Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure").
     """
-    adjusted = [0.0] * len(values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        highest = max(highest, min(1.0, (len(values) - rank) * values[index]))
-        adjusted[index] = highest
-    return tuple(adjusted)
+    order = np.argsort(values, kind="stable")
+    adjusted = np.array(values)[order] * np.arange(len(values), 0, -1)
+    adjusted[order] = np.maximum.accumulate(np.minimum(adjusted, 1.0)).copy()
+    return tuple(adjusted.tolist())
 
 
 def adjust(differences: Sequence[PairedDifference | None]) -> list[float | None]:
@@ -295,31 +288,19 @@ def _power(images: int, background: float, difference: float) -> float:
         background: fraction of them that the worse model alone is right on.
         difference: fraction that the better one alone is right on, less `background`.
     """
-    from scipy.special import stdtrit
+    from scipy.stats import binom, t
 
     apart = min(1.0, 2 * background + difference)
     spread = 6 * math.sqrt(images * apart * (1 - apart)) + 6  # beyond it there is less than 1e-8
     least, most = max(0.0, images * apart - spread), min(float(images), images * apart + spread)
     counts = np.arange(math.floor(least), math.floor(most) + 1)
-    whole = np.full(len(counts), images)
-    weights = _binomial(counts, whole, apart) - _binomial(counts - 1, whole, apart)
     # The most images on which the worse model may be right, so that a difference is still found; below 0
     # where none is: gap^2 = point (counts + 2 - gap^2 / (images + 2)) where the interval ends at 0.
-    point = float(stdtrit(images - 1, 1 - SURE / 2)) ** 2
+    point = float(t.ppf(1 - SURE / 2, images - 1)) ** 2
     gap = np.sqrt(point * (counts + 2) / (1 + point / (images + 2)))
     edges = np.ceil((counts - gap) / 2).astype(np.int64) - 1
     better = (
         background + difference
     ) / apart  # the fraction of these images on which the better one is right
-    few, many = _binomial(edges, counts, better), 1 - _binomial(counts - edges - 1, counts, better)
-    return float((weights * np.where(edges >= 0, few + many, 0.0)).sum())
-
-
-def _binomial(
-    successes: NDArray[np.int64], trials: NDArray[np.int64], probability: float
-) -> NDArray[np.float64]:
-    """Compute the probability of at most `successes`."""
-    from scipy.special import bdtr
-
-    below: NDArray[np.float64] = bdtr(np.clip(successes, 0, trials).astype(float), trials, probability)
-    return np.where(successes < 0, 0.0, below)
+    noticed = binom.cdf(edges, counts, better) + binom.sf(counts - edges - 1, counts, better)
+    return float((binom.pmf(counts, images, apart) * noticed).sum())

@@ -136,8 +136,8 @@ class Series(Result, SeriesRecord):
     """Its folder; the working folder before it has one."""
 
     def heading(self) -> str:
-        """Name the series by its folder."""
-        return self.folder.resolve().name
+        """Say how many runs of which model there are, and on which data."""
+        return f"{len(self.all_members)} runs of {self.run.model} on {Path(self.run.data).name}"
 
     def headline(self) -> Sequence[str]:
         """Say what came out."""

@@ -59,8 +59,3 @@ def test_a_single_draw_has_no_spread() -> None:
     assert score.deviation is None
     assert score.interval is None
     assert len(score.accuracies) == 1
-
-
-def test_an_image_without_features_is_not_taken_for_another() -> None:
-    with pytest.raises(LookupError, match="no features"):
-        POOL.taken(np.array([2, 3]))

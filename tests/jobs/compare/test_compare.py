@@ -18,8 +18,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import bonett_price, holm
-from vitkit.jobs.compare.compare import make_labels
-from vitkit.jobs.compare.result import ModelComparison
+from vitkit.jobs.compare.compare import ModelComparison, make_labels
 from vitkit.models.config.card import Task
 from vitkit.runs.config import Run
 from vitkit.runs.finish import evaluate_split

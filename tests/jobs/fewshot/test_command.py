@@ -85,7 +85,7 @@ def test_several_checkpoints_in_one_table_and_one_picture(
         ),
         (["--data", "digits", "--seeds", "0"], "--seeds is at least 1"),
         (["--data", "digits", "--l2", "0"], "l2 is a number above 0"),
-        (["--data", "digits", "--l2", "nan"], "l2 is a number above 0"),
+        (["--data", "digits", "--l2", "nan"], "l2: expected a finite number"),
         (["--data", "digits", "--neighbours", "0"], "neighbours is at least 1"),
         (["--data", "digits", "--workers", "-1"], "workers is at least 0"),
         (["--data", "digits", "--device", "abacus"], "cannot be used"),

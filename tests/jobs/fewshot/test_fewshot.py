@@ -112,8 +112,10 @@ def test_no_test_image_is_among_the_shots(
     opened = fewshot_data.open_fewshot_data(str(root))
     unreadable = np.random.default_rng(0).permutation(len(opened.pool))[: int(bad * len(opened.pool))]
     tested = {opened.test.key(i) for i in range(len(opened.test))}
-    for draw in opened.draws(seeds):
-        drawn = draw.take(shots, unreadable.tolist())
+    for seed in range(seeds):
+        drawn = Draws(class_numbers(opened.pool.labels), opened.classes, seed).take(
+            shots, unreadable.tolist()
+        )
         keys = [opened.pool.key(i) for i in drawn.tolist()]
         assert len(set(keys)) == len(keys)
         assert not tested & set(keys)

@@ -149,11 +149,11 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
     design = designed(["optimizer=sgd+learning_rate=0.3"], seeds=2)
     assert [arm.series.sweep_rates for arm in design.arms] == [(0.00333, 0.01, 0.03), (0.1, 0.3, 0.9)]
     assert all(arm.series.runs == 2 for arm in design.arms)
-    assert "1/3, 1 and 3 times" in design.rates
+    assert "several learning rates (" in design.rates
     finetuned = replace(recipe("finetune-cifar10"), data="digits", start=StartConfig("a.npz"))
     design = designed(["freeze=trunk"], run=finetuned)
     assert {arm.series.sweep_rates for arm in design.arms} == {OTHER_RATES}
-    assert "the recipe's learning rates" in design.rates
+    assert all(f"{rate:g}" in design.rates for rate in OTHER_RATES)
     design = designed(["pool=mean"], rates=(0.2, 0.1))
     assert {arm.series.sweep_rates for arm in design.arms} == {(0.2, 0.1)}
     assert designed(["pool=mean"], rates=(0.2,)).rates == "Every arm was trained at a learning rate of 0.2."
@@ -212,7 +212,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
         assert not (tmp_path / arm.folder / "rate-0.001/evaluation/test.json").exists()
     page = (tmp_path / "report.html").read_text()
     assert "this is about these weights only" in page
-    assert "Every arm tried learning rates of 0.001, 0.02 on images held out" in page
+    assert "Every arm tried several learning rates (0.001, 0.02 for the base) on images held" in page
 
 
 def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:

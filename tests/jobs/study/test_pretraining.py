@@ -13,6 +13,7 @@ from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.study import pretraining
+from vitkit.jobs.study import study as engine
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -34,7 +35,7 @@ def paced() -> Iterator[None]:
         return dict.fromkeys(runs, Pace(0.01, 0.1))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pretraining, "measure_paces", measure)
+        patched.setattr(engine, "measure_paces", measure)
         yield
 
 
@@ -191,7 +192,7 @@ def test_as_many_pre_trainings_are_made_as_an_hour_allows(
 ) -> None:
     for seconds, arms in ((0.01, "6 arms, 21 runs"), (601.0, "4 arms, 7 runs")):
         paces = {name: Pace(seconds, 1) for name in ("pretraining", "without")}
-        monkeypatch.setattr(pretraining, "measure_paces", lambda *_, paces=paces: paces)
+        monkeypatch.setattr(engine, "measure_paces", lambda *_, paces=paces: paces)
         assert compare(tmp_path / "planned", "--plan") == 0
         assert arms in capsys.readouterr().out
 

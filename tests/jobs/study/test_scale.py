@@ -19,6 +19,7 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.power_law import Point
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.scale import (
     Design,
@@ -79,7 +80,7 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
         measured.append(next(iter(runs.values())))
         return dict.fromkeys(runs, Pace(0.01, 0.1))
 
-    monkeypatch.setattr(job, "measure_paces", measure)
+    monkeypatch.setattr(engine, "measure_paces", measure)
     return measured
 
 
@@ -301,7 +302,7 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
     first = measure_law(tmp_path / "law", budget="36s", recipe=run)
     assert first.steps > job.FEWEST_STEPS
-    monkeypatch.setattr(job, "measure_paces", None)  # whoever measured again would fail
+    monkeypatch.setattr(engine, "measure_paces", None)  # whoever measured again would fail
     assert measure_law(tmp_path / "law", budget="36s", recipe=run) == first
     with pytest.raises(VitkitError, match="budget '36s' -> left out"):
         measure_law(tmp_path / "law", recipe=run)

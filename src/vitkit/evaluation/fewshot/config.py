@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from vitkit.config import AtLeastOne, Positive, require_valid
 from vitkit.errors import VitkitError
 
 Method = Literal["ridge", "knn", "logistic"]
@@ -28,18 +29,14 @@ class Learning:
     """The ways in which classes are learned from the shots."""
 
     shots: tuple[int, ...] = SHOTS
-    seeds: int = 3
+    seeds: AtLeastOne = 3
     methods: Sequence[Method] = METHODS
-    l2: float = L2
-    neighbours: int | None = None
+    l2: Positive = L2
+    neighbours: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1:
             raise VitkitError(f"shots of a few-shot evaluation are 1 or more, found {listed(self.shots)}.")
         if not self.methods or not set(self.methods) <= set(METHODS):
             raise VitkitError(f"methods are among {listed(METHODS)}, found {listed(self.methods)}.")
-        for name, number in (("seeds", self.seeds), ("neighbours", self.neighbours)):
-            if number is not None and number < 1:
-                raise VitkitError(f"{name} is at least 1, found {number}.")
-        if not 0 < self.l2 < float("inf"):
-            raise VitkitError(f"l2 is a number above 0, found {self.l2}.")
+        require_valid(self)

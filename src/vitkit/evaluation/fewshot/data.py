@@ -53,11 +53,6 @@ class FewShotData:
     def classes(self) -> int:
         return len(self.data.class_names)
 
-    def draws(self, seeds: int) -> list[Draws]:
-        """Draw the shots with the seeds 0, 1, 2 and so on."""
-        labels = class_numbers(self.pool.labels)
-        return [Draws(labels, self.classes, seed) for seed in range(seeds)]
-
     def decoded_by(self, rule: DecodeRule) -> "FewShotData":
         """Return the same images, decoded by another rule."""
         return FewShotData(self.data.seen_by(rule, self.data.class_names), self.test_split)
@@ -144,7 +139,8 @@ def measure_data(
     Raises:
         VitkitError: as `compute`; there are no shots, or no test image can be read.
     """
-    draws, most = data.draws(learning.seeds), max(learning.shots)
+    labels, most = class_numbers(data.pool.labels), max(learning.shots)
+    draws = [Draws(labels, data.classes, seed) for seed in range(learning.seeds)]
     is_computed = np.zeros(len(data.pool), bool)
     unreadable: dict[int, str] = {}
     parts: list[tuple[NDArray[np.int64], Features]] = []
@@ -161,7 +157,7 @@ def measure_data(
     order = indices.argsort()
     rows = np.concatenate([features.rows for _, features in parts])[order]
     pixels = np.concatenate([features.pixels for _, features in parts])[order]
-    shots = LabelledFeatures(indices[order], rows, data.pool.labels[indices[order]])
+    shots = LabelledFeatures(indices[order], rows, labels[indices[order]])
     tested = np.arange(len(data.test))
     computed = compute(data.test, tested, data.test_split)
     if not computed.readable.any():

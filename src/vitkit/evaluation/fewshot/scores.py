@@ -25,13 +25,7 @@ class LabelledFeatures:
     """`(n,)`"""
 
     def taken(self, indices: Integers) -> tuple[Floats, Integers]:
-        """Give the rows and labels of images, in the order given.
-
-        Raises:
-            LookupError: an image has no features.
-        """
-        if not np.isin(indices, self.indices).all():
-            raise LookupError("There are no features of some of the images that were drawn.")
+        """Give the rows and labels of images that are among these, in the order given."""
         where = np.searchsorted(self.indices, indices)
         return self.rows[where], self.labels[where]
 

@@ -6,6 +6,7 @@ The command line reads these options without torch: `evaluation/fewshot/data.py`
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from vitkit.config import AtLeastOne, require_valid
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import ALL_SHOTS, METHODS, SHOTS, Method, listed
 
@@ -16,7 +17,7 @@ class FewShotTracking:
 
     data: str = ""
     """Images with labels, other than the training images; left out, it is not measured."""
-    every: int | None = None
+    every: AtLeastOne | None = None
     """Steps between two measurements; left out, as often as the validation."""
     shots: tuple[int, ...] = SHOTS
     """Numbers of images of each class to learn from, with commas between."""
@@ -24,8 +25,7 @@ class FewShotTracking:
     def __post_init__(self) -> None:
         if not self.shots or min(self.shots) < 1:
             raise VitkitError(f"shots of a few-shot evaluation are 1 or more, found {listed(self.shots)}.")
-        if self.every is not None and self.every < 1:
-            raise VitkitError(f"The few-shot evaluation is made every 1 or more steps, found {self.every}.")
+        require_valid(self)
 
     def line(self, measured: Mapping[str, float]) -> str:
         """Write the accuracy of the most shots in short: "25 shots 43.2%", of several methods "25 shots

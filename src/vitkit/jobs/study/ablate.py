@@ -15,24 +15,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.recipes import sweep_rates
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
-from vitkit.jobs.study.study import (
-    Arm,
-    Comparison,
-    StudyPlan,
-    StudyResult,
-    arm_series,
-    arm_table,
-    compare_arms,
-    complete_arms,
-    conclusions,
-    describe_detectable,
-    difference_plot,
-    new_study,
-    plan_arms,
-    publish,
-    read_rates,
-)
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
@@ -83,12 +67,12 @@ class Design:
     """A sentence about the choice of each arm's learning rate."""
     levels: Mapping[str, tuple[str, ...]]
     """The values of each varied option, the base's first."""
-    arms: tuple[Arm, ...]
+    arms: tuple[engine.Arm, ...]
     """The base, then the others."""
 
 
 @dataclass(frozen=True, repr=False)
-class Ablation(StudyResult):
+class Ablation(engine.StudyResult):
     """The result of an ablation."""
 
     base: str
@@ -97,11 +81,17 @@ class Ablation(StudyResult):
     """A sentence about the choice of each arm's learning rate."""
     vary: Mapping[str, tuple[str, ...]]
     """The values of each varied option, the base's first."""
-    comparison: Comparison
+    comparison: engine.Comparison
+    data: str
+    """The name of the data set."""
+
+    def heading(self) -> str:
+        """Name the varied options and the data."""
+        return f"Ablation of {join_names([name.replace('_', ' ') for name in self.vary])} on {self.data}"
 
     def headline(self) -> Sequence[str]:
         """Compare each arm with the base."""
-        return conclusions(self.comparison)
+        return engine.conclusions(self.comparison)
 
     def sections(self) -> Sequence[Section]:
         """Return the arms, the means of a grid of two options, and how to read them."""
@@ -113,7 +103,7 @@ class Ablation(StudyResult):
             headings = (first, *(f"{second} {value}" for value in columns))
             table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
             cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
-        arms = (arm_table(comparison), self.base, self.rates, difference_plot(comparison))
+        arms = (engine.arm_table(comparison), self.base, self.rates, engine.difference_plot(comparison))
         return Section("Arms", arms), *cells, Section("How to read it", EXPLAINED, page_only=True)
 
 
@@ -129,7 +119,7 @@ def ablate(
     plan: bool = False,
     command: str = "vitkit.ablate(...)",
     **machine: Unpack[MachineOptions],
-) -> Ablation | StudyPlan:
+) -> Ablation | engine.StudyPlan:
     """Change a recipe's options one at a time, and see what each is worth: vitkit ablate digits --vary
     position=learned,none.
 
@@ -170,7 +160,7 @@ def ablate(
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
-    study = new_study(KIND, command, described, design.arms)
+    study = engine.new_study(KIND, command, described, design.arms)
 
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
@@ -181,17 +171,18 @@ def ablate(
             return expected
         options.listener.note(expected.summary())
     with study.claim(place, numbered) as folder:
-        completed = complete_arms(study.arms, folder, options)
+        completed = engine.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
-            comparison = compare_arms(folder, study.arms, completed)
+            comparison = engine.compare_arms(folder, study.arms, completed)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
         model = best.folder if best.scores else ""
-        ablation = Ablation(folder, design.base, design.rates, design.levels, comparison, best=model)
-        publish(ablation, study.arms, options)
+        described_by = (design.base, design.rates, design.levels)
+        ablation = Ablation(folder, *described_by, comparison, opened.images.name, best=model)
+        engine.publish(ablation, study.arms, options)
     return ablation
 
 
-def _plan(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> StudyPlan:
+def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> engine.StudyPlan:
     """Refuse arms that cannot be trained or compared, before a folder is made; time the others."""
     splits = arms[0].run.splits
     if arms[0].series.sweeps:  # after the sweep, the images that it holds out are training images
@@ -202,8 +193,8 @@ def _plan(arms: Sequence[Arm], options: StudyOptions, opened: Opened) -> StudyPl
         raise VitkitError(
             "Arms are compared on test images, and there are none: give --splits.test-fraction."
         )
-    said = describe_detectable(arms[0].series.runs, len(images[split]), split)
-    return plan_arms(arms, options, opened, said)
+    said = engine.describe_detectable(arms[0].series.runs, len(images[split]), split)
+    return engine.plan_arms(arms, options, opened, said)
 
 
 def make_arms(
@@ -226,7 +217,7 @@ def make_arms(
             "Which option is to be varied? Give an option of training and its values: --vary "
             "position=learned,none."
         )
-    read_rates(rates, ())  # for its error
+    engine.read_rates(rates, ())  # for its error
     if rates is not None and fixed_rate:
         raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
     base = recipe if isinstance(recipe, Run) else named_recipe(recipe)
@@ -267,7 +258,7 @@ def make_arms(
         if len(levels[name]) == 1:
             own = _shown(_value(base, name))
             raise VitkitError(f"{name} has the value {own} in the base already: give others to compare with.")
-    arms: list[Arm] = []
+    arms: list[engine.Arm] = []
     combinations: list[Settings] = [{}, *(each for values in levels.values() for each in values[1:])]
     if grid:
         combinations = list(map(_joined, itertools.product(*levels.values())))
@@ -279,15 +270,15 @@ def make_arms(
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
-        series = arm_series(seeds, () if fixed_rate else read_rates(rates, default_rates))
-        arms.append(Arm(_folder(label, arms), label, run, series))
+        series = engine.arm_series(seeds, () if fixed_rate else engine.read_rates(rates, default_rates))
+        arms.append(engine.Arm(_folder(label, arms), label, run, series))
     shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
     own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
     # The page may be given away, so that it has no paths of this machine.
     model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
     origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
     sentence = f"The base is {origin} ({model}) with {own}."
-    return Design(sentence, _explain_rates(base, fixed_rate, rates), shown, tuple(arms))
+    return Design(sentence, _explain_rates(arms[0]), shown, tuple(arms))
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -382,7 +373,7 @@ def _shown(value: Any) -> str:
     return "x".join(map(_shown, value)) if isinstance(value, tuple) else str(value)
 
 
-def _folder(label: str, arms: Sequence[Arm]) -> str:
+def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
     """Make the name of an arm's folder: safe for any file system, and different from every other arm's."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label.removeprefix("the ")).strip("-.")[:LONGEST_NAME]
     # Some file systems do not distinguish upper and lower case.
@@ -391,19 +382,16 @@ def _folder(label: str, arms: Sequence[Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def _explain_rates(base: Run, fixed_rate: bool, rates: Sequence[float] | None) -> str:
-    """Describe how the learning rate of each arm is chosen."""
-    if fixed_rate:
+def _explain_rates(base: engine.Arm) -> str:
+    """Describe how the learning rate of each arm is chosen, by the runs of the base."""
+    listed = join_names([f"{rate:g}" for rate in base.series.sweep_rates])
+    if not listed:
         return (
             "Every arm was trained at its own learning rate, which suits the base and may not suit another."
         )
-    all_tried = sweep_rates(base, ()) if rates is None else rates
-    listed = join_names([f"{rate:g}" for rate in all_tried])
-    if len(all_tried) == 1:
+    if len(base.series.sweep_rates) == 1:
         return f"Every arm was trained at a learning rate of {listed}."
-    tried = "1/3, 1 and 3 times its own learning rate"
-    if all_tried:
-        tried = f"the recipe's learning rates ({listed})" if rates is None else f"learning rates of {listed}"
     return (
-        f"Every arm tried {tried} on images held out of the training images, and was trained with the best."
+        f"Every arm tried several learning rates ({listed} for the base) on images held out of the training "
+        "images, and was trained with the best."
     )

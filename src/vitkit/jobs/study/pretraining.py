@@ -26,27 +26,8 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.paired import Scores
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
 from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.jobs.study.study import (
-    RECORD,
-    Arm,
-    Comparison,
-    StudyPlan,
-    StudyResult,
-    arm_table,
-    compare_scored,
-    complete_arms,
-    conclusions,
-    describe_detectable,
-    difference_plot,
-    measure_paces,
-    new_study,
-    plan_arms,
-    publish,
-    read_chosen,
-    read_scores,
-    read_study,
-)
 from vitkit.listener import Listener
 from vitkit.result import Section
 from vitkit.runs.config import Architecture, Run
@@ -91,21 +72,27 @@ class Length:
 
 
 @dataclass(frozen=True, repr=False)
-class Helped(StudyResult):
+class Helped(engine.StudyResult):
     """The result of a study of a pre-training."""
 
-    comparison: Comparison
+    comparison: engine.Comparison
     """The arms against fine-tuning without the pre-training."""
-    against_longer: Comparison
+    against_longer: engine.Comparison
     """Fine-tuning with the pre-training, against the longer one without it."""
 
     draws: int
     """Fine-tunings of each kind after a pre-training."""
     pretrainings: int
+    data: str
+    """The name of the labelled images."""
+
+    def heading(self) -> str:
+        """Say what is compared, on which images."""
+        return f"Fine-tuning with and without pre-training on {self.data}"
 
     def headline(self) -> list[str]:
         """Say how such a pre-training does: a single one tells nothing of another."""
-        first, second = conclusions(self.comparison), conclusions(self.against_longer)
+        first, second = engine.conclusions(self.comparison), engine.conclusions(self.against_longer)
         if not self.comparison.images:
             return first
         draws, where = pluralize(self.draws, "draw"), self.comparison.describe()
@@ -128,15 +115,17 @@ class Helped(StudyResult):
             units, once = "draws", " How far other pre-trainings would be from this one is in no interval."
         explained = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
         return (
-            Section("Arms", (arm_table(self.comparison), difference_plot(self.comparison))),
-            Section("Against as much time without it", (arm_table(self.against_longer),), page_only=True),
+            Section("Arms", (engine.arm_table(self.comparison), engine.difference_plot(self.comparison))),
+            Section(
+                "Against as much time without it", (engine.arm_table(self.against_longer),), page_only=True
+            ),
             Section("How to read it", explained, page_only=True),
         )
 
 
 def compare_pretraining(
     run: Run, options: ThenOptions, out: Path | None, machine: StudyOptions
-) -> Helped | StudyPlan:
+) -> Helped | engine.StudyPlan:
     """Pre-train, fine-tune with and without it, and compare on the same test images.
 
     The same call continues an interrupted study.
@@ -160,10 +149,10 @@ def compare_pretraining(
         folder
         for folder in numbered_folders(run, opened.images.name, ENDING)
         if not folder.is_dir()
-        or ((folder / RECORD).exists() and read_study(folder).command == machine.command)
+        or ((folder / engine.RECORD).exists() and engine.read_study(folder).command == machine.command)
     )
     tuning = fine_tune_without(run, options, opened, listener)
-    length = None if options.plan else read_chosen(Length, place, KIND)
+    length = None if options.plan else engine.read_chosen(Length, place, KIND)
     if length is None:
         length, expected = _plan(run, tuning, options, opened, place, machine)
         if options.plan:
@@ -171,16 +160,16 @@ def compare_pretraining(
         listener.note(expected.summary())
     length = replace(length, pretrainings=options.pretrainings or length.pretrainings)
     described = {"then": options.then, "labels": options.labels, "draws": options.draws, **to_json(length)}
-    study = new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))
+    study = engine.new_study(KIND, machine.command, described, make_arms(run, tuning, options, length, place))
     with study.claim(place) as folder:
-        pretrained, *others = complete_arms(study.arms[:3], folder, machine)
+        pretrained, *others = engine.complete_arms(study.arms[:3], folder, machine)
         pairs = zip(study.arms[3:], pretrained.members, strict=True)
         begun = [arm for arm, member in pairs if member.finished]
         if not begun:
             raise NonFiniteError(f"{folder}: every pre-training diverged: give a lower --learning-rate.")
-        tuned = complete_arms(begun, folder, machine)
+        tuned = engine.complete_arms(begun, folder, machine)
         with listener.progress("comparing the arms"):
-            tested = read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
+            tested = engine.read_scores(folder, [*study.arms[1:3], *begun], [*others, *tuned])
         without, longer, *each = tested.scores
         ways: list[Scores] = [without, {draw: row for scores in each for draw, row in scores.items()}, longer]
         several, seeds = length.pretrainings > 1, [member.seed for member in others[0].members]
@@ -189,11 +178,12 @@ def compare_pretraining(
             ways = _by_pretraining(ways, run.training.seed, options.draws)
         with_it = replace(begun[0], label="with pre-training") if several else begun[0]
         arms, ended = (study.arms[1], with_it, study.arms[2]), (others[0], tuned[0], others[1])
-        first = compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
+        first = engine.compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
         tested = replace(tested, scores=(ways[2], ways[1]))
-        second = compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
-        helped = Helped(folder, first, second, options.draws, length.pretrainings, best=with_it.folder)
-        publish(helped, study.arms, machine)
+        second = engine.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
+        numbers = options.draws, length.pretrainings, Path(options.then).name
+        helped = Helped(folder, first, second, *numbers, best=with_it.folder)
+        engine.publish(helped, study.arms, machine)
     return helped
 
 
@@ -220,7 +210,7 @@ def _by_pretraining(ways: Sequence[Scores], first: int, draws: int) -> list[Scor
     return [*means]
 
 
-def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[Arm]:
+def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folder: Path) -> list[engine.Arm]:
     """Make the arms of a study in a folder: the pre-trainings, the fine-tunings without them, and those from
     each of them."""
     number, draws, first = length.pretrainings, options.draws, run.training.seed
@@ -230,9 +220,9 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
     longer = replace(tuning, training=replace(tuning.training, steps=length.steps))
     series = SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
     arms = [
-        Arm(PRETRAINING, "pre-training", run, SeriesOptions(runs=number)),
-        Arm(WITHOUT, "without pre-training", tuning, series),
-        Arm(LONGER, "longer without pre-training", longer, series),
+        engine.Arm(PRETRAINING, "pre-training", run, SeriesOptions(runs=number)),
+        engine.Arm(WITHOUT, "without pre-training", tuning, series),
+        engine.Arm(LONGER, "longer without pre-training", longer, series),
     ]
     for k in range(number):
         start, name, label = folder.resolve() / PRETRAINING, WITH, "with this pre-training"
@@ -246,7 +236,7 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
         splits = replace(tuning.splits, subset_seed=seed if few else None)
         tuned = replace(tuning, splits=splits, training=replace(tuning.training, seed=seed))
         each = SeriesOptions(runs=draws, redraw=few and draws > 1)
-        arms.append(Arm(name, label, from_start(tuned, start), each))
+        arms.append(engine.Arm(name, label, from_start(tuned, start), each))
     return arms
 
 
@@ -294,10 +284,10 @@ def from_start(run: Run, start: Path) -> Run:
 
 def _plan(
     run: Run, tuning: Run, options: ThenOptions, opened: Opened, folder: Path, machine: StudyOptions
-) -> tuple[Length, StudyPlan]:
+) -> tuple[Length, engine.StudyPlan]:
     """Choose the number of pre-trainings, and the steps that take as long as one and a fine-tuning together;
     plan all runs."""
-    paces = measure_paces({PRETRAINING: run, WITHOUT: tuning}, machine, opened)
+    paces = engine.measure_paces({PRETRAINING: run, WITHOUT: tuning}, machine, opened)
     seconds = paces[PRETRAINING].step * run.training.total_steps(len(opened.images.splits["train"]))
     images = list_images(tuning, opened).splits
     steps = tuning.training.total_steps(len(images["train"])) + math.ceil(seconds / paces[WITHOUT].step)
@@ -310,6 +300,6 @@ def _plan(
         f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
         "fine-tunings of each kind: --pretrainings and --draws choose how many.",
         "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
-        describe_detectable(number if several else options.draws, len(images["test"]), "test"),
+        engine.describe_detectable(number if several else options.draws, len(images["test"]), "test"),
     )
-    return length, plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)
+    return length, engine.plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)

@@ -35,21 +35,8 @@ from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
-from vitkit.jobs.study.study import (
-    Arm,
-    StudyPlan,
-    StudyResult,
-    arm_series,
-    check_arms,
-    complete_arms,
-    measure_paces,
-    new_study,
-    plan_arms,
-    publish,
-    read_chosen,
-    run_seconds,
-)
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
@@ -89,7 +76,7 @@ class Measured:
 
 
 @dataclass(frozen=True, repr=False)
-class Scale(StudyResult):
+class Scale(engine.StudyResult):
     """A law of scale: its points, its prediction, and the error of the held-out point."""
 
     data: str
@@ -113,6 +100,11 @@ class Scale(StudyResult):
     """The reason why the law does not hold; "" where it does."""
     beyond: Prediction | None
     """The error at three times the held-out point; None where the law does not hold."""
+
+    def heading(self) -> str:
+        """Name the metric, the model, the axis and the data."""
+        measured = f"{self.metric.replace('_', ' ')} of {self.model}".removesuffix(" of ")
+        return f"Scale: {measured} against {AXES[self.along][0]} on {Path(self.data).name}"
 
     def sections(self) -> Sequence[Section]:
         """Return the points, the law, and what was equal at all points."""
@@ -256,7 +248,7 @@ class Design:
             raise VitkitError(f"points is from {FEWEST_POINTS} to {MOST_POINTS}, found {self.points}.")
         if self.hold != "steps" and self.along != "data":
             raise VitkitError("hold epochs is for --along data: leave it out.")
-        arm_series(self.seeds)  # for its error, before anything is measured
+        engine.arm_series(self.seeds)  # for its error, before anything is measured
         _ = self.budget_seconds  # and for its
 
     @property
@@ -296,7 +288,7 @@ def scale(
     plan: bool = False,
     command: str = "vitkit.scale(...)",
     **machine: Unpack[MachineOptions],
-) -> Scale | StudyPlan:
+) -> Scale | engine.StudyPlan:
     """Say what three times more images, steps or size would buy, on your images: vitkit scale DATA.
 
     Points over a factor of 30 are trained and a power law is fitted to their test errors; a point three times
@@ -340,7 +332,7 @@ def scale(
     run = base_run(data, recipe, start, listener)
     opened = _open_images(run, design, options)
     place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
-    begun = None if plan else read_chosen(Length, place, KIND)
+    begun = None if plan else engine.read_chosen(Length, place, KIND)
     steps = run.training.total_steps(len(opened.images.splits["train"]))
     if begun is not None:  # it was measured and checked then
         steps = begun.steps or steps
@@ -351,19 +343,19 @@ def scale(
         listener.note(expected.summary())
     places, arms = _make_points(design, opened, steps)
     described = to_json(design) | ({} if budget is None else {"steps": steps})
-    study = new_study(KIND, command, described, arms)
+    study = engine.new_study(KIND, command, described, arms)
     with study.claim(place) as folder:
         *fitted, last = study.arms
-        completed = complete_arms(fitted, folder, options)
+        completed = engine.complete_arms(fitted, folder, options)
         measured = list(map(_measure, places, fitted, completed))
         point = Measured(last.label, last.folder, places[-1], None, 0)
         law = conclude(folder, last.run, design, [*measured, point])
         said = f"{law.shown(law.prediction.error)} ({law.interval(law.prediction)})"
         listener.note(f"The law predicts {said} for the held-out point, which is trained next.")
         # That it diverges is a result too: the law is then said not to hold.
-        (series,) = complete_arms([last], folder, options, "the held-out point")
+        (series,) = engine.complete_arms([last], folder, options, "the held-out point")
         law = conclude(folder, last.run, design, [*measured, _measure(places[-1], last, series)])
-        publish(law, study.arms, options)
+        engine.publish(law, study.arms, options)
     return law
 
 
@@ -446,7 +438,7 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
     return Opened(run, data)
 
 
-def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> tuple[int, StudyPlan]:
+def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> tuple[int, engine.StudyPlan]:
     """Choose the steps of the held-out point, by the budget if there is one, and time all points.
 
     Args:
@@ -464,13 +456,13 @@ def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> 
         if design.along == "steps":
             steps = math.ceil(FEWEST_STEPS * BEYOND * SPAN)
     _, arms = _make_points(design, opened, steps)
-    check_arms(arms[-1:], options, opened)
+    engine.check_arms(arms[-1:], options, opened)
     # The largest first, by which all are timed whose models are alike.
-    paces = measure_paces({arm.folder: arm.run for arm in reversed(arms)}, options, opened)
+    paces = engine.measure_paces({arm.folder: arm.run for arm in reversed(arms)}, options, opened)
 
     def cost(steps: int) -> float:
         _, arms = _make_points(design, opened, steps)
-        seconds = (run_seconds(arm.run, paces[arm.folder], opened.images) for arm in arms)
+        seconds = (engine.run_seconds(arm.run, paces[arm.folder], opened.images) for arm in arms)
         return design.seeds * math.fsum(seconds)
 
     if budget is not None:
@@ -488,10 +480,10 @@ def _plan(design: Design, options: StudyOptions, opened: Opened, steps: int) -> 
         steps = fewest + bisect.bisect_right(range(fewest, most), budget, key=cost) - 1
         _, arms = _make_points(design, opened, steps)
     held_out = f"{arms[-1].label} are held out: predicted by the law of the others, then trained."
-    return steps, plan_arms(arms, options, opened, held_out, paces=paces)
+    return steps, engine.plan_arms(arms, options, opened, held_out, paces=paces)
 
 
-def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float], list[Arm]]:
+def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float], list[engine.Arm]]:
     """Make the x and the arm of each point, the held-out one last.
 
     Args:
@@ -539,8 +531,8 @@ def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float
             f"Two of the {len(places)} points are the same: {few[design.along]} for points over a factor of "
             f"{SPAN * BEYOND:.0f}. Give more of these, or fewer --points."
         )
-    series, named = arm_series(design.seeds), enumerate(points, 1)
-    return places, [Arm(f"{design.along}-{n:02d}", label, run, series) for n, (_, label, run) in named]
+    series, named = engine.arm_series(design.seeds), enumerate(points, 1)
+    return places, [engine.Arm(f"{design.along}-{n:02d}", label, run, series) for n, (_, label, run) in named]
 
 
 def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
@@ -605,7 +597,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure(x: float, arm: Arm, series: Series) -> Measured:
+def _measure(x: float, arm: engine.Arm, series: Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:

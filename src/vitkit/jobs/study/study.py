@@ -25,14 +25,7 @@ from vitkit.config import difference, from_json, read, to_json, write
 from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.paired import (
-    SURE,
-    PairedDifference,
-    Scores,
-    adjust,
-    compare_scores,
-    expected_detectable,
-)
+from vitkit.evaluation import paired
 from vitkit.jobs.series.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
@@ -108,10 +101,6 @@ class StudyResult(Result):
     """Holds its runs, its numbers and its page."""
     best: str = field(default="", kw_only=True)
     """The folder within it that predicts best; "" where none does."""
-
-    def heading(self) -> str:
-        """Name the study by its folder."""
-        return self.folder.resolve().name
 
     def blocks(self) -> Sequence[Block]:
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
@@ -291,7 +280,7 @@ def run_seconds(run: Run, pace: Pace, data: ImageData) -> float:
 
 def describe_detectable(seeds: int, images: int, split: str) -> str:
     """Say what difference a comparison could find, before there are scores."""
-    least = 100 * expected_detectable(seeds, images)
+    least = 100 * paired.expected_detectable(seeds, images)
     return (
         f"With {pluralize(seeds, 'seed')} on {describe_images(images, split)}, a difference of {least:.1f} "
         "points or more is found in 8 of 10 studies, if runs are right on 90 % of the images, each "
@@ -556,7 +545,7 @@ class ArmResult:
     """The seeds whose training diverged."""
     end_of_sweep: Literal["lowest", "highest"] | None = None
     """Whether the rate is the lowest or highest of its sweep, so that a better rate may lie beyond it."""
-    difference: PairedDifference | None = None
+    difference: paired.PairedDifference | None = None
     """The difference from the base, over the seeds that finished in both; None of the base, and without such
     seeds."""
     adjusted_p: float | None = None
@@ -570,7 +559,7 @@ class ArmResult:
     @property
     def differs(self) -> bool:
         """Whether the difference from the base is significant."""
-        return self.adjusted_p is not None and self.adjusted_p < SURE
+        return self.adjusted_p is not None and self.adjusted_p < paired.SURE
 
 
 @dataclass(frozen=True)
@@ -601,7 +590,7 @@ class Comparison(TestImages):
 class ScoredArms(TestImages):
     """The scores of arms on the same test images, image by image."""
 
-    scores: tuple[Scores, ...]
+    scores: tuple[paired.Scores, ...]
     """The scores of each arm."""
 
 
@@ -658,20 +647,19 @@ def compare_scored(
         seeds: of the study; one without a score has diverged.
     """
     results = []
-    differences = [None, *(compare_scores(tested.scores[:1], [scores]) for scores in tested.scores[1:])]
+    base_scores, *others = tested.scores
+    differences = [None, *(paired.compare_scores([base_scores], [scores]) for scores in others)]
     for arm, series, scores, against, p in zip(
-        arms, completed, tested.scores, differences, adjust(differences), strict=True
+        arms, completed, tested.scores, differences, paired.adjust(differences), strict=True
     ):
         lost = tuple(seed for seed in seeds if seed not in scores)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
         tried = [member.learning_rate for member in series.rates]
-        ends: dict[float | None, Literal["lowest", "highest"]] = {}
-        if tried:
-            ends = {tried[-1]: "highest", tried[0]: "lowest"}
-        end = ends.get(series.chosen)
+        end: Literal["lowest", "highest"] | None = None
+        if tried and series.chosen in (tried[0], tried[-1]):
+            end = "lowest" if series.chosen == tried[0] else "highest"
         results.append(ArmResult(arm.folder, arm.label, series.chosen, means, lost, end, against, p))
-    base, *others = results
-    return Comparison(tested.score, tested.split, tested.images, tuple(seeds), base, tuple(others))
+    return Comparison(tested.score, tested.split, tested.images, tuple(seeds), results[0], tuple(results[1:]))
 
 
 def conclusions(comparison: Comparison) -> list[str]:
@@ -711,7 +699,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
         if len(failed.diverged) == len(comparison.seeds):
             which = "every seed"
         return f"{arm.label}: not compared, because training diverged with {which} of {failed.label}."
-    if difference.mean == 0 and difference.standard_error == 0:
+    if difference.interval == (0.0, 0.0):
         sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
         better = "better than" if difference.mean > 0 else "worse than" if difference.mean < 0 else "from"
@@ -734,10 +722,11 @@ def arm_table(comparison: Comparison) -> Table:
     """Make the table of the arms: mean score, difference with its interval and p, rate, score by seed."""
     rows = []
     for arm in (comparison.base, *comparison.arms):
-        paired, compared = arm.difference, ("–",) * 4
-        if paired is not None:
-            low, high = (points(comparison, value, signed=True) for value in paired.interval)
-            mean, least = points(comparison, paired.mean, signed=True), points(comparison, paired.detectable)
+        compared = ("–",) * 4
+        if arm.difference is not None:
+            signed = (arm.difference.mean, *arm.difference.interval)
+            mean, low, high = (points(comparison, value, signed=True) for value in signed)
+            least = points(comparison, arm.difference.detectable)
             compared = (mean, f"{low} to {high}", shown_p(arm.adjusted_p), least)
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         by_seed = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
