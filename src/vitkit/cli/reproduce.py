@@ -10,6 +10,7 @@ from vitkit.cli.options import (
     require_models,
 )
 from vitkit.cli.verb_options import JSON, Option
+from vitkit.result import Listing, Table
 
 LIST = Option(
     "--list",
@@ -24,7 +25,15 @@ VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, J
 def main(arguments: list[str]) -> None:
     """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
     if not arguments or "--list" in arguments:
-        _print_list("--json" in arguments)
+        with importing():
+            from vitkit.jobs.reproduce.items import ITEMS
+        keys = ("title", "conclusion", "needs", "here", "at_paper_size")
+        listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
+        shown = ("item", "title", "needs", "here", "at_paper_size")
+        rows = tuple(tuple(item[key] for key in shown) for item in listed)
+        table = Table(("", "what it is", "needs", "here", "at the paper's size"), rows, text=range(5))
+        uses = ("vitkit reproduce table8 --plan",)
+        console.print_result(Listing("", (table,), uses, {"items": listed}), "--json" in arguments)
         return
     given = parse_given(VERB.signature, VERB.options, arguments, "reproduce")
     starts = given.get("start", ())
@@ -34,21 +43,3 @@ def main(arguments: list[str]) -> None:
     else:
         require_checkpoints(*starts)
     VERB.run(arguments, given)
-
-
-def _print_list(as_json: bool) -> None:
-    """Print the figures and tables that can be reproduced."""
-    with importing():
-        from vitkit.jobs.reproduce.items import ITEMS
-
-    if as_json:
-        keys = ("title", "conclusion", "needs", "here", "at_paper_size")
-        listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
-        console.print_json({"items": listed})
-        return
-    console.print_table(
-        ("", "what it is", "needs", "here", "at the paper's size"),
-        ((name, item.title, item.needs, item.here, item.at_paper_size) for name, item in ITEMS.items()),
-        text=range(5),
-    )
-    console.print_next("vitkit reproduce table8 --plan")
