@@ -1,14 +1,6 @@
 """`vitkit reproduce`: the figures and tables of the paper at this machine's size, beside its numbers."""
 
-from vitkit.cli import console
-from vitkit.cli.options import (
-    Verb,
-    importing,
-    parse_given,
-    require_checkpoints,
-    require_images,
-    require_models,
-)
+from vitkit.cli import console, options
 from vitkit.cli.verb_options import JSON, Option
 from vitkit.result import Listing, Table
 
@@ -19,13 +11,13 @@ LIST = Option(
     "paper's size.",
     default=False,
 )
-VERB = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON)
+VERB = options.Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
     if not arguments or "--list" in arguments:
-        with importing():
+        with options.importing():
             from vitkit.jobs.reproduce.items import ITEMS
         keys = ("title", "conclusion", "needs", "here", "at_paper_size")
         listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
@@ -35,11 +27,11 @@ def main(arguments: list[str]) -> None:
         uses = ("vitkit reproduce table8 --plan",)
         console.print_result(Listing("", (table,), uses, {"items": listed}), "--json" in arguments)
         return
-    given = parse_given(VERB.signature, VERB.options, arguments, "reproduce")
+    given = options.parse_given(VERB.signature, VERB.options, arguments, "reproduce")
     starts = given.get("start", ())
-    require_images(given.get("data"))
+    options.require_images(given.get("data"))
     if given["item"] == "fig12":  # which times models by name too
-        require_models(starts)
+        options.require_models(starts)
     else:
-        require_checkpoints(*starts)
+        options.require_checkpoints(*starts)
     VERB.run(arguments, given)

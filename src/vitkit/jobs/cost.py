@@ -9,18 +9,10 @@ from typing import Any, Literal
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
+from vitkit.models import measure
 from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.models.measure import (
-    InferenceMemory,
-    TrainingMemory,
-    forward_flops,
-    inference_memory,
-    parameters,
-    training_flops,
-    training_memory,
-)
 from vitkit.models.zoo import ModelConfig, list_models, model_config
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
@@ -57,9 +49,9 @@ class Cost:
     """FLOPs of the forward pass of one image, with the head."""
     training_flops: int
     """FLOPs of a training step for one image: three times the forward pass."""
-    training_memory: dict[str, TrainingMemory]
+    training_memory: dict[str, measure.TrainingMemory]
     """Memory of training by precision."""
-    prediction_memory: dict[str, InferenceMemory]
+    prediction_memory: dict[str, measure.InferenceMemory]
     pretraining_flops: float | None = None
     """FLOPs for all images in all epochs; None where no training is estimated."""
     h100_days: float | None = None
@@ -199,7 +191,7 @@ def count_costs(
     device, costs = find_device("auto"), []
     for name in models:
         config = configuration(name, load)
-        flops, of_image = None, training_flops(config, head=True)
+        flops, of_image = None, measure.training_flops(config, head=True)
         if epochs is not None and images is not None:
             flops = of_image * epochs * images
         # As a run on this machine would compute in each precision.
@@ -210,12 +202,12 @@ def count_costs(
         cost = Cost(
             model=name,
             image_size=config.image_size,
-            parameters=parameters(config),
+            parameters=measure.parameters(config),
             tokens=config.num_tokens,
-            forward_flops=forward_flops(config, head=True),
+            forward_flops=measure.forward_flops(config, head=True),
             training_flops=of_image,
             training_memory={
-                way.precision: training_memory(
+                way.precision: measure.training_memory(
                     config,
                     batch_size,
                     way,
@@ -226,7 +218,7 @@ def count_costs(
                 for way in training
             },
             prediction_memory={
-                way.precision: inference_memory(config, batch_size, way, Outline(way.precision))
+                way.precision: measure.inference_memory(config, batch_size, way, Outline(way.precision))
                 for way in prediction
             },
             pretraining_flops=flops,
@@ -293,7 +285,7 @@ def count_table6() -> Listing:
     """
     counts, rows = list[dict[str, Any]](), []
     for model, epochs, paper, _ in TABLE_6:
-        ours = training_flops(model_config(model), JFT_IMAGES * epochs) / 1e18
+        ours = measure.training_flops(model_config(model), JFT_IMAGES * epochs) / 1e18
         ratio = ours / paper
         counts.append({"model": model, "epochs": epochs, "paper": paper, "ours": ours, "ratio": ratio})
         numbers = Number(f"{paper:,}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
