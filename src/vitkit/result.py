@@ -212,6 +212,36 @@ class Result:
         return shown
 
 
+@dataclass(frozen=True, repr=False)
+class Listing(Result):
+    """Things that are listed in a table: models, recipes, costs."""
+
+    counted: str
+    """The summary."""
+    shown: Sequence[Block]
+    """The table, and what its numbers mean."""
+    uses: Sequence[str]
+    """The commands that take one of them."""
+    data: Any
+    """The same as plain data."""
+
+    def summary(self) -> str:
+        """Count them."""
+        return self.counted
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the table, and what its numbers mean."""
+        return self.shown
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that take one of them."""
+        return self.uses
+
+    def to_json(self) -> Any:
+        """Return them as plain data."""
+        return self.data
+
+
 def html_table(table: Table) -> str:
     """Write a table as HTML; of a long one the first rows, and how many there are."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)

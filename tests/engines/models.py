@@ -77,7 +77,7 @@ def fake_engines(
     def nothing(*arguments: object) -> None:
         """Let everything pass, or stand for a graph that was read."""
 
-    monkeypatch.setattr("vitkit.jobs.export.make_runner", make_runner)
+    monkeypatch.setattr("vitkit.engines.graph.make_runner", make_runner)
     monkeypatch.setattr("vitkit.jobs.export.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
     monkeypatch.setattr("vitkit.engines.folder.require_engine", nothing)

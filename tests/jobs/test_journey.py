@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,6 +63,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
         vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=listener)
         vitkit.write_report(copy, listener=listener)
         predictions = predict_images(copy, images, listener=listener)
+        assert isinstance(predictions, Generator)
         paths = [predicted.path.name for predicted in predictions]
         assert paths == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")

@@ -32,7 +32,7 @@ from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.jobs import embed, parts
-from vitkit.jobs.predict import open_rows, predict_to_files
+from vitkit.jobs.predict import open_rows, predict_images
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 IMAGES = 23
@@ -515,7 +515,7 @@ def test_a_process_of_a_cluster_reads_what_is_named_from_the_folder_of_the_comma
     working: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = ["photos/cats", "photos/dogs/04.png"]
-    predict_to_files("model", images, out="named", batch_size=3)
+    predict_images("model", images, out="named", batch_size=3)
     here = rows(Path("named"))
     Path("named/part-00001.parquet").unlink()
     monkeypatch.chdir("/")

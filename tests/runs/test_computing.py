@@ -13,7 +13,6 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
-from vitkit.jobs import train_run
 from vitkit.kernels.block import compiled_block
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
@@ -86,7 +85,13 @@ def test_a_choice_is_written_down_and_kept(
     assert shown[0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
-    monkeypatch.setattr(train_run, "choose_for", lambda *args, **kwargs: pytest.fail("was chosen already"))
+    choose_for = computing.choose_for
+
+    def choose(*args: Any, phase: str, **options: Any) -> Any:
+        assert phase != "training", "was chosen already"
+        return choose_for(*args, phase=phase, **options)
+
+    monkeypatch.setattr(computing, "choose_for", choose)
     cut_back(whole, tmp_path / "killed")
     heard = Hearing()
     vitkit.train(short(**options), tmp_path / "killed", listener=heard)

@@ -4,6 +4,7 @@ import base64
 import os
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -29,24 +30,20 @@ FORMS = (
         False,
     ),
 )
-FILES = Verb("predict", "vitkit.jobs.predict", "predict_to_files")
-OF_FILES = FILES.only("out", "on", "processes")
-VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *OF_FILES, *FORMS)
+VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
     given = VERB.parse(arguments)
-    json_output, csv_output = bool(given.get("json")), bool(given.get("csv"))
-    if json_output and csv_output:
+    as_json, as_csv = bool(given.get("json")), bool(given.get("csv"))
+    if as_json and as_csv:
         raise VitkitError("--json and --csv are two forms of the same: give one of them.")
-    if "out" in given and (json_output or csv_output):
+    if "out" in given and (as_json or as_csv):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
-    if "out" not in given and {"on", "processes"} & {*given}:
-        raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
     given["images"] = read_names(given["images"])
     if "out" in given:
-        _print_files(given["out"], *FILES.call(given))
+        _print_files(given["out"], *VERB.call(given))
         return
     top = given.get("top", next(option.default for option in VERB.options if option.path == "top"))
     headings, rows = ["image"], []
@@ -56,18 +53,22 @@ def main(arguments: list[str]) -> None:
         for predicted in images:
             if not count:  # the headings depend on the task and the classes of the model
                 top = min(top, predicted.classes)
-                if csv_output:
-                    console.print_csv(["path", *_csv_headings(top), "error"])
                 headings += predicted.answering.guess_row([], top)
+                if as_csv:
+                    numbers = ["", *(f" {number}" for number in range(2, top + 1))]
+                    of_guesses = [name + number for number in numbers for name in ("class", "probability")]
+                    console.print_csv(["path", *of_guesses, "error"])
             count += 1
             failures += predicted.reason is not None
-            if json_output:
+            if as_json:
                 console.print_json(_record(predicted), indent=None)
-            elif csv_output:
-                console.print_csv(_csv_cells(predicted, top))
+            elif as_csv:
+                pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
+                cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
+                console.print_csv([predicted.name, *cells, predicted.reason or ""])
             else:
                 rows.append(_row(predicted, top))
-    if not (json_output or csv_output):
+    if not (as_json or as_csv):
         console.print_table(headings, rows, text=range(len(headings)))
     if failures:
         others = "; the others are above" if failures < count else ""
@@ -86,32 +87,14 @@ def _print_files(out: str, images: int, unreadable: int, continued: int) -> None
         )
 
 
-def _csv_headings(top: int) -> list[str]:
-    """Name the columns of the guesses: class, probability, class 2, probability 2 and so on."""
-    numbers = ["", *(f" {number}" for number in range(2, top + 1))]
-    return [f"{name}{number}" for number in numbers for name in ("class", "probability")]
-
-
-def _csv_cells(predicted: "PredictedImage", top: int) -> list[str]:
-    """Return the line of CSV of one image."""
-    name = os.fsencode(predicted.path).decode("utf-8", "backslashreplace")
-    cells = [cell for guess in predicted.guesses[:top] for cell in (guess.name, f"{guess.probability:.6f}")]
-    return [name, *cells, *[""] * (2 * top - len(cells)), predicted.reason or ""]
-
-
 def _record(predicted: "PredictedImage") -> dict[str, object]:
     """Return the line of JSON of one image."""
-    name = os.fsencode(predicted.path)
-    record: dict[str, object] = {"image": name.decode("utf-8", "backslashreplace")}
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        record["image_base64"] = base64.b64encode(name).decode("ascii")
-    if predicted.reason is None:
-        record |= predicted.answering.guess_json(predicted.guesses)
-    else:
-        record["error"] = predicted.reason
-    return record
+    record: dict[str, object] = {"image": predicted.name}
+    if predicted.name != str(predicted.path):  # it is not UTF-8
+        record["image_base64"] = base64.b64encode(os.fsencode(predicted.path)).decode("ascii")
+    if predicted.reason is not None:
+        return {**record, "error": predicted.reason}
+    return record | predicted.answering.guess_json(predicted.guesses)
 
 
 def _row(predicted: "PredictedImage", top: int) -> list[str | Text]:

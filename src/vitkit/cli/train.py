@@ -8,21 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli import console, streams
+from vitkit.cli import console, streams, training_options
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, in_options, require_checkpoints, require_images
 from vitkit.cli.parser import read
 from vitkit.cli.processes import start_several
-from vitkit.cli.training_options import (
-    OF_SERIES,
-    RECIPE,
-    RESUME,
-    describe_training,
-    options_of_run,
-    parse_training,
-    recipe_of,
-)
 from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.pretrain_options import ThenOptions
@@ -33,7 +24,7 @@ from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, wi
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
 
-FIRST = (RECIPE, RESUME, Option("--start", "start", "START"))
+FIRST = (training_options.RECIPE, training_options.RESUME, Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
 WHICH_UNLABELLED = (
     "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
@@ -64,10 +55,10 @@ def run_verb(arguments: list[str], verb: str) -> None:
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
-    given, table = parse_training(arguments, verb, default)
+    given, table = training_options.parse_training(arguments, verb, default)
     if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
-    options = options_of_run(given)
+    options = training_options.options_of_run(given)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own["listener"] = TerminalListener()
     with in_options(table, given):
@@ -201,14 +192,14 @@ def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str
     Raises:
         VitkitError: an option belongs to a series of runs or to several processes.
     """
-    if {"processes", "from_scratch", "log", "dry_run", *OF_SERIES} & {*given}:
+    if {"processes", "from_scratch", "log", "dry_run", *training_options.OF_SERIES} & {*given}:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
             "--dry-run."
         )
-    options, default = options_of_run(given), recipe_of(of_study)
-    with in_options(describe_training("train", default), given):
+    options, default = training_options.options_of_run(given), training_options.recipe_of(of_study)
+    with in_options(training_options.describe_training("train", default), given):
         run = with_options(default, options)
         _require_inputs(run, given)
         if not run.start.start:

@@ -32,45 +32,15 @@ from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import Listener, hushed
+from vitkit.models import measure
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import (
-    forward_flops,
-    inference_memory,
-    parameters,
-    training_flops,
-    training_memory,
-)
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Plot, Result, table_of
+from vitkit.runs import machine, timing
 from vitkit.runs.folder import is_checkpoint, make_folder, require_folder
-from vitkit.runs.machine import (
-    BFLOAT16_FEATURES,
-    available_memory,
-    choose_for,
-    compute_as,
-    device_features,
-    find_device,
-    keep_freed_memory,
-    require_threads,
-)
-from vitkit.runs.timing import (
-    LEAST_ROUNDS,
-    BenchPhase,
-    Clock,
-    Latency,
-    Step,
-    Ticking,
-    Turn,
-    latency,
-    peak_memory,
-    spread,
-    take_turns,
-    training_step,
-    use_threads,
-)
 from vitkit.text import format_bytes, format_duration
 from vitkit.training.checkpoint import processor_name
 from vitkit.training.config import OptimizerConfig
@@ -110,7 +80,7 @@ class Speed:
     name: str
     """The name of the contestant: "vitkit bfloat16"."""
     precision: EnginePrecision
-    phase: BenchPhase
+    phase: timing.BenchPhase
     batch_size: Annotated[int, Range("a number of images", 1, COUNT)]
     library: str
     rounds: int
@@ -128,7 +98,7 @@ class Speed:
     ratio_quartiles: tuple[float, float]
     memory: Count | None = None
     """Bytes: weights, and the optimiser's state in training, and what a step allocates on top."""
-    latency: Latency | None = None
+    latency: timing.Latency | None = None
     """The time from one image to its logits; of inference alone."""
 
 
@@ -141,12 +111,12 @@ class Bench(Result):
 
     def summary(self) -> str:
         """Describe the machine."""
-        machine = self.machine
-        load = "" if machine["load"] is None else f", load {machine['load']:.1f} at the start"
-        kernels = ", ".join(f"{name}: {state}" for name, state in machine["kernels"].items())
+        on = self.machine
+        load = "" if on["load"] is None else f", load {on['load']:.1f} at the start"
+        kernels = ", ".join(f"{name}: {state}" for name, state in on["kernels"].items())
         return (
-            f"{machine['device']}, {machine['threads']} of {machine['cores']} cores{load}; "
-            f"{machine['clock']}; torch {machine['torch']}\nkernels: {kernels}"
+            f"{on['device']}, {on['threads']} of {on['cores']} cores{load}; "
+            f"{on['clock']}; torch {on['torch']}\nkernels: {kernels}"
         )
 
     def blocks(self) -> Sequence[Block]:
@@ -158,7 +128,7 @@ class Bench(Result):
         blocks: list[Block] = []
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
-            for phase in get_args(BenchPhase):
+            for phase in get_args(timing.BenchPhase):
                 if speeds := [record for record in own if record.phase == phase]:
                     title = f"{model} at {size[0]} pixels, {phase}, batch {speeds[0].batch_size}"
                     blocks += [f"{title}, compared with {speeds[0].reference}", table_of(speeds, SPEEDS)]
@@ -213,26 +183,28 @@ def _milliseconds(speed: Speed, part: str) -> str:
 def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
     """Return the precisions that are timed on a device."""
     if precision == "auto":
-        fast = not device_features(device).isdisjoint({*BFLOAT16_FEATURES, "bfloat16"})
+        fast = not machine.device_features(device).isdisjoint({*machine.BFLOAT16_FEATURES, "bfloat16"})
         return ("float32", "bfloat16") if fast else ("float32",)
     return (precision,)
 
 
 def vitkit_contestants(
-    config: ModelConfig, device: torch.device, phase: BenchPhase, precisions: Sequence[TorchPrecision]
+    config: ModelConfig, device: torch.device, phase: timing.BenchPhase, precisions: Sequence[TorchPrecision]
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
     model: ImageModel = build_model(config).to(device)
     for precision in precisions:
         of_phase: Literal["training", "evaluation"] = "training" if phase == "training" else "evaluation"
-        way = choose_for(config, device, precision, phase=of_phase, exact=False)
+        way = machine.choose_for(config, device, precision, phase=of_phase, exact=False)
         name = f"vitkit {precision}"
-        yield Contestant(name, "vitkit", precision, model, model, partial(compute_as, model, way))
-    plain = partial(compute_as, model, PLAIN)
+        yield Contestant(name, "vitkit", precision, model, model, partial(machine.compute_as, model, way))
+    plain = partial(machine.compute_as, model, PLAIN)
     yield Contestant("vitkit --exact", "vitkit exact", "float32", model, model, plain)
 
 
-def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizers: Optimizers) -> Step:
+def step_of(
+    contestant: Contestant, phase: timing.BenchPhase, images: Tensor, optimizers: Optimizers
+) -> timing.Step:
     """Return the step that is timed, one forward pass or one training step, and set the model to that phase.
 
     A training step is forward, cross-entropy, backward and a fused AdamW.
@@ -247,7 +219,7 @@ def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizer
     if phase == "training" and model is not None:
         if model not in optimizers:
             optimizers[model] = create_optimizer(model, OptimizerConfig())
-        return training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
+        return timing.training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
     if model is not None:
         model.eval()
     is_cast = model is not None and contestant.precision == "bfloat16"
@@ -263,14 +235,14 @@ def step_of(contestant: Contestant, phase: BenchPhase, images: Tensor, optimizer
 def compare(
     model: str,
     config: ModelConfig,
-    phase: BenchPhase,
+    phase: timing.BenchPhase,
     contestants: Sequence[Contestant],
     references: Sequence[str],
     images: Tensor,
-    clock: Clock,
+    clock: timing.Clock,
     seconds: float,
     optimizers: Optimizers,
-    tick: Ticking = lambda: None,
+    tick: timing.Ticking = lambda: None,
 ) -> Iterator[Speed]:
     """Time contestants in turns.
 
@@ -289,11 +261,11 @@ def compare(
         tick: called after every step.
     """
     batch = len(images)
-    turns = {c.name: Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
+    turns = {c.name: timing.Turn(step_of(c, phase, images, optimizers), c.prepare) for c in contestants}
     times: dict[str, list[float]] = {}
     interruption = None
     try:
-        take_turns(turns, clock, seconds, times, tick)
+        timing.take_turns(turns, clock, seconds, times, tick)
     except KeyboardInterrupt as stopped:
         rounds = min((len(measured) for measured in times.values()), default=0)
         if rounds < 2:  # a single round has no quartiles
@@ -302,8 +274,8 @@ def compare(
     reference = min(references, key=lambda name: statistics.median(times[name]))
     for contestant in contestants:
         own = times[contestant.name]
-        low, middle, high = spread(own)
-        ratios = spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
+        low, middle, high = timing.spread(own)
+        ratios = timing.spread([other / mine for mine, other in zip(own, times[reference], strict=True)])
         yield Speed(
             model=model,
             image_size=config.image_size,
@@ -372,14 +344,14 @@ def bench(
     require_at_least(1, batch_size=batch_size, image_size=min(sizes, default=1))
     if not 0 < minutes < math.inf:
         raise VitkitError(f"minutes is a number above 0, found {minutes}.")
-    require_threads(threads)
+    machine.require_threads(threads)
     folder = None if out is None else Path(out)
     if folder is not None:  # before minutes of measurements
         require_folder(folder)
         make_folder(folder)
-    listener, chosen = hushed(listener, quiet), find_device(device)
-    keep_freed_memory()  # as training does
-    phases: tuple[BenchPhase, ...] = ("inference", "training") if training else ("inference",)
+    listener, chosen = hushed(listener, quiet), machine.find_device(device)
+    machine.keep_freed_memory()  # as training does
+    phases: tuple[timing.BenchPhase, ...] = ("inference", "training") if training else ("inference",)
     cases = [
         (name, configuration(name, LoadOptions(image_size=size)), phase)
         for name in models
@@ -387,15 +359,16 @@ def bench(
         for phase in phases
     ]
     # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
-    work = [
-        math.sqrt((training_flops if phase == "training" else forward_flops)(config, head=True))
-        for _, config, phase in cases
-    ]
-    machine, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
+    flops = {"training": measure.training_flops, "inference": measure.forward_flops}
+    work = [math.sqrt(flops[phase](config, head=True)) for _, config, phase in cases]
+    described, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
-    with use_threads(threads), listener.progress("measuring", round(total), unit="seconds") as progress:
-        clock, started = Clock(chosen, torch.get_num_threads()), time.perf_counter()
+    with (
+        timing.use_threads(threads),
+        listener.progress("measuring", round(total), unit="seconds") as progress,
+    ):
+        clock, started = timing.Clock(chosen, torch.get_num_threads()), time.perf_counter()
         for (name, config, phase), weight in zip(cases, work, strict=True):
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
             title = f"{shown} at {config.image_size[0]} pixels, {phase}"
@@ -419,7 +392,7 @@ def bench(
                     "GPU: choose a smaller --batch-size."
                 )
             finally:  # also after Ctrl-C, which loses no whole round
-                result = Bench(machine, tuple(records.values()))
+                result = Bench(described, tuple(records.values()))
                 if folder is not None:
                     replace_json(folder / "bench.json", result.to_json())
     if folder is not None:
@@ -438,7 +411,7 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
         "kind": device.type,
         "cores": os.cpu_count(),
         "threads": threads,
-        "clock": Clock(device, threads).name,
+        "clock": timing.Clock(device, threads).name,
         "load": load,
         "system": platform.platform(),
         "torch": torch.__version__,
@@ -454,12 +427,12 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
 def _measure(
     model: str,
     config: ModelConfig,
-    phase: BenchPhase,
+    phase: timing.BenchPhase,
     precisions: Sequence[TorchPrecision],
     batch: int,
-    clock: Clock,
+    clock: timing.Clock,
     seconds: float,
-    tick: Ticking,
+    tick: timing.Ticking,
 ) -> Iterator[Speed]:
     """Yield the speed of each way to compute a model, and then the same with its memory and its latency.
 
@@ -479,8 +452,8 @@ def _measure(
     """
     tick()
     device, is_training = clock.device, phase == "training"
-    needed = (training_memory if is_training else inference_memory)(config, 1).peak
-    room = available_memory()
+    needed = (measure.training_memory if is_training else measure.inference_memory)(config, 1).peak
+    room = machine.available_memory()
     if room is not None and device.type == "cpu" and needed > room:
         raise VitkitError(f"It needs about {format_bytes(needed)}, and {format_bytes(room)} are free.")
     ways, optimizers = list(vitkit_contestants(config, device, phase, precisions)), Optimizers()
@@ -491,8 +464,10 @@ def _measure(
     step = step_of(ways[0], "inference", images[:1], optimizers)
     step()
     # Two threads mean wall time: other load on the machine counts too.
-    forward = statistics.median(Clock(device, threads=2).seconds(step) for _ in range(LEAST_ROUNDS))
-    least = (LEAST_ROUNDS + 1) * len(ways) * forward * (3 if is_training else 1)
+    forward = statistics.median(
+        timing.Clock(device, threads=2).seconds(step) for _ in range(timing.LEAST_ROUNDS)
+    )
+    least = (timing.LEAST_ROUNDS + 1) * len(ways) * forward * (3 if is_training else 1)
     while batch * least > PATIENCE * seconds:
         batch //= 2
         if not batch:
@@ -511,11 +486,11 @@ def _measure(
         if is_training:
             assert way.model is not None
             way.model.zero_grad()  # else the step would free the gradients of the one before
-        peak = peak_memory(step_of(way, phase, images, optimizers), device)
+        peak = timing.peak_memory(step_of(way, phase, images, optimizers), device)
         # Allocated before a step: weights of 4 bytes, and in training AdamW's two moments.
-        speed = replace(speed, memory=peak + parameters(config) * 4 * (3 if is_training else 1))
+        speed = replace(speed, memory=peak + measure.parameters(config) * 4 * (3 if is_training else 1))
         if not is_training:
             step = step_of(way, phase, images[:1], optimizers)
-            speed = replace(speed, latency=latency(step, device, 0.25 * seconds / len(ways), tick))
+            speed = replace(speed, latency=timing.latency(step, device, 0.25 * seconds / len(ways), tick))
         tick()
         yield speed

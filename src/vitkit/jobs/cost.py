@@ -9,20 +9,12 @@ from typing import Any, Literal
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
+from vitkit.models import measure
 from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.models.measure import (
-    InferenceMemory,
-    TrainingMemory,
-    forward_flops,
-    inference_memory,
-    parameters,
-    training_flops,
-    training_memory,
-)
 from vitkit.models.zoo import ModelConfig, list_models, model_config
-from vitkit.result import Block, Number, Result, Table, table_of
+from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.text import format_bytes, format_count, format_size
@@ -57,9 +49,9 @@ class Cost:
     """FLOPs of the forward pass of one image, with the head."""
     training_flops: int
     """FLOPs of a training step for one image: three times the forward pass."""
-    training_memory: dict[str, TrainingMemory]
+    training_memory: dict[str, measure.TrainingMemory]
     """Memory of training by precision."""
-    prediction_memory: dict[str, InferenceMemory]
+    prediction_memory: dict[str, measure.InferenceMemory]
     pretraining_flops: float | None = None
     """FLOPs for all images in all epochs; None where no training is estimated."""
     h100_days: float | None = None
@@ -71,91 +63,76 @@ def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-@dataclass(frozen=True, repr=False)
-class Costs(Result):
-    """The parameters, FLOPs and memory of models."""
+def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: float) -> Listing:
+    """Make a row for each model, the parts of the memory of a single one, and say what the numbers mean."""
+    columns: dict[str, Callable[[Cost], str]] = {
+        "model": lambda cost: cost.model,
+        "parameters": lambda cost: f"{cost.parameters:,}",
+        "tokens": lambda cost: "-" if cost.tokens is None else str(cost.tokens),
+        "forward": lambda cost: format_count(cost.forward_flops),
+        "training": lambda cost: format_count(cost.training_flops),
+    }
+    is_trained = costs[0].h100_days is not None
+    if is_trained:
+        columns["exaFLOPs"] = lambda cost: _figures((cost.pretraining_flops or 0) / 1e18)
+        columns["H100 days"] = lambda cost: _figures(cost.h100_days or 0)
+    columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
+    columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
+    about = f"the most of a training step of {batch_size:,} images"
+    blocks: list[Block] = [
+        table_of(costs, columns),
+        f"forward and training: FLOPs for each image; memory: {about}.",
+        *([_memory(costs[0], batch_size, optimizer)] if len(costs) == 1 else []),
+        ABOUT,
+    ]
+    for cost in costs:
+        model = cost.model
+        cut_off = "" if is_checkpoint(model) else model_config(model, image_size=cost.image_size).cut_off
+        if cut_off:  # the patches do not fill the image: another model may have been meant
+            of_size = list_models(f"{model.split('/')[0]}/*")
+            near = difflib.get_close_matches(model, of_size, n=1)
+            meant = f" Did you mean {near[0]}?" if near and near[0] != model else ""
+            blocks.append(f"{model}: {cut_off}.{meant}")
+    if is_trained:
+        peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
+        blocks.append(f"Days are an estimate: at {utilization:.0%} (assumed) of an H100's {peak}.")
+    counted = "; ".join(
+        f"{cost.model}: {format_count(cost.parameters)} parameters, "
+        f"{format_count(cost.forward_flops, 'FLOPs')} per image"
+        for cost in costs
+    )
+    use = "vitkit train PATH --model NAME"
+    if all(is_checkpoint(cost.model) for cost in costs):
+        use = f"vitkit card {shlex.quote(costs[0].model)}"
+    rows = [
+        {key: value for key, value in asdict(cost).items() if value is not None or key == "tokens"}
+        for cost in costs
+    ]
+    return Listing(counted, blocks, (use,), rows)
 
-    models: tuple[Cost, ...]
-    batch_size: int
-    optimizer: str
-    utilization: float
 
-    def summary(self) -> str:
-        """Name the models with their parameters and FLOPs."""
-        return "; ".join(
-            f"{cost.model}: {format_count(cost.parameters)} parameters, "
-            f"{format_count(cost.forward_flops, 'FLOPs')} per image"
-            for cost in self.models
-        )
-
-    def blocks(self) -> Sequence[Block]:
-        """Return a row for each model, the parts of the memory of a single one, and what the numbers mean."""
-        columns: dict[str, Callable[[Cost], str]] = {
-            "model": lambda cost: cost.model,
-            "parameters": lambda cost: f"{cost.parameters:,}",
-            "tokens": lambda cost: "-" if cost.tokens is None else str(cost.tokens),
-            "forward": lambda cost: format_count(cost.forward_flops),
-            "training": lambda cost: format_count(cost.training_flops),
-        }
-        if self.models[0].h100_days is not None:
-            columns["exaFLOPs"] = lambda cost: _figures((cost.pretraining_flops or 0) / 1e18)
-            columns["H100 days"] = lambda cost: _figures(cost.h100_days or 0)
-        columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
-        columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
-        about = f"the most of a training step of {self.batch_size:,} images"
-        blocks: list[Block] = [
-            table_of(self.models, columns),
-            f"forward and training: FLOPs for each image; memory: {about}.",
-            *([self._memory(self.models[0])] if len(self.models) == 1 else []),
-            ABOUT,
-        ]
-        for model, size in ((cost.model, cost.image_size) for cost in self.models):
-            cut_off = "" if is_checkpoint(model) else model_config(model, image_size=size).cut_off
-            if cut_off:  # the patches do not fill the image: another model may have been meant
-                of_size = list_models(f"{model.split('/')[0]}/*")
-                near = difflib.get_close_matches(model, of_size, n=1)
-                meant = f" Did you mean {near[0]}?" if near and near[0] != model else ""
-                blocks.append(f"{model}: {cut_off}.{meant}")
-        if self.models[0].h100_days is not None:
-            peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
-            blocks.append(f"Days are an estimate: at {self.utilization:.0%} (assumed) of an H100's {peak}.")
-        return blocks
-
-    def _memory(self, cost: Cost) -> Table:
-        """Make a table of the parts of the memory."""
-        parts = {
-            "weights": "weights",
-            "optimizer_state": f"state of {'AdamW' if self.optimizer == 'adamw' else 'SGD'}",
-            "average": "average of the weights",
-            "images": "images",
-            "gradients": "gradients",
-            "activations": "activations kept for the backward pass",
-            "temporaries": "gradients of activations",
-            "peak": "training, most at one time",
-        }
-        memories = [asdict(memory) for memory in cost.training_memory.values()]
-        rows = [
-            (part, *(format_bytes(memory[key]) for memory in memories))
-            for key, part in parts.items()
-            if any(memory[key] for memory in memories)
-        ]
-        peaks = (format_bytes(memory.peak) for memory in cost.prediction_memory.values())
-        rows.append(("prediction, most at one time", *peaks))
-        heading = f"memory of {self.batch_size:,} images of {format_size(cost.image_size)}"
-        return Table((heading, *PRECISIONS), tuple(rows))
-
-    def following(self) -> Sequence[str]:
-        """Return the command that uses such a model."""
-        if all(is_checkpoint(cost.model) for cost in self.models):
-            return (f"vitkit card {shlex.quote(self.models[0].model)}",)
-        return ("vitkit train PATH --model NAME",)
-
-    def to_json(self) -> Any:
-        """Return the cost of each model as plain data."""
-        rows = map(asdict, self.models)
-        return [
-            {key: value for key, value in row.items() if value is not None or key == "tokens"} for row in rows
-        ]
+def _memory(cost: Cost, batch_size: int, optimizer: str) -> Table:
+    """Make a table of the parts of the memory."""
+    parts = {
+        "weights": "weights",
+        "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
+        "average": "average of the weights",
+        "images": "images",
+        "gradients": "gradients",
+        "activations": "activations kept for the backward pass",
+        "temporaries": "gradients of activations",
+        "peak": "training, most at one time",
+    }
+    memories = [asdict(memory) for memory in cost.training_memory.values()]
+    rows = [
+        (part, *(format_bytes(memory[key]) for memory in memories))
+        for key, part in parts.items()
+        if any(memory[key] for memory in memories)
+    ]
+    peaks = (format_bytes(memory.peak) for memory in cost.prediction_memory.values())
+    rows.append(("prediction, most at one time", *peaks))
+    heading = f"memory of {batch_size:,} images of {format_size(cost.image_size)}"
+    return Table((heading, *PRECISIONS), tuple(rows))
 
 
 ABOUT = (
@@ -178,7 +155,7 @@ def count_costs(
     images: int | None = None,
     utilization: float = 0.4,
     table6: bool = False,
-) -> Result:
+) -> Listing:
     """Say what models need: parameters, FLOPs, memory of a batch, compute of a whole training.
 
     Args:
@@ -214,7 +191,7 @@ def count_costs(
     device, costs = find_device("auto"), []
     for name in models:
         config = configuration(name, load)
-        flops, of_image = None, training_flops(config, head=True)
+        flops, of_image = None, measure.training_flops(config, head=True)
         if epochs is not None and images is not None:
             flops = of_image * epochs * images
         # As a run on this machine would compute in each precision.
@@ -225,12 +202,12 @@ def count_costs(
         cost = Cost(
             model=name,
             image_size=config.image_size,
-            parameters=parameters(config),
+            parameters=measure.parameters(config),
             tokens=config.num_tokens,
-            forward_flops=forward_flops(config, head=True),
+            forward_flops=measure.forward_flops(config, head=True),
             training_flops=of_image,
             training_memory={
-                way.precision: training_memory(
+                way.precision: measure.training_memory(
                     config,
                     batch_size,
                     way,
@@ -241,14 +218,14 @@ def count_costs(
                 for way in training
             },
             prediction_memory={
-                way.precision: inference_memory(config, batch_size, way, Outline(way.precision))
+                way.precision: measure.inference_memory(config, batch_size, way, Outline(way.precision))
                 for way in prediction
             },
             pretraining_flops=flops,
             h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
         )
         costs.append(cost)
-    return Costs(tuple(costs), batch_size, optimizer, utilization)
+    return _list(costs, batch_size, optimizer, utilization)
 
 
 def configuration(name: str, options: LoadOptions) -> ModelConfig:
@@ -299,63 +276,29 @@ TABLE_6 = (
 )
 
 
-@dataclass(frozen=True)
-class Table6Row:
-    """Pre-training compute of a model as the paper states it and as we count it."""
-
-    model: str
-    epochs: int
-    paper: int
-    """exaFLOPs."""
-    ours: float
-    """exaFLOPs: 6 x MACs of the forward pass x images x epochs, at 224 pixels, without the head."""
-    ratio: float
-    """Our count divided by the paper's."""
-
-
-@dataclass(frozen=True, repr=False)
-class Table6(Result):
-    """The paper's Table 6 beside our count."""
-
-    rows: tuple[Table6Row, ...]
-
-    def summary(self) -> str:
-        """Say how far our count is from the paper's."""
-        worst = max(self.rows, key=lambda row: abs(row.ratio - 1))
-        return (
-            f"The compute of the {len(self.rows)} rows is counted from the models; the largest difference "
-            f"from the paper is {abs(worst.ratio - 1):.1%} ({worst.model}, {worst.epochs} epochs)."
-        )
-
-    def blocks(self) -> Sequence[Block]:
-        """Return the table."""
-        columns: dict[str, Callable[[Table6Row], Number | str]] = {
-            "model": lambda row: row.model,
-            "epochs": lambda row: str(row.epochs),
-            "paper, exaFLOPs": lambda row: Number(f"{row.paper:,}", row.paper),
-            "ours": lambda row: Number(f"{row.ours:,.1f}", row.ours),
-            "ratio": lambda row: Number(f"{row.ratio:.3f}", row.ratio),
-        }
-        about = (
-            "Pre-training on 303 million images at 224 pixels: 6 FLOPs for each multiply-accumulate of the "
-            "forward pass, without the head and the zeros of padding. The paper's 7 epochs of R50+ViT-L/16 "
-            "are more than half of its own 14."
-        )
-        return (table_of(self.rows, columns), about)
-
-    def to_json(self) -> Any:
-        """Return the rows as plain data."""
-        return [asdict(row) for row in self.rows]
-
-
-def count_table6() -> Table6:
+def count_table6() -> Listing:
     """Count the compute of every row of the paper's Table 6, beside the paper's figure.
 
-    All rows agree within one percent but two. ViT-B/32 is two percent above the paper. For R50+ViT-L/16 the
-    paper's 7 epochs are more than half of its own 14, which we match; we are three percent below.
+    Ours is 6 x MACs of the forward pass x images x epochs, at 224 pixels, without the head. All rows agree
+    within one percent but two. ViT-B/32 is two percent above the paper. For R50+ViT-L/16 the paper's 7 epochs
+    are more than half of its own 14, which we match; we are three percent below.
     """
-    rows = []
-    for name, epochs, paper, _ in TABLE_6:
-        ours = training_flops(model_config(name), JFT_IMAGES * epochs) / 1e18
-        rows.append(Table6Row(name, epochs, paper, ours, ours / paper))
-    return Table6(tuple(rows))
+    counts, rows = list[dict[str, Any]](), []
+    for model, epochs, paper, _ in TABLE_6:
+        ours = measure.training_flops(model_config(model), JFT_IMAGES * epochs) / 1e18
+        ratio = ours / paper
+        counts.append({"model": model, "epochs": epochs, "paper": paper, "ours": ours, "ratio": ratio})
+        numbers = Number(f"{paper:,}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
+        rows.append((model, str(epochs), *numbers))
+    worst = max(counts, key=lambda row: abs(row["ratio"] - 1))
+    counted = (
+        f"The compute of the {len(rows)} rows is counted from the models; the largest difference from the "
+        f"paper is {abs(worst['ratio'] - 1):.1%} ({worst['model']}, {worst['epochs']} epochs)."
+    )
+    about = (
+        "Pre-training on 303 million images at 224 pixels: 6 FLOPs for each multiply-accumulate of the "
+        "forward pass, without the head and the zeros of padding. The paper's 7 epochs of R50+ViT-L/16 "
+        "are more than half of its own 14."
+    )
+    table = Table(("model", "epochs", "paper, exaFLOPs", "ours", "ratio"), tuple(rows))
+    return Listing(counted, (table, about), (), counts)

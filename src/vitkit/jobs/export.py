@@ -18,15 +18,8 @@ from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
 from vitkit.data.sources import Samples, open_data
 from vitkit.data.transforms import preprocess
+from vitkit.engines import graph
 from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, write_description
-from vitkit.engines.graph import (
-    MADE_UP,
-    compare,
-    example_images,
-    make_runner,
-    refuse_model,
-    refuse_other_logits,
-)
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.engines.runners import describe_gelu
 from vitkit.errors import DecodeError, VitkitError
@@ -149,7 +142,7 @@ def export(
     loaded = load_any(source, LoadOptions(**load))
     model = loaded.model
     require_answers(str(source), model)
-    refuse_model(engine, model.config)
+    graph.refuse_model(engine, model.config)
     ranges = compared = calibrated = None
     if precision == "int8" or calibration is not None:
         ranges, compared = read_calibration(model, calibration, calibration_images, check_images, listener)
@@ -160,13 +153,13 @@ def export(
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             images = list(ranges.pixels[:, None]) if ranges is not None else ()
-            runner = make_runner(model, engine, precision, torch.get_num_threads(), folder, images)
+            runner = graph.make_runner(model, engine, precision, torch.get_num_threads(), folder, images)
         answers = None if compared is None else answering_of(model.card).answers
         pixels, named = compared or _own_images(model, listener)
         with listener.progress("comparing with float32", len(pixels)) as progress:
-            agreement = compare(model, runner, pixels, named, answers, progress)
+            agreement = graph.compare(model, runner, pixels, named, answers, progress)
         if precision != "int8":
-            refuse_other_logits(agreement, engine, precision)
+            graph.refuse_other_logits(agreement, engine, precision)
         if compared is not None and agreement.fraction_same < LOWEST_AGREEMENT:
             difference = (
                 f"In {precision} it is another model: {agreement}; expected {LOWEST_AGREEMENT:.0%} or more"
@@ -201,7 +194,7 @@ def _own_images(model: ImageModel, listener: Listener) -> Read:
                 return own
         except (VitkitError, OSError) as error:
             listener.note(f"The images that the model was trained with cannot be compared on: {error}")
-    return Read(example_images(model, COMPARED).numpy(), MADE_UP)
+    return Read(graph.example_images(model, COMPARED).numpy(), graph.MADE_UP)
 
 
 def read_calibration(

@@ -3,58 +3,16 @@
 import difflib
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import Size
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.models.zoo import ModelConfig, list_models, model_config
-from vitkit.result import Block, Result, Table
+from vitkit.models.zoo import list_models, model_config
+from vitkit.result import Listing, Table
 from vitkit.text import format_count, pluralize
 
 
-@dataclass(frozen=True)
-class ModelSize:
-    """The size of a model."""
-
-    name: str
-    shape: tuple[str, str, str, str]
-    """Layers, width, heads and tokens as text (`shape`)."""
-    parameters: int
-    """Number of parameters, with the head."""
-    flops: int
-    """FLOPs of the forward pass of one image, with the head."""
-
-
-@dataclass(frozen=True, repr=False)
-class ModelList(Result):
-    """Models with their sizes."""
-
-    models: tuple[ModelSize, ...]
-
-    def summary(self) -> str:
-        """Count the models."""
-        return pluralize(len(self.models), "model")
-
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the models."""
-        headings = ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image")
-        rows = (
-            (model.name, *model.shape, f"{model.parameters:,}", format_count(model.flops))
-            for model in self.models
-        )
-        return (Table(headings, tuple(rows)),)
-
-    def following(self) -> Sequence[str]:
-        """Return the commands that take a model by its name."""
-        return (
-            "vitkit cost NAME",
-            "vitkit train PATH --model NAME",
-            "vitkit.create_model(NAME)   (from Python)",
-        )
-
-
-def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | None = None) -> ModelList:
+def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | None = None) -> Listing:
     """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
 
     Args:
@@ -65,21 +23,19 @@ def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | N
     Raises:
         VitkitError: as `matching`, or sizes that do not fit.
     """
-    sizes = []
+    rows, sizes = [], []
     for name in matching(patterns):
         config = model_config(name, num_classes, image_size or 224)
-        sizes.append(ModelSize(name, shape(config), parameters(config), forward_flops(config, head=True)))
-    return ModelList(tuple(sizes))
-
-
-def shape(config: ModelConfig) -> tuple[str, str, str, str]:
-    """Write layers, width, heads and tokens as text; a dash where a model has none.
-
-    A ResNet's layers are the units of each stage; a hybrid has both.
-    """
-    heads = "-" if config.attention == "none" else str(config.num_heads)
-    tokens = "-" if config.num_tokens is None else str(config.num_tokens)
-    return config.layer_summary, str(config.width), heads, tokens
+        heads = "-" if config.attention == "none" else str(config.num_heads)
+        tokens = "-" if config.num_tokens is None else str(config.num_tokens)
+        # A ResNet's layers are the units of each stage; a hybrid has both.
+        shape = config.layer_summary, str(config.width), heads, tokens
+        weights, flops = parameters(config), forward_flops(config, head=True)  # with the head
+        rows.append((name, *shape, f"{weights:,}", format_count(flops)))
+        sizes.append({"name": name, "shape": list(shape), "parameters": weights, "flops": flops})
+    headings = ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image")
+    uses = ("vitkit cost NAME", "vitkit train PATH --model NAME", "vitkit.create_model(NAME)   (from Python)")
+    return Listing(pluralize(len(rows), "model"), (Table(headings, tuple(rows)),), uses, {"models": sizes})
 
 
 def matching(patterns: Sequence[str]) -> list[str]:

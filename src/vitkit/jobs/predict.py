@@ -77,6 +77,11 @@ class PredictedImage:
     classes: int = 0
     """The number of the model's classes, of which `guesses` has the most probable."""
 
+    @property
+    def name(self) -> str:
+        """Return the path as text; bytes that are not UTF-8 are shown as \\xff."""
+        return os.fsencode(self.path).decode("utf-8", "backslashreplace")
+
 
 def predict_images(
     path: StrPath,
@@ -84,10 +89,13 @@ def predict_images(
     *,
     top: int = 5,
     batch_size: int = 32,
+    out: StrPath | None = None,
+    on: Cluster = "here",
+    processes: int = 1,
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **model: Unpack[ModelOptions],
-) -> Generator[PredictedImage]:
+) -> Generator[PredictedImage] | tuple[int, int, int]:
     """Name what is in images.
 
     Args:
@@ -96,16 +104,41 @@ def predict_images(
             paths on standard input.
         top: number of classes to name for each image; a multi-label model always names all labels.
         batch_size: images that are read and computed at a time.
+        out: folder of .parquet files for the predictions, in place of printing them. The same command again
+            continues there.
+        on: here: this process; ray: the processes of a Ray cluster, which RAY_ADDRESS names, else of this
+            machine (the extra ray). All machines must see the images, the model and the files that are
+            written.
+        processes: processes on Ray, each with a GPU or a processor core of its own.
         quiet: print nothing but warnings.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
         model: as for `vitkit.evaluate`.
 
+    Returns:
+        The images with their guesses, one by one; with `out` the number of images, of unreadable ones, and of
+        parts that were there before. The files have the columns image, classes, probabilities and error.
+
     Raises:
-        VitkitError: there is no such model, it cannot classify, or an image is given by its web address. A
-            file that cannot be read is no error: it is yielded with the reason.
+        VitkitError: there is no such model, it cannot classify, or an image is given by its web address; or
+            the folder holds something else. A file that cannot be read is no error: it has the reason.
     """
     require_at_least(1, top=top, batch_size=batch_size)
     listener = hushed(listener, quiet)
+    if out is not None:
+        from vitkit.jobs.parts import computed_parts, read_part
+
+        if Path(out).suffix.lower() in SINGLE_FILES:
+            raise VitkitError(
+                f"For predictions --out takes a folder for .parquet files, found {out}, the name of a single "
+                "file: give the name of a folder."
+            )
+        rows = partial(open_rows, path, images, top, batch_size, model)
+        with computed_parts(Path(out), rows, listener, on, processes) as (parts, continued):
+            errors = [read_part(part, ["error"])["error"] for part in parts]
+        count = sum(map(len, errors))
+        return count, count - sum(column.null_count for column in errors), continued
+    if (on, processes) != ("here", 1):
+        raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
     predictor, named = _open(path, images, listener, model)
 
     def predicted() -> Generator[PredictedImage]:
@@ -169,14 +202,13 @@ def open_rows(
     from vitkit.jobs.parts import PartsRecord, part_rows
 
     predictor, images = _open(path, paths, listener, model)
-    names = [os.fsencode(image.path).decode("utf-8", "backslashreplace") for image in images]
     text, numbers = pa.string(), pa.list_(pa.float64())
     columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
         predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
         rows = {
-            "image": names[first:last],
+            "image": [image.name for image in predicted],
             "classes": [[guess.name for guess in image.guesses] for image in predicted],
             "probabilities": [[guess.probability for guess in image.guesses] for image in predicted],
             "error": [image.reason for image in predicted],
@@ -226,52 +258,6 @@ def _hash_model(path: StrPath, num_heads: int | None) -> str:
         "task": None if start.card.task is None else to_json(start.card.task),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def predict_to_files(
-    path: StrPath,
-    images: StrPaths,
-    *,
-    top: int = 5,
-    batch_size: int = 32,
-    out: StrPath,
-    on: Cluster = "here",
-    processes: int = 1,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
-    **model: Unpack[ModelOptions],
-) -> tuple[int, int, int]:
-    """Predict the classes of images into Parquet files with the columns image, classes, probabilities, error.
-
-    Args:
-        path, images, top, batch_size, quiet, listener, model: as for `predict_images`.
-        out: folder of .parquet files for the predictions, in place of printing them. The same command again
-            continues there.
-        on: here: this process; ray: the processes of a Ray cluster, which RAY_ADDRESS names, else of this
-            machine (the extra ray). All machines must see the images, the model and the files that are
-            written.
-        processes: processes on Ray, each with a GPU or a processor core of its own.
-
-    Returns:
-        The number of images, of unreadable ones, and of parts that were there before.
-
-    Raises:
-        VitkitError: as `predict_images`; or the folder holds something else.
-    """
-    from vitkit.jobs.parts import computed_parts, read_part
-
-    require_at_least(1, top=top, batch_size=batch_size)
-    folder, listener = Path(out), hushed(listener, quiet)
-    if folder.suffix.lower() in SINGLE_FILES:
-        raise VitkitError(
-            f"For predictions --out takes a folder for .parquet files, found {out}, the name of a "
-            "single file: give the name of a folder."
-        )
-    rows = partial(open_rows, path, images, top, batch_size, model)
-    with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
-        errors = [read_part(part, ["error"])["error"] for part in parts]
-    count = sum(map(len, errors))
-    return count, count - sum(column.null_count for column in errors), continued
 
 
 class Predictor(Result):

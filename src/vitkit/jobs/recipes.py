@@ -7,18 +7,18 @@ and `configs/vit.py`): crops of 5 to 100 % of the area, flips, plain bilinear re
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Unpack
 
-from vitkit.config import nearest
+from vitkit.config import nearest, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.zoo import model_config
-from vitkit.result import Block, Result, Table
+from vitkit.result import Listing, Table
 from vitkit.runs.config import Architecture, Run, with_options
 from vitkit.runs.run_options import OptionsOfRun
 from vitkit.training.config import (
@@ -417,42 +417,25 @@ def recipe(name: str, /, **options: Unpack[OptionsOfRun]) -> Run:
     return with_options(replace(RECIPES[name](), recipe=name), options)
 
 
-@dataclass(frozen=True, repr=False)
-class RecipeList(Result):
-    """The recipes, by their names."""
-
-    recipes: Mapping[str, Run]
-
-    def summary(self) -> str:
-        """Count the recipes."""
-        return f"{len(self.recipes)} recipes"
-
-    def blocks(self) -> Sequence[Block]:
-        """Return the table of the recipes."""
-        rows = []
-        for name, run in self.recipes.items():
-            training, (height, _) = run.training, run.preprocessing.image_size
-            length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
-            model, batch = run.model or "START's", str(training.batch_size)
-            rows.append((name, model, str(height), length, batch, describe_recipe(name)))
-        return (Table(("recipe", "model", "pixels", "length", "batch", ""), tuple(rows), text=(0, 1, 5)),)
-
-    def following(self) -> Sequence[str]:
-        """Return the commands that take a recipe."""
-        return ("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")
-
-
-def list_recipes() -> RecipeList:
+def list_recipes() -> Listing:
     """List the recipes: named run configurations, every option of which can be changed on the command
     line."""
-    return RecipeList({name: recipe(name) for name in RECIPES})
-
-
-def describe_recipe(name: str) -> str:
-    """Describe a recipe: the first line of its docstring, or its table of the paper."""
-    if name in TABLE_4:
-        return "the paper's Table 4: vitkit finetune START"
-    return "the paper's Table 3" if name in TABLE_3 else (RECIPES[name].__doc__ or "").split("\n")[0]
+    rows, recipes = [], {}
+    for name in RECIPES:
+        run = recipe(name)
+        training, (height, _) = run.training, run.preprocessing.image_size
+        length = f"{training.epochs:g} epochs" if training.steps is None else f"{training.steps:,} steps"
+        described = "the paper's Table 3"
+        if name in TABLE_4:
+            described = "the paper's Table 4: vitkit finetune START"
+        elif name not in TABLE_3:
+            described = (RECIPES[name].__doc__ or "").split("\n")[0]
+        model, batch = run.model or "START's", str(training.batch_size)
+        rows.append((name, model, str(height), length, batch, described))
+        recipes[name] = to_json(run)
+    table = Table(("recipe", "model", "pixels", "length", "batch", ""), tuple(rows), text=(0, 1, 5))
+    uses = ("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")
+    return Listing(f"{len(rows)} recipes", (table,), uses, {"recipes": recipes})
 
 
 def sweep_rates(run: Run, multiples: Sequence[float] = MULTIPLES) -> tuple[float, ...]:

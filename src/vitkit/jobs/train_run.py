@@ -19,6 +19,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs import machine
 from vitkit.runs.budget import measure_cost
 from vitkit.runs.build import Parts, begin_steps, build_new, build_parts
 from vitkit.runs.config import (
@@ -30,14 +31,6 @@ from vitkit.runs.config import (
 )
 from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
-from vitkit.runs.machine import (
-    InterruptedTraining,
-    choose_for,
-    deterministic,
-    find_device,
-    keep_freed_memory,
-    require_threads,
-)
 from vitkit.runs.plan import (
     NOTHING,
     Opened,
@@ -120,7 +113,7 @@ def train_run(
     """
     world = join_processes(listener.warn)
     divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
-    keep_freed_memory()
+    machine.keep_freed_memory()
     if not world.writes:  # of a dry run process 0 alone tells
         return Path() if dry_run else follow(world) or Path()
     own, keep = None if out is None else Path(out), not dry_run
@@ -132,13 +125,13 @@ def train_run(
         folder, has_begun = next(folders_for(owner, own, numbered))
         _preview(plan, folder, has_begun, listener)
         return folder
-    with claim(owner, own, numbered) as folder, deterministic(plan.device):
+    with claim(owner, own, numbered) as folder, machine.deterministic(plan.device):
         if (folder / "config.json").exists():
             recorded = read_config(folder)
         else:
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
-            chosen = choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            chosen = machine.choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
             recorded = write_config(folder, plan.run, command, chosen)
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
@@ -155,7 +148,7 @@ def train_run(
                 raise
             except StopRequest as request:
                 where = f"{position.point} ({request})"
-                raise InterruptedTraining(where, position.again, request.number) from None
+                raise machine.InterruptedTraining(where, position.again, request.number) from None
     return folder
 
 
@@ -264,7 +257,7 @@ def check_run(
     Raises:
         VitkitError: the data, the configuration or the machine does not allow the run.
     """
-    require_threads(threads)
+    machine.require_threads(threads)
     plan_run(run, None, device=device, opened=opened)
 
 
@@ -272,7 +265,7 @@ def _preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> N
     """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config
     precision, exact = run.training.precision, run.training.exact
-    compute = choose_for(config, plan.device, precision, phase="training", exact=exact)
+    compute = machine.choose_for(config, plan.device, precision, phase="training", exact=exact)
     model = build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(plan, model, folder, from_paper))
@@ -344,14 +337,14 @@ def follow(world: World) -> Path | None:
     data = replace(
         data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
     )
-    device = find_device(invitation.device)
+    device = machine.find_device(invitation.device)
     # Process 0 shares its weights where no checkpoint is read.
     drawn = invitation.checkpoint is not None
     model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
     model.card = invitation.card
     parts = Parts(run, data, folder, model, invitation.rejects)
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
-    with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
+    with machine.deterministic(device), stop_signals() as stop, lost_processes_explained(world):
         trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
         fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
     return folder

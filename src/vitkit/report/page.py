@@ -30,20 +30,8 @@ from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
 from vitkit.report.template import render_page
 from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
-from vitkit.tasks import task_of
+from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
-from vitkit.tasks.page import (
-    ATTENTION_SHOWN,
-    LOSS_LABELS,
-    NOT_AT_HAND,
-    THUMBNAIL,
-    TaskReport,
-    count_cell,
-    decode,
-    fraction_cell,
-    photo_of,
-    shrunk,
-)
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import judge
@@ -226,9 +214,9 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
             "Loss: on training batches, as logged (pale) and as a running mean over a twentieth of the run, "
             f"and on the validation split. {curve.title}: {curve.caption} Learning rate: as used in each "
             "step. Both losses are the mean over the images of the "
-            f"{curve.loss or LOSS_LABELS[content.model.card.loss]}{but if altered else ''}. Training images "
-            "may also be augmented and dropout be on, so the two losses need not meet; a validation loss "
-            "that rises while the training loss falls means overfitting."
+            f"{curve.loss or page.LOSS_LABELS[content.model.card.loss]}{but if altered else ''}. Training "
+            "images may also be augmented and dropout be on, so the two losses need not meet; a validation "
+            "loss that rises while the training loss falls means overfitting."
         )
         blocks = [Plots(plots), Text(caption, "caption")]
         if not len(validation["step"]):
@@ -238,7 +226,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
 
 
 def _attention(
-    model: ImageModel, samples: Samples | None, made: TaskReport, split: str | None
+    model: ImageModel, samples: Samples | None, made: page.TaskReport, split: str | None
 ) -> list[Block]:
     """Show where the model looks on some of the images that its task has chosen."""
     if not inspect.has_attention_maps(model):
@@ -247,7 +235,7 @@ def _attention(
         return [made.attention.none]
     photos = [] if samples is None else rollouts(model, samples, made)
     if not photos:
-        return [f"{NOT_AT_HAND}, so there is nothing to lay attention over."]
+        return [f"{page.NOT_AT_HAND}, so there is nothing to lay attention over."]
     caption = (
         f"Attention rollout over {split} images, as the model sees them: attention averaged over heads, the "
         "identity added for the residual connections, rows scaled to sum to one, and the layers' matrices "
@@ -309,7 +297,9 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
     if counts:
         images = data.get("images", {})  # an image with several labels counts once
         sums = {split: images.get(split, sum(of_class.values())) for split, of_class in counts.items()}
-        rows = tuple((name, *(count_cell(split.get(name, 0)) for split in counts.values())) for name in names)
+        rows = tuple(
+            (name, *(page.count_cell(split.get(name, 0)) for split in counts.values())) for name in names
+        )
         yield Table(("class", *(f"{split} images" for split in counts)), rows, sortable=True)
         yield "All: " + ", ".join(f"{count:,} {split} images" for split, count in sums.items()) + "."
     rejects = [
@@ -357,7 +347,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def rollouts(model: ViT, samples: Samples, made: TaskReport) -> list[Photo]:
+def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]:
     """Show images of a task's choice, and beside each where the model looks.
 
     Args:
@@ -366,16 +356,16 @@ def rollouts(model: ViT, samples: Samples, made: TaskReport) -> list[Photo]:
         made: the task's part of the report.
     """
     chosen = {shown.index: shown for shown in made.attention.images}
-    images = model_images(model, samples, list(chosen), ATTENTION_SHOWN)
+    images = model_images(model, samples, list(chosen), page.ATTENTION_SHOWN)
     size, pixels = attention_batch(model), list(images.values())
     maps = [
         inspect.attention_rollout(model, _batch(pixels[i : i + size])) for i in range(0, len(pixels), size)
     ]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = enlarged(to_rgb(image), THUMBNAIL)
-        beside = image_data_uri(shrunk(model_figures.heat_overlay(large, heat)))
-        photos.append(photo_of(samples, chosen[index], large, beside))
+        large = enlarged(to_rgb(image), page.THUMBNAIL)
+        beside = image_data_uri(page.shrunk(model_figures.heat_overlay(large, heat)))
+        photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 
 
@@ -385,7 +375,7 @@ def model_images(
     """Read the first `count` readable images of `indices`, `(H, W, C)` as the model sees them, by index."""
     preprocessing, images = preprocessing_of(model), dict[int, NDArray[np.uint8]]()
     for index in indices:
-        image = decode(samples, index)
+        image = page.decode(samples, index)
         if image is not None:
             images[index] = preprocess(image, preprocessing)
         if len(images) == count:
@@ -421,7 +411,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         steps = columns.pop("step").astype(int).tolist()
         curves = {_label(name): accuracies.tolist() for name, accuracies in columns.items()}
         rows = tuple(
-            (count_cell(step), *(fraction_cell(accuracies[i]) for accuracies in curves.values()))
+            (page.count_cell(step), *(page.fraction_cell(accuracies[i]) for accuracies in curves.values()))
             for i, step in enumerate(steps)
         )
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
