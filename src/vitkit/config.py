@@ -8,7 +8,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -32,6 +32,7 @@ COUNT = 2**53  # above it float64 lacks some integers
 Count = Annotated[int, Range("a count", 0, COUNT)]
 Positive = Annotated[float, Range("a number above 0", math.ulp(0.0), sys.float_info.max)]
 AtLeastOne = Annotated[int, Range("at least 1", 1, math.inf)]
+Seed = Annotated[int, Range("0 or more, and below 2 to the 63", 0, 2**63 - 1)]
 ZeroOrMore = Annotated[float, Range("0 or more", 0, math.inf)]
 BelowOne = Annotated[float, Range("a number from 0 to below 1", 0, math.nextafter(1, 0))]
 WithinOne = Annotated[float, Range("a number above 0 and below 1", math.ulp(0.0), math.nextafter(1, 0))]
@@ -130,25 +131,21 @@ PREFIXED = ("splits", "fewshot")
 
 
 def require_valid(config: Any) -> None:
-    """Refuse a dataclass with a number out of its range, or not finite in float32; for its `__post_init__`.
+    """Refuse a dataclass with a value that its type does not allow, or a number that is not finite in
+    float32; for its `__post_init__`.
 
     Raises:
-        VitkitError: a field, or an item of a tuple, is not a number, or is infinite in float32; or a field is
-            below or above the `Range` of its type.
+        VitkitError: a field, or an item of a tuple, is of another type, out of the `Range` of its type or not
+            among its texts; or is not a number, or is infinite in float32.
     """
+    hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
                 raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
-    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
-        value = getattr(config, name)
-        parts = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is Annotated]
-        for (allowed,) in (part.__metadata__ for part in parts):
-            if value is not None and not allowed.low <= value <= allowed.high:
-                shown = f"{value:g}" if isinstance(value, float) else value
-                raise VitkitError(f"{name} is {allowed.name}, found {shown}.")
+        _typed(hints[field.name], value, field.name)
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
@@ -236,14 +233,14 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
             choices = ", ".join(repr(choice) for choice in arguments)
             raise VitkitError(f"{where}: expected one of {choices}, found {describe_value(value)}.")
         return value
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         if isinstance(value, list | tuple):
-            kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+            kinds = arguments[:1] * len(value) if Ellipsis in arguments or origin is Sequence else arguments
             if len(kinds) == len(value):
                 return tuple(_typed(kind, item, where) for kind, item in zip(kinds, value, strict=True))
         raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
     if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast("type[Any]", hint), value, where)
+        return value if isinstance(value, hint) else from_json(typing.cast("type[Any]", hint), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

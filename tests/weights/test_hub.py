@@ -50,8 +50,6 @@ class Hub:
         self.revisions: list[str | None] = []
         self.says: str | None = None
         """What it says the SHA-256 of its files is, if not the truth."""
-        self.draws_bars = True
-        self.drew_bars: list[bool] = []
         self.broken = 0
         """How many of the next files arrive damaged."""
 
@@ -78,7 +76,6 @@ class Hub:
         local_files_only: bool = False,
         force_download: bool = False,
     ) -> str:
-        self.drew_bars += [] if local_files_only else [self.draws_bars]
         folder = self.cache / "snapshots" / self.commit
         if local_files_only:
             if not folder.exists():
@@ -117,11 +114,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     module.errors.RepositoryNotFoundError = NotFoundError
     module.errors.RevisionNotFoundError = NoRevisionError
     module.HfApi = lambda: hub
-    module.utils = types.SimpleNamespace(
-        are_progress_bars_disabled=lambda: not hub.draws_bars,
-        disable_progress_bars=lambda: setattr(hub, "draws_bars", False),
-        enable_progress_bars=lambda: setattr(hub, "draws_bars", True),
-    )
     module.snapshot_download = hub.snapshot_download
     module.hf_hub_download = hub.hf_hub_download
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
@@ -135,19 +127,8 @@ def test_the_names_used_are_those_of_the_real_library() -> None:
 
     for name in ("HfApi", "snapshot_download", "hf_hub_download"):
         assert callable(getattr(huggingface_hub, name))
-    for name in ("are_progress_bars_disabled", "disable_progress_bars", "enable_progress_bars"):
-        assert callable(getattr(huggingface_hub.utils, name))
     assert issubclass(errors.GatedRepoError, errors.RepositoryNotFoundError)
     assert issubclass(errors.RevisionNotFoundError, Exception)
-
-
-@pytest.mark.parametrize("has_screen", [True, False])
-def test_bars_are_drawn_on_screens_alone(hub: Hub, has_screen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.files = {"model.safetensors": WEIGHTS}
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: has_screen)
-    fetch("hf:org/name")
-    assert hub.drew_bars == [has_screen]
-    assert hub.draws_bars  # in the caller's own downloads
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from vitkit.config import IN_PYTHON_ALONE, require_valid
+from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Range, Seed, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 
 _BOUND = r"-?\d+(?:\.\d+)?%|-?\d+|"
@@ -132,6 +132,8 @@ OVERHEAD_BYTES = 16_000_000
 # The memory limit never falls below the limit for this many pixels: a low max_pixels is meant to reject large
 # images, not small images whose format needs much memory.
 _FEWEST_PIXELS = 16_000_000
+Level = Annotated[int, Range("from 0 to 255", 0, 255)]
+Part = Annotated[float, Range("from 0 to 1", 0, 1)]
 MOST_CHANNELS = 1024
 """The most channels of an image: a hyperspectral one has some hundreds."""
 
@@ -143,25 +145,20 @@ class DecodeRule:
     apply_exif: bool = field(default=True, metadata=IN_PYTHON_ALONE)
     """Turn the image as the orientation in its EXIF block (or its TIFF tag) says. Published ImageNet figures
     were made without."""
-    background: tuple[int, int, int] = (255, 255, 255)
+    background: tuple[Level, Level, Level] = (255, 255, 255)
     """The colour under transparent pixels: red, green, blue in 0..255."""
-    max_pixels: int = 64_000_000
+    max_pixels: AtLeastOne = 64_000_000
     """Larger images are refused from their header, before any pixel is decoded. So are those that take more
     than 8 bytes for each of these pixels to decode, their file included (528 MB by default, 144 MB at
     least): WebP from 32 million pixels on, JPEG 2000 and AVIF from 26, progressive JPEGs without
     subsampling from 52."""
-    channels: int = 3
+    channels: Annotated[int, Range(f"from 1 to {MOST_CHANNELS}", 1, MOST_CHANNELS)] = 3
     """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
     their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
     of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
 
     def __post_init__(self) -> None:
-        if len(self.background) != 3 or not all(0 <= value <= 255 for value in self.background):
-            raise VitkitError(f"background must be three numbers in 0..255, found {self.background}.")
-        if self.max_pixels < 1:
-            raise VitkitError(f"max_pixels must be at least 1, found {self.max_pixels}.")
-        if not 1 <= self.channels <= MOST_CHANNELS:
-            raise VitkitError(f"channels is from 1 to {MOST_CHANNELS}, found {self.channels}.")
+        require_valid(self)
 
     @property
     def max_bytes(self) -> int:
@@ -181,7 +178,7 @@ Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lan
 class Preprocessing:
     """The way from a decoded image to the input of the model; the same in evaluation and prediction."""
 
-    image_size: tuple[int, int]
+    image_size: tuple[AtLeastOne, AtLeastOne]
     """Height and width of the model's input in pixels: `--image-size 224` or `--image-size 224 320`."""
     resize: Resize = "stretch"
     """The way in which images are brought to image_size. stretch: directly, whatever their proportions, as
@@ -203,21 +200,11 @@ class Preprocessing:
     crop_offset: Literal["even", "down"] = field(default="even", metadata=IN_PYTHON_ALONE)
     """The place of the middle when an odd number of pixels is cut off: half of that number is rounded to the
     even number (torchvision, timm) or down (transformers; crop always rounds down)."""
-    border: tuple[int, int, int] = field(default=(0, 0, 0), metadata=IN_PYTHON_ALONE)
+    border: tuple[Level, Level, Level] = field(default=(0, 0, 0), metadata=IN_PYTHON_ALONE)
     """Colour around an image that does not fill image_size: red, green, blue in 0..255."""
 
     def __post_init__(self) -> None:
         require_valid(self)
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise VitkitError(
-                f"image_size must be (height, width), each at least 1, found {self.image_size}."
-            )
-        for name, choices in (("resize", Resize), ("interpolation", Interpolation)):
-            if getattr(self, name) not in get_args(choices):
-                allowed = ", ".join(f'"{choice}"' for choice in get_args(choices))
-                raise VitkitError(f"{name} must be one of {allowed}, found {getattr(self, name)!r}.")
-        if self.crop_offset not in ("even", "down"):
-            raise VitkitError(f'crop_offset must be "even" or "down", found {self.crop_offset!r}.')
         # Above 1 the image has borders, which crop never has.
         most = 1 if self.resize == "crop" else 1000
         if not 0.001 <= self.crop_fraction <= most:
@@ -226,8 +213,6 @@ class Preprocessing:
             raise VitkitError(
                 f"antialias=False goes with bilinear interpolation alone, found {self.interpolation!r}."
             )
-        if len(self.border) != 3 or not all(0 <= value <= 255 for value in self.border):
-            raise VitkitError(f"border must be three numbers in 0..255, found {self.border}.")
 
     def resized(self, axis: Literal[0, 1]) -> int:
         """Compute the side in pixels that images, or their shortest or longest side, are resized to.
@@ -254,22 +239,22 @@ class Augmentation:
     stretched to a size and a part is cut out."""
     flip: bool = True
     """Mirror images left to right, with a probability of one half."""
-    shift: int = 0
+    shift: Annotated[int, Range("0 or more", 0, math.inf)] = 0
     """Move images by up to this many pixels each way, after resizing. A shift of 4 without crop_area is
     CIFAR's padding by 4 pixels with a random crop."""
-    rotate: float = 0.0
+    rotate: Annotated[float, Range("from 0 to 180", 0, 180)] = 0.0
     """Turn images by up to this many degrees each way, after resizing."""
     jpeg_scaling: bool = False
     """Decode JPEGs at a half, a quarter or an eighth of their size where the random crop keeps at least the
     image size in pixels: several times as fast for photographs of many megapixels. Pixels differ a little,
     since libjpeg shrinks by its own rule."""
-    rand_augment: int = 0
+    rand_augment: Annotated[int, Range("from 0 to 14", 0, 14)] = 0
     """Number of RandAugment's 14 operations that change each image after the other changes, usually 1 to 3
     (arXiv 1909.13719); 0 for none. Uncovered pixels get the image's mean colour. For images of 1 or 3
     channels."""
-    rand_augment_magnitude: float = 9.0
+    rand_augment_magnitude: Annotated[float, Range("from 0 to 10", 0, 10)] = 9.0
     """Strength of these operations, from 0 to 10 as in timm (DeiT: 9; less for small images)."""
-    random_erasing: float = 0.0
+    random_erasing: Part = 0.0
     """Probability that a box of the image is replaced by noise in the end (arXiv 1708.04896; DeiT: 0.25)."""
 
     def __post_init__(self) -> None:
@@ -282,12 +267,6 @@ class Augmentation:
             raise VitkitError(
                 f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
             )
-        if self.shift < 0:
-            raise VitkitError(f"shift must be 0 or more pixels, found {self.shift}.")
-        limits = {"rotate": 180, "rand_augment": 14, "rand_augment_magnitude": 10, "random_erasing": 1}
-        for name, most in limits.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise VitkitError(f"{name} must be from 0 to {most}, found {getattr(self, name)}.")
 
 
 def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:
@@ -311,7 +290,7 @@ class Splits:
     """Fraction of all training images, counted before any cut, for validation; 0 for no validation split."""
     test_fraction: float = 0.2
     """Fraction of all training images, counted before any cut, for testing; 0 for no test split."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the cut; the same seed cuts the same images."""
     label_separator: str | None = None
     """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
@@ -320,7 +299,7 @@ class Splits:
     group: str | None = None
     """Groups of images that stay in one split, such as all of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
-    folds: int | None = None
+    folds: Annotated[int, Range("2 or more", 2, math.inf)] | None = None
     """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
     class is dealt round them, so that they differ by one image at most, or by the largest group."""
     fold: int | None = None
@@ -329,7 +308,7 @@ class Splits:
     """Train on a part of the training images that the cuts leave: 0.1 for a tenth of every class, or a slice
     such as "[:500]" or "[-10%:]". The images are taken in an order that the seed draws and in which every
     class is spread evenly, so that a tenth is within every larger part. --subset is the same."""
-    subset_seed: int | None = field(default=None, metadata=IN_PYTHON_ALONE)
+    subset_seed: Seed | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Seed of that order; left out, the seed of the cut. Another seed draws another part of the same training
     images."""
 
@@ -343,8 +322,6 @@ class Splits:
             raise VitkitError("fold and folds go together: give both, say --splits.fold 0 --splits.folds 5.")
         if self.fold is not None and self.folds is not None and not 0 <= self.fold < self.folds:
             raise VitkitError(f"fold is from 0 to folds - 1, found {self.fold} of {self.folds}.")
-        if self.folds is not None and self.folds < 2:
-            raise VitkitError(f"folds is 2 or more, found {self.folds}.")
         # 1e-9 for rounding: at 1 - 1 / folds nothing is left to train on.
         if self.folds is not None and self.val_fraction > 1 - 1 / self.folds - 1e-9:
             raise VitkitError(
@@ -356,9 +333,6 @@ class Splits:
                 "val_fraction and test_fraction must be 0 or more and leave something to train on, found "
                 f"{self.val_fraction} and {self.test_fraction}."
             )
-        for seed in (self.seed, self.subset_seed or 0):
-            if not 0 <= seed < 2**63:
-                raise VitkitError(f"The seed of the splits must be in 0..2^63 - 1, found {seed}.")
         if self.label_separator is not None and not self.label_separator.strip("\r\n"):
             raise VitkitError(
                 "label_separator must be the text between two labels in a cell, found "
@@ -375,33 +349,24 @@ WORKER_TIMEOUT = 600.0
 class Loading:
     """The loading of images; these options do not change the result of training."""
 
-    workers: int | None = None
+    workers: Annotated[int, Range("0 or more", 0, math.inf)] | None = None
     """Processes that decode images which are not kept in memory; left out, one for each CPU core. With 0 the
     main process decodes."""
-    memory_gib: float = 2.0
+    memory_gib: ZeroOrMore = 2.0
     """Size in GiB up to which the decoded images of a split are kept in memory; with 0 they are read from
     disk every time."""
-    bad_quota: float = 0.05
+    bad_quota: Part = 0.05
     """Fraction of the training files, from 0 to 1, that may be unreadable before training stops."""
     check_images: Literal["time", "content", "names"] = "time"
     """The property of every image file that must be unchanged when a run is continued. time: its size and
     time of change. content: all of its bytes, which are then read at every start. names: only its name."""
-    worker_timeout: float = WORKER_TIMEOUT
+    worker_timeout: ZeroOrMore = WORKER_TIMEOUT
     """Seconds to wait for a batch before the process that loads it is considered stuck, which ends the run; 0
     waits for ever."""
 
-    step_timeout: float = 600.0
+    step_timeout: ZeroOrMore = 600.0
     """Seconds that one of several processes may wait for another in a step, a validation or a save before the
     run ends; 0 waits for a day."""
 
     def __post_init__(self) -> None:
         require_valid(self)
-        if (self.workers or 0) < 0 or self.memory_gib < 0 or not 0 <= self.bad_quota <= 1:
-            raise VitkitError(
-                "Expected workers and memory_gib of 0 or more and a bad_quota from 0 to 1, found "
-                f"{self.workers}, {self.memory_gib} and {self.bad_quota}."
-            )
-        for name in ("worker_timeout", "step_timeout"):
-            seconds = getattr(self, name)
-            if not 0 <= seconds < math.inf:
-                raise VitkitError(f"Expected a {name} of 0 seconds (no limit) or more, found {seconds}.")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import AtLeastOne, BelowOne, Positive, Range, WithinOne, ZeroOrMore, require_valid
+from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Seed, WithinOne, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.compute_config import Precision
 
@@ -249,7 +249,7 @@ class TrainingConfig:
     fsdp: each holds a part, and collects a block at a time (FSDP2). hsdp: divided among the processes of a
     machine, while every machine holds all. auto: fsdp where replicas do not fit into memory. It may change
     when a run is continued."""
-    seed: Annotated[int, Range("0 or more, and below 2 to the 63", 0, 2**63 - 1)] = 0
+    seed: Seed = 0
     """Seed of the initial weights, the order of images, augmentation and dropout."""
     precision: Precision = "auto"
     """Number format of the computation: float32, bfloat16 (by autocast), or auto: bfloat16 where the device

@@ -2,18 +2,15 @@
 
 `hf:org/name[@revision][/file]`, and the web address of a file on the Hub, go through huggingface_hub and its
 cache; `gs://` and `s3://` through fsspec. Other `https://` and `http://` addresses go through Python's urllib
-with a deadline, because a timeout of the connection alone lets a server hold a download for ever with a byte
-now and then. A download that was cut begins again. The SHA-256 of a downloaded file is recorded: the file
-must keep it.
+with a least speed, because a timeout of the connection alone lets a server hold a download for ever with a
+byte now and then. A download that was cut begins again. The SHA-256 of a downloaded file is recorded: the
+file must keep it.
 """
 
 import hashlib
 import http.client
-import io
 import logging
-import os
 import re
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -21,17 +18,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from vitkit.durable import hash_file, replace_json, sync_folder
+from vitkit.durable import parse_json, remove_leftovers, replace_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files import hub
-from vitkit.weights.files.source import SETTINGS, read_head, read_json_object
+from vitkit.weights.files.source import SETTINGS, read_head
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
 
@@ -216,12 +212,11 @@ def _target(address: str) -> Path:
 def _from_server(address: str, expected: str | None, progress: Progress | None) -> Fetched:
     parts, target = _split(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    name = PurePosixPath(unquote(parts.path)).name
     if "@" in parts.netloc:
         raise VitkitError(
             f"{shown} was given with a name and password, which would end up in logs: leave them out."
         )
-    if not name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", name):
+    if not target.name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", target.name):
         raise VitkitError(
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "
             "Of a model in several files, fetch the folder yourself and give its path."
@@ -233,18 +228,19 @@ def _from_server(address: str, expected: str | None, progress: Progress | None) 
             digest = first = None
             if target.exists():
                 record = hub.read_record(address)  # by a process that was waited for, it may be
-                digest = hub.digest_of(target, name, record)
+                digest = hub.digest_of(target, target.name, record)
                 # A file that was put there by hand is what it is.
-                first = record.get("sha256", {}).get(name, digest)
+                first = record.get("sha256", {}).get(target.name, digest)
             if digest is None or digest != (expected or first):
                 if digest != first:
                     _log.warning(
                         "%s is not the file that was fetched from %s: fetching it again", target, shown
                     )
+                remove_leftovers(target.parent)
                 digest = _download(address, shown, target, progress, expected, first)
-                if not name.endswith(".npz"):
+                if not target.name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
-            hub.write_record(address, shown, {name: digest}, {name: target})
+            hub.write_record(address, shown, {target.name: digest}, {target.name: target})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "
@@ -279,7 +275,7 @@ def _download(
     _log.info("fetching %s into %s", shown, target)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            _transfer(address, part, MAX_WEIGHTS, progress)
+            size, digest = replace_file(part, _pieces(address, MAX_WEIGHTS, progress))
             break
         except _FailedError as error:
             if attempt == ATTEMPTS or not error.again:
@@ -296,7 +292,7 @@ def _download(
                 "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
             time.sleep(pause)
-    (size, digest), (_, fault) = hash_file(part), read_head(part)
+    _, fault = read_head(part)
     if digest != (required or digest):
         fault = f"its SHA-256 is {digest}, expected {required}: it is another file, or a damaged one"
     if fault:
@@ -316,85 +312,48 @@ def _download(
 
 def _fetch_settings(parts: SplitResult, folder: Path) -> None:
     """Fetch the JSON files beside the weights, where the server has them and they are JSON."""
-    part = folder / "settings.part"
     for name in SETTINGS:
         beside = urlunsplit(parts._replace(path=parts.path.rpartition("/")[0] + "/" + name))
         try:
-            _transfer(beside, part, MAX_SETTINGS)
-            replace_json(folder / name, read_json_object(part))
+            settings = parse_json(b"".join(_pieces(beside, MAX_SETTINGS)), folder / name)
         except VitkitError:  # a page that says that the server has none
             continue
         except _FailedError as error:
             if not error.absent:  # the user learns that the model is read without it
                 _retries.warning("%s beside the weights is left out: %s", name, error)
-    part.unlink(missing_ok=True)
+            continue
+        if isinstance(settings, dict):
+            replace_json(folder / name, settings)
 
 
-def _transfer(address: str, part: Path, most: int, progress: Progress | None = None) -> None:
-    """Fetch a file of at most `most` bytes once into `part`.
+def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file of at most `most` bytes, once.
 
     Raises:
-        _FailedError: it is not whole; what came of it is removed.
+        _FailedError: it does not come, or not whole.
     """
     open_file = _open_url if address.startswith("http") else _open_in_store
-    part.unlink(missing_ok=True)  # of a process that was killed
+    size, since, deadline = 0, 0, time.monotonic() + WINDOW
     try:
         with ExitStack() as stack:
-            with _explained(address):
-                read, total, deadline = open_file(address, stack)
-            limit, size, since = _limit(total, part.parent, most), 0, 0
-            file = stack.enter_context(part.open("wb"))
-            while True:
-                with _explained(address):  # not around the writing: the disk's errors are not the network's
-                    piece = read(CHUNK)
-                if not piece:
-                    break
-                file.write(piece)
+            read, total = open_file(address, stack)
+            if total is not None and total > most:
+                raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
+            while piece := read(CHUNK):
                 size, since = size + len(piece), since + len(piece)
+                if size > most:
+                    raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
                 if since >= LEAST:
-                    deadline.moment, since = time.monotonic() + WINDOW, 0
+                    since, deadline = 0, time.monotonic() + WINDOW
+                elif time.monotonic() > deadline:
+                    raise _FailedError(
+                        f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s", again=True
+                    )
                 if progress is not None:
                     progress(size, total)
-                if size > limit:
-                    raise _FailedError(
-                        f"it has not ended after {size:,} bytes, and the server does not say how long it is"
-                    )
+                yield piece
             if total not in (None, size):
                 raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)
-            file.flush()
-            os.fsync(file.fileno())  # before it is renamed
-    except _FailedError:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def _limit(total: int | None, folder: Path, most: int) -> int:
-    """Return how many bytes a file may have: all that the server announces, if the disk has room for them.
-
-    A body of unannounced length may fill half of what is free.
-    """
-    free = shutil.disk_usage(folder).free
-    if total is None:
-        return min(most, free // 2)
-    if total > most:
-        raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-    if total > free:
-        raise _FailedError(
-            f"it needs {total:,} bytes, and {folder} has {free:,} free: make room there, or choose another "
-            "folder with the environment variable VITKIT_CACHE"
-        )
-    return total
-
-
-@contextmanager
-def _explained(address: str) -> Iterator[None]:
-    """Explain what Python and the packages of stores raise.
-
-    Raises:
-        _FailedError: in their place.
-    """
-    try:
-        yield
     except _FailedError:
         raise
     except urllib.error.HTTPError as error:
@@ -436,59 +395,18 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(request, file, code, message, headers, url)
 
 
-class _Deadline(io.RawIOBase):
-    """The bytes of a connection, which end with an error once a moment has passed.
-
-    Everything that a server sends is read through it: status line, interim answers, headers, the lengths of
-    chunks, trailers. The limits of `http.client` hold for one line or one wait, not for all of them together.
-    """
-
-    def __init__(self, connection: io.RawIOBase) -> None:
-        self.connection, self.moment = connection, time.monotonic() + WINDOW
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        count = self.connection.readinto(buffer)
-        if time.monotonic() > self.moment:
-            raise _FailedError(f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s", again=True)
-        return count
-
-    def close(self) -> None:
-        self.connection.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.deadline = _Deadline(self.fp.detach())
-        self.fp = io.BufferedReader(self.deadline)
-
-
-class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections whose answers have a deadline."""
-
-    def do_open(self, http_class: Any, req: urllib.request.Request, **http_conn_args: Any) -> Any:
-        connection: Any = type("Connection", (http_class,), {"response_class": _Response})
-        return super().do_open(connection, req, **http_conn_args)
-
-
-_Opened = tuple[Callable[[int], bytes], int | None, Any]
-"""The function that reads the next bytes of a file, its size if it is known, and the object whose `moment` is
-the deadline."""
+_Opened = tuple[Callable[[int], bytes], int | None]
+"""The function that reads the next bytes of a file, and its size if it is known."""
 
 
 def _open_url(address: str, stack: ExitStack) -> _Opened:
     request = urllib.request.Request(address, headers={"User-Agent": "vitkit", "Accept-Encoding": "identity"})
-    opener = urllib.request.build_opener(_Redirects, _Handler)
-    response = stack.enter_context(opener.open(request, timeout=TIMEOUT))
+    response = stack.enter_context(urllib.request.build_opener(_Redirects).open(request, timeout=TIMEOUT))
     if response.status != 200:  # a part that nobody asked for, say
         raise _FailedError(f"the server answers with HTTP {response.status} in place of the file")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise _FailedError("the server sends it compressed, although it was asked not to")
-    return response.read1, response.length, response.deadline
+    return response.read1, response.length
 
 
 def _open_in_store(address: str, stack: ExitStack) -> _Opened:
@@ -505,4 +423,4 @@ def _open_in_store(address: str, stack: ExitStack) -> _Opened:
             f"{scheme}:// needs {package} (pip install {package}{public if scheme == 'gs' else ''})"
         ) from error
     total = int(system.info(inside)["size"])
-    return stack.enter_context(system.open(inside, "rb")).read, total, SimpleNamespace()
+    return stack.enter_context(system.open(inside, "rb")).read, total

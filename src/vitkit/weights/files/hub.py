@@ -5,9 +5,8 @@ import hashlib
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -90,7 +89,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
 
     record = read_record(address)
     first = {} if expected else record
-    with _explained(address), ExitStack() as stack:
+    with _explained(address):
         announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
         digest = announced[chosen]
@@ -104,12 +103,6 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
             needed |= {str(folder / shard) for shard in shards} & set(announced)
         patterns = [glob.escape(name) for name in sorted(needed)]
         weights = [name for name in sorted(needed) if name.endswith(ENDINGS)]
-        # Bars are for terminals and notebooks: in a file, each of their steps is a line.
-        has_screen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
-        bars: Any = hub.utils
-        if not has_screen and not bars.are_progress_bars_disabled():
-            bars.disable_progress_bars()
-            stack.callback(bars.enable_progress_bars)
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
         digests = {}
         for name in weights:
