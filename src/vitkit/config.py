@@ -240,7 +240,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 return tuple(_typed(kind, item, where) for kind, item in zip(kinds, value, strict=True))
         raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
     if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, hint) else from_json(typing.cast("type[Any]", hint), value, where)
+        kind = typing.cast("type[Any]", hint)
+        return value if isinstance(value, kind) else from_json(kind, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

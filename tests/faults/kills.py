@@ -121,7 +121,7 @@ class StudyKills(Kind):
         for name in STUDIES:
             ended = forked([], folder, first=partial(complete_study, name, folder, folder / name))
             assert ended.code == 0, (name, ended.err)
-            (folder / f"{name}.json").write_text(json.dumps(_found(folder / name, ended.out)))
+            (folder / f"{name}.json").write_text(json.dumps(_hashes(folder / name, ended.out)))
             (folder / f"{name}.seconds").write_text(str(ended.seconds))
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
@@ -149,8 +149,8 @@ class StudyKills(Kind):
             if ended.code:
                 kill += 1
                 continue
-            found = _found(out, ended.out)
-            other = sorted(key for key in found.keys() | expected if found.get(key) != expected.get(key))
+            ends = _hashes(out, ended.out)
+            other = sorted(key for key in ends.keys() | expected if ends.get(key) != expected.get(key))
             if other:
                 return Outcome("wrong", f"{name}, kill {kill}: another {', '.join(other)}")
             if last:
@@ -158,11 +158,11 @@ class StudyKills(Kind):
             shutil.rmtree(out)  # it was quicker than the signal
 
 
-def _found(out: Path, said: str) -> dict[str, str]:
+def _hashes(out: Path, said: str) -> dict[str, str]:
     """What a study ended with, by file, and its result as JSON without what tells of clock and folder."""
     files = [path for path in sorted(out.rglob("*")) if path.name in ("model.safetensors", "metrics.jsonl")]
     files += sorted(path for path in out.rglob("evaluation/*") if path.is_file())
-    found = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    ends = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     page = out / "report.html"
-    found["page"] = page.read_text().replace(str(out), "OUT") if page.exists() else ""
-    return found | {"result": said.replace(str(out), "OUT")}
+    ends["page"] = page.read_text().replace(str(out), "OUT") if page.exists() else ""
+    return ends | {"result": said.replace(str(out), "OUT")}

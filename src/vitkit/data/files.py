@@ -5,8 +5,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from vitkit.errors import VitkitError
 from vitkit.text import visible
@@ -26,7 +26,7 @@ _KINDS = {
 
 
 @contextmanager
-def regular_file(path: Path) -> Iterator[BinaryIO]:
+def regular_file(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read its bytes; links are followed.
 
     A pipe, a socket or a device is refused instead of waited for.
