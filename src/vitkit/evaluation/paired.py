@@ -148,7 +148,7 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
     """
     order = np.argsort(values, kind="stable")
     adjusted = np.array(values)[order] * np.arange(len(values), 0, -1)
-    adjusted[order] = np.maximum.accumulate(np.minimum(adjusted, 1.0)).copy()
+    adjusted[order] = np.maximum.accumulate(np.minimum(adjusted, 1.0))
     return tuple(adjusted.tolist())
 
 
