@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.classify import ClassScore
-from vitkit.evaluation.intervals import binomial_interval
+from vitkit.evaluation.intervals import binomial_interval, describe_interval
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.evaluation.stored import in_parts
@@ -264,10 +264,10 @@ class MultiLabel(Result):
 
     def interval_clause(self) -> str:
         """State the interval of the mean average precision, or why there is none; "" if it was left out."""
-        said = self.explain_no_interval()
         if self.mean_average_precision_interval is not None:
-            said = "95 % interval {:.1%} to {:.1%}".format(*self.mean_average_precision_interval)
-        return f" ({said})" if said else ""
+            return f" {describe_interval(self.mean_average_precision_interval)}"
+        reason = self.explain_no_interval()
+        return f" ({reason})" if reason else ""
 
     def summary(self) -> str:
         """State the mean average precision with its interval in one line."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.study.study import plot_differences
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
@@ -56,9 +57,6 @@ from vitkit.tasks.page import count_cell, describe_images, photos_of, points, sh
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
-
-if TYPE_CHECKING:  # a refusal does not wait for matplotlib
-    from matplotlib.figure import Figure
 
 RECORD = "compare.json"
 PARTS = ("first", "second")
@@ -263,7 +261,7 @@ class ModelComparison(Result):
         parts = [
             Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
-            Section("Class by class", (*_draw_flips(self), class_table(self), ABOUT_CLASSES)),
+            Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
         if sureness is not None:
             title = "Are they as sure as they should be?"
@@ -935,7 +933,7 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
     return Section(title, (Photos(load), Text(caption, "caption")), page_only=True)
 
 
-def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
+def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]:
     """Draw the differences of the classes that differ most, with a caption; empty where none does."""
 
     def moved(change: ClassChange) -> int:
@@ -944,22 +942,11 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
     # A single image has no interval.
     changed = [change for change in comparison.classes if moved(change) and change.count > 1]
     drawn = sorted(changed, key=moved, reverse=True)[:CLASSES_DRAWN]
-    drawn.sort(key=lambda change: (change.gain, change.name))
-    if not drawn:
-        return ()
-
-    def draw() -> "Figure":
-        from vitkit.analysis.study_figures import difference_figure
-
-        flips = [(change.flips.first_only, change.flips.second_only, change.count) for change in drawn]
-        return difference_figure(
-            [change.name for change in drawn],
-            [change.gain for change in drawn],
-            [paired.bonett_price(*counts)[0] for counts in flips],
-            f"{comparison.second.label} less {comparison.first.label}, in points",
-        )
-
-    which = "" if len(drawn) == len(changed) else f"The {len(drawn)} classes with most changed images: "
-    what = "the difference of each class in points, with its 95 % interval, the largest loss first."
-    caption = f"{which}{what}"
-    return Plot(draw, "classes", caption), Text(f"{caption[0].upper()}{caption[1:]}", "caption")
+    differences = []
+    for change in sorted(drawn, key=lambda change: (change.gain, change.name)):
+        flips = change.flips.first_only, change.flips.second_only, change.count
+        differences.append((change.name, change.gain, paired.bonett_price(*flips)[0]))
+    which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
+    caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
+    axis = f"{comparison.second.label} less {comparison.first.label}, in points"
+    return plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None

@@ -20,7 +20,7 @@ from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
-from vitkit.runs.folder import numbered_folders
+from vitkit.runs.folder import folders_for, numbered_folders
 from vitkit.runs.plan import Opened, list_images
 from vitkit.tasks import find_task
 from vitkit.tasks.page import shown_score
@@ -38,7 +38,7 @@ NOT_VARIED = {
     "recipe": "the recipe is given first, and makes the base",
     "seed": "the seeds are the same in all arms, as many as --seeds",
     "minutes": "by the clock, the same length is another number of steps: vary steps or epochs",
-    "evaluate-test": "arms are compared on test images",
+    "evaluate_test": "arms are compared on test images",
 }
 """The options that cannot be varied, each with the reason. No option of the splits can be varied either."""
 EXPLAINED = (
@@ -165,7 +165,7 @@ def ablate(
     def numbered() -> Iterator[Path]:
         return numbered_folders(base, opened.images.name, ENDING)
 
-    if plan or not study.has_begun(place, numbered):
+    if plan or not next(folders_for(study.owner, place, numbered))[1]:  # it has not begun
         expected = _plan(study.arms, options, opened)
         if plan:
             return expected
@@ -237,8 +237,7 @@ def make_arms(
         levels[name] = [{}]  # the base's own
         for settings in values:
             for option in settings:
-                hyphened = option.replace("_", "-")
-                why = NOT_VARIED.get("data" if hyphened.startswith("splits.") else hyphened)
+                why = NOT_VARIED.get("data" if option.startswith("splits.") else option)
                 if why is not None:
                     raise VitkitError(f"{option} cannot be varied: {why}.")
             # The sweep of each arm would ignore such rates.
