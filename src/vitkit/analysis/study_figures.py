@@ -47,7 +47,7 @@ def line_figure(
     Args:
         panels: the points of each line by its name, for each picture by its title.
         across: label of the axis.
-        up: name of the values; empty where each picture's title is the name of its own.
+        up: name of the values.
         title: of the figure, each part in lines of its own.
         chance: the value of guessing, to draw a line at; None for no line.
         is_fraction: whether values are fractions, written as percentages; else they are drawn on a
@@ -56,15 +56,14 @@ def line_figure(
     """
     places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
     size = drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
-    grid: dict[str, Any] = {"ncols": len(panels), "sharey": bool(up), "squeeze": False}
+    grid: dict[str, Any] = {"ncols": len(panels), "sharey": True, "squeeze": False}
     with drawing.chart(*size, *title, **grid) as (figure, every):
         for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
             _draw_lines(axes, lines, named=number == 0)
             if chance is not None:
                 label = "guessing" if number == 0 else "_"
                 axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
-            axes.set(xlabel=across, ylabel=(up if number == 0 else "") if up else name)
-            axes.set_title(name if up else "")
+            axes.set(xlabel=across, ylabel=up if number == 0 else "", title=name)
             if steps:
                 if is_fraction:
                     low, high = axes.get_ylim()
