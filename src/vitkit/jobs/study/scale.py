@@ -38,7 +38,6 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.listener import Listener
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, vit_config
 from vitkit.result import Plot, Section, Table
@@ -570,7 +569,8 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     """
     size, architecture = run.preprocessing.image_size, run.architecture
     model = architecture.build_config(run.model, num_classes, run.preprocessing)
-    if not isinstance(model, ViTConfig) or model.backbone is not None or model.stem_channels:
+    backbone, stem = getattr(model, "backbone", None), getattr(model, "stem_channels", ())
+    if not hasattr(model, "depth") or backbone is not None or stem:
         raise VitkitError(
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."
