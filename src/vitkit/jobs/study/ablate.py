@@ -6,8 +6,9 @@ which every other is compared, image by image and seed by seed.
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -155,22 +156,20 @@ def ablate(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
-    place = None if out is None else Path(out)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = engine.new_study(KIND, command, described, design.arms)
 
-    def numbered() -> Iterator[Path]:
-        return numbered_folders(base, opened.images.name, ENDING)
-
-    if plan or not next(folders_for(study.owner, place, numbered))[1]:  # it has not begun
-        expected = _plan(study.arms, options, opened)
-        if plan:
-            return expected
-        options.listener.note(expected.summary())
-    with study.claim(place, numbered) as folder:
+    if plan:
+        return _plan(study.arms, options, opened)
+    given = None if out is None else Path(out)
+    numbered = partial(numbered_folders, base, opened.images.name, ENDING)
+    place, has_begun = next(folders_for(study.owner, given, numbered))
+    if not has_begun:
+        options.listener.note(_plan(study.arms, options, opened).summary())
+    with study.claim(place) as folder:
         completed = engine.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             comparison = engine.compare_arms(folder, study.arms, completed)

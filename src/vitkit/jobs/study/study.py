@@ -141,22 +141,15 @@ class Study:
         return Owner("study", RECORD, lambda folder: _changes(folder, self))
 
     @contextmanager
-    def claim(
-        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
-    ) -> Iterator[Path]:
+    def claim(self, out: Path) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
-
-        Args:
-            out: its folder; None: the first folder of `numbered` that holds this study or is new.
-            numbered: yields folders to choose from.
 
         Raises:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        if out is not None:
-            require_folder(out)
-        with claim_folder(self.owner, out, numbered) as folder:
+        require_folder(out)
+        with claim_folder(self.owner, out) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 write(folder / RECORD, self)
