@@ -137,7 +137,8 @@ class Series(Result, SeriesRecord):
 
     def heading(self) -> str:
         """Say how many runs of which model there are, and on which data."""
-        return f"{len(self.all_members)} runs of {self.run.model} on {Path(self.run.data).name}"
+        runs = pluralize(len(self.all_members), "run")
+        return f"{runs} of {self.run.model} on {Path(self.run.data).name}"
 
     def headline(self) -> Sequence[str]:
         """Say what came out."""
