@@ -214,8 +214,7 @@ def laws(word: str) -> list[Figure]:
 def differences(word: str) -> list[Figure]:
     wide, axis = (-0.05, 0.02), "fraction of labels right less that of the base, in points"
     return [
-        difference_figure([f"{word} {i}" for i in range(count)], [-0.015] * count, [wide] * count, axis)
-        for count in (1, 2, 12)
+        difference_figure([(f"{word} {i}", -0.015, wide) for i in range(count)], axis) for count in (1, 2, 12)
     ]
 
 

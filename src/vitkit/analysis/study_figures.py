@@ -47,7 +47,7 @@ def line_figure(
     Args:
         panels: the points of each line by its name, for each picture by its title.
         across: label of the axis.
-        up: name of the values; empty where each picture's title is the name of its own.
+        up: name of the values.
         title: of the figure, each part in lines of its own.
         chance: the value of guessing, to draw a line at; None for no line.
         is_fraction: whether values are fractions, written as percentages; else they are drawn on a
@@ -56,15 +56,14 @@ def line_figure(
     """
     places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
     size = drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
-    grid: dict[str, Any] = {"ncols": len(panels), "sharey": bool(up), "squeeze": False}
+    grid: dict[str, Any] = {"ncols": len(panels), "sharey": True, "squeeze": False}
     with drawing.chart(*size, *title, **grid) as (figure, every):
         for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
             _draw_lines(axes, lines, named=number == 0)
             if chance is not None:
                 label = "guessing" if number == 0 else "_"
                 axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
-            axes.set(xlabel=across, ylabel=(up if number == 0 else "") if up else name)
-            axes.set_title(name if up else "")
+            axes.set(xlabel=across, ylabel=up if number == 0 else "", title=name)
             if steps:
                 if is_fraction:
                     low, high = axes.get_ylim()
@@ -86,8 +85,9 @@ def line_figure(
     return figure
 
 
-def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool) -> None:
-    """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend."""
+def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bool = True) -> None:
+    """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend, and if not
+    `joined`, their points alone."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))
     for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
         values = np.array([value for _, value, _ in points])
@@ -98,7 +98,7 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool) -> None:
             yerr=np.abs(ends.T - values),
             label=drawing.shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
             color=colour,
-            linestyle=dashes,
+            linestyle=dashes if joined else "none",
             marker="o",
             markersize=4,
             linewidth=1.6,
@@ -227,35 +227,20 @@ def scale_plot(
             (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
             (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
         ):
-            x = [place.x for place in part]
-            middle, low, high = (
-                np.maximum([getattr(place, end) for place in part], floor) for end in ("error", "low", "high")
-            )
-            if x:
+            if part:
+                x = [place.x for place in part]
+                ends = [(place.error, place.low, place.high) for place in part]
+                middle, low, high = np.maximum(ends, floor).T
                 axes.plot(x, middle, color=colour, linestyle=dashes, label=name)
                 axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
-        for places, colour, marker, name in (
-            (points, drawing.BLUE, "o", "measured, and fitted to (bars: 95 %, by the number of test images)"),
-            ([held_out], drawing.VERMILION, "D", "held out: predicted first, then measured"),
-        ):
-            drawn = [place for place in places if place is not None]
-            heights = np.maximum([place.error for place in drawn], floor)
-            reach = np.array(
-                [0.0 if place.noise is None else 1.96 * math.sqrt(place.variance) for place in drawn]
-            )
-            if drawn:
-                axes.errorbar(
-                    [place.x for place in drawn],
-                    heights,
-                    yerr=np.array([np.minimum(reach, heights - 0.95 * floor), reach]),
-                    color=colour,
-                    linestyle="none",
-                    marker=marker,
-                    markersize=5,
-                    capsize=2,
-                    label=name,
-                    zorder=3,
-                )
+        bars: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
+        for place in measured:
+            kind = "held out: predicted, then measured" if place is held_out else "measured, and fitted to"
+            height, reach = max(place.error, floor), 1.96 * math.sqrt(place.variance)
+            reach = 0.0 if place.noise is None else reach
+            interval = max(height - reach, 0.95 * floor), height + reach
+            bars.setdefault(f"{kind} (bars: 95 %)", []).append((place.x, height, interval))
+        _draw_lines(axes, bars, named=True, joined=False)
         axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
         top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
         bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))
@@ -265,23 +250,19 @@ def scale_plot(
         # Less than half a decade would hold a single round number.
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else MaxNLocator(6))
         axes.yaxis.set_minor_formatter(NullFormatter())
-        percent = FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g} %")
-        axes.yaxis.set_major_formatter(percent if is_fraction else FuncFormatter(lambda v, _: f"{v:.4g}"))
-        axes.grid(True)
+        plain = FuncFormatter(lambda value, _: f"{value:.4g}")
+        axes.yaxis.set_major_formatter(drawing.percentages() if is_fraction else plain)
     return figure
 
 
-def difference_figure(
-    labels: Sequence[str], means: Sequence[float], intervals: Sequence[tuple[float, float]], axis: str
-) -> Figure:
+def difference_figure(differences: Sequence[tuple[str, float, tuple[float, float]]], axis: str) -> Figure:
     """Draw differences with their 95 % intervals, one below the other, beside a line at no difference.
 
     Args:
-        labels: names of the differences.
-        means: differences of fractions, from -1 to 1.
-        intervals: of the differences.
+        differences: of fractions, from -1 to 1, each with its name and its interval.
         axis: label of the axis, whose numbers are hundredths.
     """
+    labels, means, intervals = zip(*differences, strict=True)
     across, down = 100 * np.array(means), np.arange(len(labels))
     reach = np.abs(100 * np.array(intervals).T - across)
     with drawing.chart(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)) as (figure, axes):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction
 from vitkit.evaluation.intervals import overconfidence_interval
+from vitkit.evaluation.scores import ratio
 
 CALIBRATION_BINS = 15  # as in Guo et al. 2017
 
@@ -55,23 +56,13 @@ def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) 
     for i in range(CALIBRATION_BINS):
         inside = number == i
         count = int(inside.sum())
-        bins.append(
-            CalibrationBin(
-                lower=i / CALIBRATION_BINS,
-                upper=(i + 1) / CALIBRATION_BINS,
-                count=count,
-                confidence=math.fsum(confidence[inside]) / count if count else None,
-                accuracy=int(right[inside].sum()) / count if count else None,
-            )
-        )
+        mean = math.fsum(confidence[inside]) / count if count else None
+        accuracy = ratio(int(right[inside].sum()), count)
+        bins.append(CalibrationBin(i / CALIBRATION_BINS, (i + 1) / CALIBRATION_BINS, count, mean, accuracy))
     return tuple(bins)
 
 
 def calibration_error(bins: Sequence[CalibrationBin]) -> float:
     """Average the bins' |accuracy - confidence| over their images."""
-    gaps = [
-        b.count * abs(b.accuracy - b.confidence)
-        for b in bins
-        if b.accuracy is not None and b.confidence is not None
-    ]
+    gaps = (b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in bins)
     return math.fsum(gaps) / sum(b.count for b in bins)

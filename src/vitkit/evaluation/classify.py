@@ -29,7 +29,7 @@ from vitkit.evaluation.calibration import (
     calibration_error,
     overconfidence,
 )
-from vitkit.evaluation.intervals import binomial_interval, binomial_test
+from vitkit.evaluation.intervals import binomial_interval, binomial_test, describe_interval
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.models.config.card import LossFunction
@@ -144,9 +144,8 @@ class Classification(Result):
     def summary(self) -> str:
         """State the accuracy with its interval in one line, and whether it is better than guessing."""
         unread = f", {self.bad} unreadable" if self.bad else ""
-        return (
-            f"{self.accuracy:.2%} accuracy on {self.count:,} images{unread} {self._interval}; {self._beside}"
-        )
+        images = f"{self.count:,} images{unread} {describe_interval(self.accuracy_interval)}"
+        return f"{self.accuracy:.2%} accuracy on {images}; {self._beside}"
 
     def sentence(self, images: str) -> str:
         """State the accuracy, and how good the model is by other measures.
@@ -160,15 +159,11 @@ class Classification(Result):
             low, high = self.overconfidence.interval
             sureness = f" ({sureness}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
         return (
-            f"{self.accuracy:.2%} accuracy{top5} on {self.count:,} {images} {self._interval}; "
+            f"{self.accuracy:.2%} accuracy{top5} on {self.count:,} {images} "
+            f"{describe_interval(self.accuracy_interval)}; "
             f"loss {self.loss:.4f}, balanced accuracy {self.balanced_accuracy:.2%}, "
             f"calibration error {self.calibration_error:.2%}{sureness}; {self._beside}"
         )
-
-    @property
-    def _interval(self) -> str:
-        low, high = self.accuracy_interval
-        return f"(95 % interval {low:.1%} to {high:.1%})"
 
     @property
     def _beside(self) -> str:
@@ -188,8 +183,8 @@ class Classification(Result):
     def confusion(self) -> NDArray[np.int64]:
         """`(K, K)` counts, rows the true classes and columns the predicted ones; 3.8 GB of 21,843 classes."""
         matrix = np.zeros((len(self.per_class),) * 2, np.int64)
-        for true, predicted, count in self.confusion_cells:
-            matrix[true, predicted] = count
+        true, predicted, count = np.array(self.confusion_cells).T
+        matrix[true, predicted] = count
         return matrix
 
 

@@ -113,17 +113,13 @@ class FeatureExtractor:
                 that are not finite; a worker does not answer.
         """
         rejects: dict[str, str] = {}
-        rows: list[NDArray[np.float32]] = []
-        readable: list[NDArray[np.bool_]] = []
-        pixels: list[NDArray[np.int64]] = []
+        parts: list[tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]] = []
 
         def take(outputs: NDArray[np.float32], batch: Batch) -> None:
             mask = batch.mask.numpy().copy()  # a worker may own its memory
-            rows.append(outputs[mask])
-            readable.append(mask)
-            pixels.append(batch.targets[_PIXELS].numpy()[mask])
+            parts.append((outputs[mask], mask, batch.targets[_PIXELS].numpy()[mask]))
             if progress is not None:
-                progress(sum(map(len, readable)))
+                progress(sum(len(done) for _, done, _ in parts))
 
         batches = evaluation_batches(
             samples, self.preprocessing, self.batch_size, self.workers, rejects, indices, world=world
@@ -140,11 +136,11 @@ class FeatureExtractor:
         for unreadable in world.gather(rejects):
             rejects.update(unreadable)
         with prepared_together(world):  # all processes meet the same error, and one reports it
-            if not readable:
+            if not parts:
                 raise VitkitError(
                     "There are no images to compute features of: the data, or this split, is empty."
                 )
-            features, mask = np.concatenate(rows), np.concatenate(readable)
+            features, mask, pixels = map(np.concatenate, zip(*parts, strict=True))
             wrong = int((~np.isfinite(features).all(1)).sum())
             if wrong:
                 raise VitkitError(
@@ -153,7 +149,7 @@ class FeatureExtractor:
                     "checkpoint, or float32."
                 )
         reasons = tuple(rejects[samples.key(index)] for index in indices[~mask].tolist())
-        return Features(features, mask, np.concatenate(pixels).view(np.uint64), reasons)
+        return Features(features, mask, pixels.view(np.uint64), reasons)
 
 
 def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -206,7 +202,7 @@ class FeatureCache:
 
     def read(self, key: str) -> Features | None:
         """Read the features stored under a key; None if there are none or the file is damaged."""
-        path = self._path(key)
+        path = self.folder / f"{key}.features"
         try:
             data = read_regular_file(path, self.limit)
             with suppress(OSError):  # another user's folder, say
@@ -241,12 +237,9 @@ class FeatureCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._make_room(len(data) + _DIGEST)
-            replace_file(self._path(key), [hashlib.sha256(data).digest(), data])
+            replace_file(self.folder / f"{key}.features", [hashlib.sha256(data).digest(), data])
         except OSError as error:
             self._note(f"The features are not kept in {self.folder}: {error.strerror or error}.")
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.features"
 
     def _make_room(self, needed: int) -> None:
         """Remove the files used longest ago until there is room; temporary files of killed processes too."""

@@ -33,6 +33,11 @@ def binomial_interval(right: float, count: float) -> tuple[float, float]:
     return lower, float(betaincinv(right + 1, wrong, 0.975)) if wrong > 0 else 1.0
 
 
+def describe_interval(interval: tuple[float, float]) -> str:
+    """Write the 95 % interval of a fraction, to stand behind it."""
+    return f"(95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
+
+
 def binomial_test(right: int, count: int, chance: float) -> float:
     """Return the two-sided p of the exact binomial test: twice the smaller tail.
 

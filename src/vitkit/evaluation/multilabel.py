@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.classify import ClassScore
-from vitkit.evaluation.intervals import binomial_interval
+from vitkit.evaluation.intervals import binomial_interval, describe_interval
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.evaluation.stored import in_parts
@@ -228,7 +228,7 @@ class MultiLabel(Result):
     mean_average_precision: Fraction | None
     """Mean over the labels that occur; None if no image has a label."""
     mean_average_precision_interval: Interval | None
-    """95%; None if it was not computed, or `too_rare` names labels."""
+    """95%; None if it was not computed, or a label occurs on too few images."""
     labels_that_occur: Count
     """Labels that the mean is over."""
     micro_average_precision: Fraction | None
@@ -254,25 +254,20 @@ class MultiLabel(Result):
     def class_names(self) -> tuple[str, ...]:
         return tuple(score.name for score in self.per_label)
 
-    @property
-    def too_rare(self) -> tuple[str, ...]:
-        """Name the labels that occur on too few images for an interval."""
-        return tuple(score.name for score in self.per_label if 0 < score.count < FEWEST_POSITIVES)
-
     def explain_no_interval(self) -> str:
         """Say why the mean average precision has no interval, without a full stop; "" where it has one."""
-        if self.mean_average_precision_interval is not None or not self.too_rare:
+        rare = [score.name for score in self.per_label if 0 < score.count < FEWEST_POSITIVES]
+        if self.mean_average_precision_interval is not None or not rare:
             return ""
-        are, named = pluralize(len(self.too_rare), "label is", "labels are"), join_names(self.too_rare, 3)
+        are, named = pluralize(len(rare), "label is", "labels are"), join_names(rare, 3)
         return f"no 95% interval: {are} on fewer than {FEWEST_POSITIVES} images ({named})"
 
     def interval_clause(self) -> str:
         """State the interval of the mean average precision, or why there is none; "" if it was left out."""
-        if self.mean_average_precision_interval is None:
-            reason = self.explain_no_interval()
-            return f" ({reason})" if reason else ""
-        low, high = self.mean_average_precision_interval
-        return f" (95 % interval {low:.1%} to {high:.1%})"
+        if self.mean_average_precision_interval is not None:
+            return f" {describe_interval(self.mean_average_precision_interval)}"
+        reason = self.explain_no_interval()
+        return f" ({reason})" if reason else ""
 
     def summary(self) -> str:
         """State the mean average precision with its interval in one line."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import binomial_interval
+from vitkit.evaluation.intervals import binomial_interval, describe_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest
 from vitkit.evaluation.stored import in_parts
@@ -70,19 +70,17 @@ class ProtocolResult(Result):
 
     def summary(self) -> str:
         """State the accuracy with its interval."""
-        low, high = self.accuracy_interval
-        images = f"{self.count:,} images (95 % interval {low:.1%} to {high:.1%})"
+        images = f"{self.count:,} images {describe_interval(self.accuracy_interval)}"
         return f"{self.accuracy:.2%} accuracy by {self.protocol} on {images}"
 
     def blocks(self) -> Sequence[Block]:
         """Return the accuracies, the images that were left out, and the worst classes."""
-        low, high = self.top5_accuracy_interval
         left_out = self.left_out.items()
         worst = self.per_class[:WORST_SHOWN]
         return (
             Text(f"{self.summary()}, choosing among {self.candidates:,} classes", "answer"),
             f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right "
-            f"(95 % interval {low:.1%} to {high:.1%})",
+            + describe_interval(self.top5_accuracy_interval),
             *(f"Left out: {pluralize(count, 'image')}, {reason}." for reason, count in left_out),
             *unreadable(self.rejects, "count for nothing"),
             f"The {self.note}.",

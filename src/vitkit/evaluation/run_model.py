@@ -151,8 +151,7 @@ def predict(
             not finite, or not one for each class or label; there is no image; the disk has no room for the
         logits.
     """
-    targets, scores = list[NDArray[Any]](), list[ImageScores]()
-    ids, bad = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    parts, scores = list[tuple[NDArray[Any], ...]](), list[ImageScores]()
     logits = _Logits(folder) if keep_logits else None
     not_finite = classes = 0
 
@@ -170,9 +169,7 @@ def predict(
                 "trained on."
             )
         classes = rows.shape[1]
-        targets.append(labels)
-        ids.append(numbers[mask])
-        bad.append(numbers[~mask])
+        parts.append((labels, numbers[mask], numbers[~mask]))
         not_finite += int((~np.isfinite(rows).all(1)).sum())
         if not_finite:
             return  # an error follows, for which such images are counted
@@ -183,22 +180,22 @@ def predict(
             logits.add(rows)
 
     run_model(model, batches, take, device=device, precision=precision, progress=progress, world=world)
-    if not ids:
+    if not parts:
         raise VitkitError("There is no image to evaluate on: the data set (or this split of it) is empty.")
-    every = np.concatenate(ids)
+    targets, ids, bad = map(np.concatenate, zip(*parts, strict=True))
     if not_finite:
         raise NonFiniteError(
-            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(every)} "
+            f"The model's logits are not finite (NaN or infinite) for {not_finite} of {len(ids)} "
             "images. Its weights have diverged, or overflow in this precision: evaluate an earlier "
             "checkpoint, or in float32."
         )
-    order = every.argsort(kind="stable")
+    order = ids.argsort(kind="stable")
     scored: tuple[Any, ...] = ImageScores.concatenate(scores) if scores else ()
     return Predictions(
         None if logits is None else logits.arranged(order),
-        labels=np.concatenate(targets)[order],
-        ids=every[order],
-        bad=np.sort(np.concatenate(bad)),
+        labels=targets[order],
+        ids=ids[order],
+        bad=np.sort(bad),
         loss=loss,
         classes=classes,
         scores=ImageScores(*(each[order] for each in scored)) if scored else None,

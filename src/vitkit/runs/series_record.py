@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
@@ -137,7 +137,8 @@ class Series(Result, SeriesRecord):
 
     def heading(self) -> str:
         """Say how many runs of which model there are, and on which data."""
-        return f"{len(self.all_members)} runs of {self.run.model} on {Path(self.run.data).name}"
+        runs = pluralize(len(self.all_members), "run")
+        return f"{runs} of {self.run.model} on {Path(self.run.data).name}"
 
     def headline(self) -> Sequence[str]:
         """Say what came out."""
@@ -319,33 +320,34 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
         result, _ = task.answering.read_evaluation(path)
     except FileNotFoundError:
         return None
-    numbers: dict[str, Any] = result.to_json()
     metric, tie = task.learning.monitor.metric, task.learning.monitor.tie_breaker
-    interval = numbers.get(f"{metric}_interval")
-    return Score(
-        split,
-        numbers[metric],
-        None if interval is None else (interval[0], interval[1]),
-        None if tie is None else numbers[tie],
-        result.count,
-    )
+    value, interval = getattr(result, metric), getattr(result, f"{metric}_interval", None)
+    return Score(split, value, interval, None if tie is None else getattr(result, tie), result.count)
 
 
 def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
     """Read the score of a task without evaluation: the logged validation of a run's final weights."""
     record, monitor = read_record(folder), find_task(run.task).learning.monitor
-    names = (monitor.metric, monitor.tie_breaker or monitor.metric)
-    best: tuple[float, float] | None = None
-    for line in read_metrics(folder).lines if split == "val" else ():
-        numbers = {name: line[name] for name in names if isinstance(line.get(name), float)}
-        if line["kind"] != "validation" or not set(names) <= numbers.keys():
-            continue
-        if run.training.select == "last" or monitor.is_better(numbers, *(best or (None, None))):
-            best = (numbers[names[0]], numbers[names[1]])
-    if best is None or record is None:
+    if record is None or split != "val":
         return None
-    tie = None if monitor.tie_breaker is None else best[1]
-    return Score(split, best[0], None, tie, record.images.get(split, 0))
+    count, tie = record.images.get(split, 0), monitor.tie_breaker or ""
+    scores = [
+        Score(split, line[monitor.metric], None, line.get(tie), count)
+        for line in read_metrics(folder).lines
+        if line["kind"] == "validation" and isinstance(line.get(monitor.metric), float)
+    ]
+    if not scores or run.training.select == "last":
+        return scores[-1] if scores else None
+    return max(scores, key=lambda score: _rank(run, score))
+
+
+def _rank(run: Run, score: Score) -> tuple[float, float]:
+    """Make the key by which the better of two scores is the larger, as a run chooses its best weights."""
+    monitor, worst = find_task(run.task).learning.monitor, -math.inf
+    sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
+    if score.value is None or math.isnan(score.value):
+        return worst, worst
+    return sign * score.value, worst if score.tie is None else tie_sign * score.tie
 
 
 def choose_rate(series: Series) -> Series:
@@ -358,24 +360,16 @@ def choose_rate(series: Series) -> Series:
         NonFiniteError: training diverged with every rate.
         VitkitError: no rate led to a score.
     """
-    monitor = find_task(series.run.task).learning.monitor
-    best: Member | None = None
-    before: tuple[float | None, float | None] = (None, None)
-    for member in series.rates:
-        score = member.score
-        if score is None or score.value is None:
-            continue
-        numbers = {monitor.metric: score.value}
-        if monitor.tie_breaker is not None:
-            numbers[monitor.tie_breaker] = math.inf if score.tie is None else score.tie
-        if monitor.is_better(numbers, *before):  # a tie is not better: rates rise, and the lower one stays
-            best, before = member, (score.value, score.tie)
-    if best is None and not any(member.diverged for member in series.rates):
+    scored = [(member, member.score) for member in series.rates if member.score is not None]
+    ranked = [(member, _rank(series.run, score)) for member, score in scored]
+    # The first of equal ones: rates rise, and the lowest stays.
+    best, (value, _) = max(ranked, key=lambda pair: pair[1], default=(series.rates[0], (-math.inf, 0.0)))
+    if value == -math.inf and not any(member.diverged for member in series.rates):
         raise VitkitError(
             "The held-out images have no labels to score by: give a higher --splits.val-fraction and another "
             "--out."
         )
-    if best is None:
+    if value == -math.inf:
         raise NonFiniteError(
             f"None of the learning rates {_listed(series.rates, ', ')} led to a model that can be scored: "
             "training diverged. Give lower ones with --sweep-rates and another --out."

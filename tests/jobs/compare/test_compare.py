@@ -221,8 +221,8 @@ def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], t
     )
     about = [sentence for sentence in comparison.headline() if "pixel for pixel" in sentence]
     assert about == [
-        "Each of the two was trained on 126 of these images, pixel for pixel: the figures of both are too "
-        "good."
+        f"{name} was trained on 126 of these images, pixel for pixel: its figures are too good."
+        for name in ("one", "other")
     ]
     assert "--split 'train[:10%]'" in comparison.command
     comparison, _ = compared(*runs, tmp_path / "val", split="val")

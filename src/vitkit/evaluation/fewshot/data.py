@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,10 +105,7 @@ def open_fewshot_data(
                 f"{spec} leaves nothing to test on: expected a class with two images or more, found one "
                 "image of each. Add images, or a folder test/ with some."
             )
-    if world.size == 1:
-        return FewShotData(data, split)
-    with prepared_together(world):
-        fingerprint = data.fingerprint()
+        fingerprint = data.fingerprint() if world.size > 1 else ""
         expected = world.tell(fingerprint)
         if fingerprint != expected:
             raise VitkitError(
@@ -143,7 +141,7 @@ def measure_data(
     draws = [Draws(labels, data.classes, seed) for seed in range(learning.seeds)]
     is_computed = np.zeros(len(data.pool), bool)
     unreadable: dict[int, str] = {}
-    parts: list[tuple[NDArray[np.int64], Features]] = []
+    parts: list[tuple[NDArray[Any], ...]] = []
     while True:
         drawn = np.unique(np.concatenate([draw.take(most, unreadable) for draw in draws]))
         new = drawn[~is_computed[drawn]]
@@ -152,12 +150,10 @@ def measure_data(
         features = compute(data.pool, new, "shots")
         is_computed[new] = True
         unreadable |= dict(zip(new[~features.readable].tolist(), features.reasons, strict=True))
-        parts.append((new[features.readable], features))
-    indices = np.concatenate([part for part, _ in parts])
+        parts.append((new[features.readable], features.rows, features.pixels))
+    indices, rows, pixels = map(np.concatenate, zip(*parts, strict=True))
     order = indices.argsort()
-    rows = np.concatenate([features.rows for _, features in parts])[order]
-    pixels = np.concatenate([features.pixels for _, features in parts])[order]
-    shots = LabelledFeatures(indices[order], rows, labels[indices[order]])
+    shots = LabelledFeatures(indices[order], rows[order], labels[indices[order]])
     tested = np.arange(len(data.test))
     computed = compute(data.test, tested, data.test_split)
     if not computed.readable.any():
@@ -170,7 +166,7 @@ def measure_data(
     fits = len(learning.methods) * len(learning.shots) * learning.seeds
     with listener.progress(f"learning from shots, {name}", fits) as progress:
         scores = measure(draws, learning, shots, test, data.classes, list(unreadable), progress)
-    return Measured(scores, shots, pixels, unreadable, test, computed)
+    return Measured(scores, shots, pixels[order], unreadable, test, computed)
 
 
 def count_repeated(data: FewShotData, measured: Measured) -> int:

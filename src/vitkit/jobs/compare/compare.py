@@ -15,8 +15,9 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.study.study import plot_differences
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
@@ -55,9 +57,6 @@ from vitkit.tasks.page import count_cell, describe_images, photos_of, points, sh
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
-
-if TYPE_CHECKING:  # a refusal does not wait for matplotlib
-    from matplotlib.figure import Figure
 
 RECORD = "compare.json"
 PARTS = ("first", "second")
@@ -83,21 +82,18 @@ PICTURES_SHOWN = 12
 CLASSES_DRAWN = 30
 """The most bars of the drawing by class; the table has every class."""
 ABOUT_INTERVALS = Text(
-    "In parentheses 95% intervals, each about one model alone: whether the two differ is said above, image "
-    "by image, and not by whether these overlap.",
+    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image.",
     "caption",
 )
 ABOUT_CLASSES = Text(
     "Difference in points, and the images that one model alone is right on. p: McNemar's exact test within "
-    "the class, by Holm over all classes: below 0.05 a difference is taken to be there. Click a heading to "
-    "sort.",
+    "the class, by Holm over all classes: there is a difference below 0.05. Click a heading to sort.",
     "caption",
 )
 ABOUT_SURENESS = Text(
-    "Images grouped by confidence (the probability given to the predicted class) into 15 bins of equal "
-    "width: the fraction that is right, with its 95% interval, at the mean confidence of the bin. Points "
-    "below the dashed line: too sure. Below: how many images have which confidence. The numbers stand side "
-    "by side above.",
+    "Images in 15 bins of equal width by confidence (the probability of the predicted class): the fraction "
+    "that is right, with its 95% interval, at the bin's mean confidence. Points below the dashed line: too "
+    "sure. Below: how many images have which confidence.",
     "caption",
 )
 
@@ -230,19 +226,14 @@ class ModelComparison(Result):
         if len(self.classes) > 1:
             sentences.append(_classes(self))
         sides = self.first, self.second
-        both = {side.trained_on_tested for side in sides}
-        if len(both) == 1 and any(both):
-            sentences.append(
-                f"Each of the two was trained on {sides[0].trained_on_tested:,} of these images, pixel for "
-                "pixel: the figures of both are too good."
-            )
+        is_fair = self.first.trained_on_tested == self.second.trained_on_tested
         for side in sides:
             if side.trained_on_tested is None:
                 sentences.append(f"Whether {side.label} was trained on some of these images is not known.")
-            elif side.trained_on_tested and len(both) > 1:
+            elif side.trained_on_tested:
                 sentences.append(
                     f"{side.label} was trained on {side.trained_on_tested:,} of these images, pixel for "
-                    "pixel: its figures are too good, and the comparison is unfair."
+                    f"pixel: its figures are too good{'' if is_fair else ', and the comparison is unfair'}."
                 )
         if self.split.startswith("val"):
             sentences.append(
@@ -270,7 +261,7 @@ class ModelComparison(Result):
         parts = [
             Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
-            Section("Class by class", (*_draw_flips(self), class_table(self), ABOUT_CLASSES)),
+            Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
         if sureness is not None:
             title = "Are they as sure as they should be?"
@@ -484,15 +475,12 @@ def _evaluate(
     for place in (*places, folder):
         try:
             result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
+            _refuse_outdated(contender, tested, place, result, predictions, batch_size)
+            break
         except FileNotFoundError:
             continue
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
-            continue
-        outdated = _explain_outdated(contender, tested, result, predictions, batch_size)
-        if not outdated:
-            break
-        listener.note(f"The evaluation in {place} {outdated}: evaluated again.")
     else:
         place = folder
         if data is None:
@@ -517,6 +505,8 @@ def _evaluate(
         write_evaluation(folder, tested.split, result, predictions)
         remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits
     trained_on_tested = None if result.repeated is None else result.repeated.count
+    if is_own and parse_split(tested.split)[0] == "train":
+        trained_on_tested = result.count
     return Side(
         given=contender.given,
         label=contender.label,
@@ -528,22 +518,21 @@ def _evaluate(
         measures=answering.measures(result),
         numbers=result,
         was_stored=place != folder,
-        trained_on_tested=result.count
-        if is_own and parse_split(tested.split)[0] == "train"
-        else trained_on_tested,
+        trained_on_tested=trained_on_tested,
         predictions=predictions,
     )
 
 
-def _explain_outdated(
-    contender: Contender, tested: Tested, result: Any, predictions: Any, batch_size: int
-) -> str:
-    """Say why a stored evaluation is not of the images and weights that are there now; "" where it is.
+def _refuse_outdated(
+    contender: Contender, tested: Tested, place: Path, result: Any, predictions: Any, batch_size: int
+) -> None:
+    """Refuse a stored evaluation that is not of the images and weights that are there now.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
     are computed again. Where the images are not at hand, nobody can look.
     """
-    card, data, ids = contender.ready.model.card, contender.data, predictions.ids
+    ready, data, ids = contender.ready, contender.data, predictions.ids
+    card, refused = ready.model.card, f"the evaluation in {place}"
     if data is None:
         same = result.class_names == card.class_names
     else:
@@ -555,13 +544,12 @@ def _explain_outdated(
             and np.array_equal(predictions.labels, samples.labels[ids])
         )
     if not same:
-        return f"is not of the {tested.split} images and classes that are there now"
+        raise VitkitError(f"{refused} is not of the {tested.split} images and classes that are there now.")
     if data is None:
-        return ""
+        return
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
-    rule = preprocessing_of(contender.ready.model)
-    batches = evaluation_batches(samples, rule, batch_size, indices=ids[rows])
-    ready, stored = contender.ready, predictions.logits[rows]
+    batches = evaluation_batches(samples, preprocessing_of(ready.model), batch_size, indices=ids[rows])
+    stored = predictions.logits[rows]
     fresh = run_model.predict(
         ready.model, batches, loss=card.loss, device=ready.device, precision=ready.precision
     )
@@ -569,8 +557,7 @@ def _explain_outdated(
         not np.array_equal(fresh.ids, ids[rows])
         or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
     ):
-        return "differs from the model's answers now, so that its weights have been replaced since"
-    return ""
+        raise VitkitError(f"{refused} differs from the model's answers now: its weights have been replaced.")
 
 
 def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
@@ -634,8 +621,12 @@ def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener:
     clock = Clock(device, torch.get_num_threads())
     if any(isinstance(contender.ready.model, EngineModel) for contender in pair):
         clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
-    turns = {name: Turn(_step(contender)) for name, contender in zip(PARTS, pair, strict=True)}
-    times: dict[str, list[float]] = {}
+    turns, times = dict[str, Turn](), dict[str, list[float]]()
+    for name, contender in zip(PARTS, pair, strict=True):
+        made_for, same = contender.ready.model.config, torch.Generator().manual_seed(0)
+        shape = SPEED_BATCH, made_for.in_channels, *made_for.image_size
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=same)
+        turns[name] = Turn(partial(_compute, contender.ready, images))
     with listener.progress("measuring the speed of both"):
         take_turns(turns, clock, seconds, times)
     first, second = (times[name] for name in PARTS)
@@ -652,17 +643,11 @@ def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener:
     )
 
 
-def _step(contender: Contender) -> Any:
-    """Make the timed step: a batch of images to logits, as an evaluation computes it."""
-    model, device = contender.ready.model, torch.device(contender.ready.device)
-    shape = (SPEED_BATCH, model.config.in_channels, *model.config.image_size)
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-
-    def step() -> None:
-        with run_model.output_function(model, device, contender.ready.precision) as compute:
-            compute(images)
-
-    return step
+def _compute(ready: Ready, images: torch.Tensor) -> None:
+    """Compute the logits of a batch of images, as an evaluation does."""
+    device = torch.device(ready.device)
+    with run_model.output_function(ready.model, device, ready.precision) as compute:
+        compute(images)
 
 
 def load_contenders(
@@ -876,7 +861,6 @@ def measure_table(comparison: ModelComparison) -> Table:
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
     first, second = comparison.labels
-    only = (f"only {first}", f"only {second}")
     rows = (
         (
             change.name,
@@ -890,7 +874,16 @@ def class_table(comparison: ModelComparison) -> Table:
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = ("class", first, second, "difference", "p by Holm", *only, "images")
+    headings = (
+        "class",
+        first,
+        second,
+        "difference",
+        "p by Holm",
+        f"only {first}",
+        f"only {second}",
+        "images",
+    )
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 
@@ -940,7 +933,7 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
     return Section(title, (Photos(load), Text(caption, "caption")), page_only=True)
 
 
-def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
+def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]:
     """Draw the differences of the classes that differ most, with a caption; empty where none does."""
 
     def moved(change: ClassChange) -> int:
@@ -949,22 +942,11 @@ def _draw_flips(comparison: ModelComparison) -> tuple[Plot | Text, ...]:
     # A single image has no interval.
     changed = [change for change in comparison.classes if moved(change) and change.count > 1]
     drawn = sorted(changed, key=moved, reverse=True)[:CLASSES_DRAWN]
-    drawn.sort(key=lambda change: (change.gain, change.name))
-    if not drawn:
-        return ()
-
-    def draw() -> "Figure":
-        from vitkit.analysis.study_figures import difference_figure
-
-        flips = [(change.flips.first_only, change.flips.second_only, change.count) for change in drawn]
-        return difference_figure(
-            [change.name for change in drawn],
-            [change.gain for change in drawn],
-            [paired.bonett_price(*counts)[0] for counts in flips],
-            f"{comparison.second.label} less {comparison.first.label}, in points",
-        )
-
-    which = "" if len(drawn) == len(changed) else f"The {len(drawn)} classes with most changed images: "
-    what = "the difference of each class in points, with its 95 % interval, the largest loss first."
-    caption = f"{which}{what}"
-    return Plot(draw, "classes", caption), Text(f"{caption[0].upper()}{caption[1:]}", "caption")
+    differences = []
+    for change in sorted(drawn, key=lambda change: (change.gain, change.name)):
+        flips = change.flips.first_only, change.flips.second_only, change.count
+        differences.append((change.name, change.gain, paired.bonett_price(*flips)[0]))
+    which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
+    caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
+    axis = f"{comparison.second.label} less {comparison.first.label}, in points"
+    return plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None

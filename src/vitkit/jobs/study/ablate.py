@@ -6,8 +6,9 @@ which every other is compared, image by image and seed by seed.
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +21,7 @@ from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
-from vitkit.runs.folder import numbered_folders
+from vitkit.runs.folder import folders_for, numbered_folders
 from vitkit.runs.plan import Opened, list_images
 from vitkit.tasks import find_task
 from vitkit.tasks.page import shown_score
@@ -38,7 +39,7 @@ NOT_VARIED = {
     "recipe": "the recipe is given first, and makes the base",
     "seed": "the seeds are the same in all arms, as many as --seeds",
     "minutes": "by the clock, the same length is another number of steps: vary steps or epochs",
-    "evaluate-test": "arms are compared on test images",
+    "evaluate_test": "arms are compared on test images",
 }
 """The options that cannot be varied, each with the reason. No option of the splits can be varied either."""
 EXPLAINED = (
@@ -155,22 +156,20 @@ def ablate(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
-    place = None if out is None else Path(out)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
     study = engine.new_study(KIND, command, described, design.arms)
 
-    def numbered() -> Iterator[Path]:
-        return numbered_folders(base, opened.images.name, ENDING)
-
-    if plan or not study.has_begun(place, numbered):
-        expected = _plan(study.arms, options, opened)
-        if plan:
-            return expected
-        options.listener.note(expected.summary())
-    with study.claim(place, numbered) as folder:
+    if plan:
+        return _plan(study.arms, options, opened)
+    given = None if out is None else Path(out)
+    numbered = partial(numbered_folders, base, opened.images.name, ENDING)
+    place, has_begun = next(folders_for(study.owner, given, numbered))
+    if not has_begun:
+        options.listener.note(_plan(study.arms, options, opened).summary())
+    with study.claim(place) as folder:
         completed = engine.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             comparison = engine.compare_arms(folder, study.arms, completed)
@@ -237,8 +236,7 @@ def make_arms(
         levels[name] = [{}]  # the base's own
         for settings in values:
             for option in settings:
-                hyphened = option.replace("_", "-")
-                why = NOT_VARIED.get("data" if hyphened.startswith("splits.") else hyphened)
+                why = NOT_VARIED.get("data" if option.startswith("splits.") else option)
                 if why is not None:
                     raise VitkitError(f"{option} cannot be varied: {why}.")
             # The sweep of each arm would ignore such rates.

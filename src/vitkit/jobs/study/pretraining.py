@@ -54,8 +54,9 @@ far pre-trainings differ."""
 EXPLAINED = (
     "All arms train on the same labelled images with the same seeds, draw by draw, and are tested on the "
     "same images. The weights of the last step are tested.",
-    "A difference is the mean over draws on the same images. Its variance is the variance between {units} "
-    "over their number, plus that over images.{once}",
+    "A difference is the mean over draws on the same images. Its variance is the variance between "
+    "pre-trainings, or between the draws of a single one, over their number, plus that over images. How far "
+    "others would be from a single pre-training is in no interval.",
     "The longer arm takes as much time as the pre-training and the fine-tuning together, by the speed "
     "that was measured before the study began.",
 )
@@ -110,16 +111,12 @@ class Helped(engine.StudyResult):
 
     def sections(self) -> Sequence[Section]:
         """Return the tables of the arms, and how to read them."""
-        units, once = "pre-trainings", ""
-        if self.pretrainings == 1:
-            units, once = "draws", " How far other pre-trainings would be from this one is in no interval."
-        explained = [sentence.format(units=units, once=once) for sentence in EXPLAINED]
         return (
             Section("Arms", (engine.arm_table(self.comparison), engine.difference_plot(self.comparison))),
             Section(
                 "Against as much time without it", (engine.arm_table(self.against_longer),), page_only=True
             ),
-            Section("How to read it", explained, page_only=True),
+            Section("How to read it", EXPLAINED, page_only=True),
         )
 
 
@@ -227,11 +224,8 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
     for k in range(number):
         start, name, label = folder.resolve() / PRETRAINING, WITH, "with this pre-training"
         if number > 1:
-            start, name, label = (
-                start / f"seed-{first + k}",
-                f"{WITH}-{first + k}",
-                f"with pre-training {first + k}",
-            )
+            own = first + k
+            start, name, label = start / f"seed-{own}", f"{WITH}-{own}", f"with pre-training {own}"
         seed = first + k * draws
         splits = replace(tuning.splits, subset_seed=seed if few else None)
         tuned = replace(tuning, splits=splits, training=replace(tuning.training, seed=seed))

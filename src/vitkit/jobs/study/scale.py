@@ -39,7 +39,7 @@ from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
-from vitkit.models.zoo import ModelConfig, changed_name, model_config, vit_config
+from vitkit.models.zoo import ModelConfig, changed_name, vit_config
 from vitkit.result import Plot, Section, Table
 from vitkit.runs.budget import with_steps
 from vitkit.runs.config import Run, StartConfig
@@ -177,14 +177,11 @@ class Scale(engine.StudyResult):
                 "Five points leave two residuals to estimate the noise by: more --points or --seeds narrow "
                 "the interval."
             )
-        return [
-            *sentences,
-            *(
-                f"{place.label}: training diverged in {pluralize(place.diverged, 'run')}, left out."
-                for place in (*self.measured, self.held_out)
-                if place.diverged
-            ),
-        ]
+        for place in (*self.measured, self.held_out):
+            if place.diverged:
+                runs = pluralize(place.diverged, "run")
+                sentences.append(f"{place.label}: training diverged in {runs}, left out.")
+        return sentences
 
     def _draw(self) -> "Figure":
         """Draw the points, the law with its interval, the held-out point and three times beyond."""
@@ -571,11 +568,9 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         VitkitError: it is no Vision Transformer on patches of pixels.
     """
     size, architecture = run.preprocessing.image_size, run.architecture
-    model = model_config(run.model, num_classes, size)
-    stem = architecture.stem_channels
-    if stem is None:
-        stem = getattr(model, "stem_channels", ())
-    if not hasattr(model, "depth") or getattr(model, "backbone", None) is not None or stem:
+    model = architecture.build_config(run.model, num_classes, run.preprocessing)
+    backbone, stem = getattr(model, "backbone", None), getattr(model, "stem_channels", ())
+    if not hasattr(model, "depth") or backbone is not None or stem:
         raise VitkitError(
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."

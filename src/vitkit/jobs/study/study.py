@@ -33,7 +33,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Owner, folders_for, kind_of, require_folder
+from vitkit.runs.folder import Owner, kind_of, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -140,27 +140,16 @@ class Study:
         """Return the owner of its folder."""
         return Owner("study", RECORD, lambda folder: _changes(folder, self))
 
-    def has_begun(self, out: Path | None, numbered: Callable[[], Iterator[Path]]) -> bool:
-        """Whether the folder that `claim` would take, with the same arguments, holds this study."""
-        return next(folders_for(self.owner, out, numbered))[1]
-
     @contextmanager
-    def claim(
-        self, out: Path | None, numbered: Callable[[], Iterator[Path]] = lambda: iter(())
-    ) -> Iterator[Path]:
+    def claim(self, out: Path) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
-
-        Args:
-            out: its folder; None: the first folder of `numbered` that holds this study or is new.
-            numbered: yields folders to choose from.
 
         Raises:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        if out is not None:
-            require_folder(out)
-        with claim_folder(self.owner, out, numbered) as folder:
+        require_folder(out)
+        with claim_folder(self.owner, out) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 write(folder / RECORD, self)
@@ -741,17 +730,21 @@ def arm_table(comparison: Comparison) -> Table:
 def difference_plot(comparison: Comparison) -> Plot | None:
     """Draw the differences from the base with their intervals; None where there are none."""
     drawn = [(arm.label, arm.difference) for arm in comparison.arms if arm.difference is not None]
-    if not drawn:
-        return None
+    return plot_differences(
+        [(label, difference.mean, difference.interval) for label, difference in drawn],
+        f"{comparison.score} less that of {comparison.base.label}, in points",
+        "The differences from the base with their 95 % intervals, as above.",
+    )
+
+
+def plot_differences(
+    drawn: Sequence[tuple[str, float, tuple[float, float]]], axis: str, alt: str
+) -> Plot | None:
+    """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
     def draw() -> "Figure":
         from vitkit.analysis.study_figures import difference_figure
 
-        return difference_figure(
-            [label for label, _ in drawn],
-            [difference.mean for _, difference in drawn],
-            [difference.interval for _, difference in drawn],
-            f"{comparison.score} less that of {comparison.base.label}, in points",
-        )
+        return difference_figure(drawn, axis)
 
-    return Plot(draw, "differences", "The differences from the base with their 95 % intervals, as above.")
+    return Plot(draw, "differences", alt) if drawn else None
