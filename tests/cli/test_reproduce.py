@@ -258,7 +258,7 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
 
     def vtab(start: str, root: str, **_: Any) -> Vtab:
         given.append((start, root))
-        return Vtab(Path("out"), "/start", "/data", "paper", (), (score,), (), ())
+        return Vtab(Path("out"), "/start", "/data", "paper", (), (score,))
 
     monkeypatch.setattr(job, "vtab", vtab)
     monkeypatch.chdir(tmp_path)

@@ -120,8 +120,8 @@ class FewShot(Result):
         return f"{pluralize(self.test_images, f'{self.test_split} image')} of {self.data_name}"
 
     def heading(self) -> str:
-        """Say what was measured."""
-        return f"Few-shot accuracy on {self.data_name}"
+        """Say which checkpoints were measured on which images."""
+        return f"Few-shot accuracy of {join_names([model.name for model in self.models])} on {self.data_name}"
 
     def headline(self) -> Sequence[str]:
         """Give the best accuracy, how often guessing is right, and the hardest classes."""

@@ -113,11 +113,7 @@ class Vtab(StudyResult):
     departures: tuple[str, ...]
     """The ways in which it was not computed as in the paper."""
     tasks: tuple[TaskScore, ...]
-    """In the order of the paper's Table 9."""
-    absent: tuple[TaskFolder, ...]
-    """Tasks that have no folder."""
-    not_asked: tuple[TaskFolder, ...]
-    """Tasks that have a folder and are not among the chosen ones."""
+    """In the order of the paper's Table 9; without tasks that have no folder or were not to be trained."""
 
     def heading(self) -> str:
         """Name the benchmark and the checkpoint."""
@@ -151,7 +147,6 @@ class Vtab(StudyResult):
         return {
             **super().to_json(),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
-            "partial": len(self.tasks) < len(VTAB_TASKS),
         }
 
 
@@ -179,16 +174,14 @@ def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | No
 
 def remarks(vtab: Vtab) -> Iterator[str]:
     """Yield sentences that a reader of the numbers should know: missing tasks, departures, poor results."""
-    if vtab.absent or vtab.not_asked:
+    done = [score.task for score in vtab.tasks]
+    lacking = [f"{task.title} ({task.folder})" for task in VTAB_TASKS if task not in done]
+    if lacking:
         yield (
             f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
             "paper's means stand for the same tasks here."
         )
-        others = {"absent, without a folder": vtab.absent, "left out by --tasks": vtab.not_asked}
-        for what, folders in others.items():
-            names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
-            if names:
-                yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
+        yield f"Tasks without a folder, or left out by --tasks: {join_names(lacking, limit=len(VTAB_TASKS))}."
     if vtab.departures:
         yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
     if vtab.protocol == "paper":
@@ -314,10 +307,10 @@ def vtab(
     tried = read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
     with options.listener.progress("looking at the tasks"):
-        chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
+        chosen = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listed = {path: open_data(str(path), UNCUT) for lists in chosen.values() for path in lists}
-        hashes = {path: images.fingerprint() for path, images in listed.items()}
+        paths = (path for lists in chosen.values() for path in lists)
+        hashes = {path: open_data(str(path), UNCUT).fingerprint() for path in paths}
     settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
@@ -345,8 +338,6 @@ def vtab(
             protocol=protocol,
             departures=tuple(departures(arms[0].run, vtab_task(scores[0].folder), tried)),
             tasks=tuple(scores),
-            absent=absent,
-            not_asked=left_out,
         )
         # Without the places of this machine: it may be given away.
         replace_json(folder / "vtab.json", without_places(result.to_json()))
@@ -456,19 +447,13 @@ def departures(run: Run, task: VtabTask, tried: Sequence[float] = ()) -> Iterato
         yield f"rate {own:g} ({papers:g})"
 
 
-def find_tasks(
-    root: Path, names: Sequence[TaskFolder], sweep: bool
-) -> tuple[dict[TaskFolder, Lists], tuple[TaskFolder, ...], tuple[TaskFolder, ...]]:
-    """List the tasks in a folder, in the order of the paper's Table 9.
+def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[TaskFolder, Lists]:
+    """Find the data of the tasks to train in a folder, in the order of the paper's Table 9.
 
     Args:
         root: the folder.
         names: the tasks to train; none: all that have a folder.
         sweep: whether the lists of 800 and 200 images are needed as well.
-
-    Returns:
-        The tasks to train with their data, those that have no folder, and those that have one and are not to
-        be trained.
 
     Raises:
         VitkitError: no task has a folder, a named one has none, or a list is missing.
@@ -494,13 +479,8 @@ def find_tasks(
         raise VitkitError(
             f"{root} has no folder for {join_names(missing)}, only for {join_names(list(of_task))}."
         )
-    order = [task.folder for task in VTAB_TASKS]
-    chosen = [name for name in order if name in of_task and (not names or name in names)]
-    return (
-        {name: _find_lists(of_task[name], sweep) for name in chosen},
-        tuple(name for name in order if name not in of_task),
-        tuple(name for name in order if name in of_task and name not in chosen),
-    )
+    chosen = [task.folder for task in VTAB_TASKS if task.folder in (names or of_task)]
+    return {name: _find_lists(of_task[name], sweep) for name in chosen}
 
 
 def _find_lists(folder: Path, sweep: bool) -> Lists:

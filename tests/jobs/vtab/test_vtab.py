@@ -20,7 +20,6 @@ def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, t
     hearing = Hearing()
     evaluation = vtab(start, root, out=tmp_path / "out", listener=hearing, **SMALL)
     assert [task.folder for task in evaluation.tasks] == ["oxford_iiit_pet", "clevr_count"]
-    assert len(evaluation.absent) == 17 and not evaluation.not_asked
     for task in evaluation.tasks:
         folder = tmp_path / "out" / task.folder / "final"
         stored = json.loads((folder / "evaluation/test.json").read_text())
@@ -53,7 +52,6 @@ def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path
         start, root, out=tmp_path / "out", tasks=["clevr_count"], sweep=True, rates=rates, **SMALL
     )
     (task,) = evaluation.tasks
-    assert evaluation.not_asked == ("oxford_iiit_pet",)
     series = read_series(tmp_path / "out/clevr_count")
     assert [tried.folder for tried in series.rates] == ["rate-1e-09", "rate-0.1"]
     for tried in series.rates:

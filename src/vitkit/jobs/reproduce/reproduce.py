@@ -567,18 +567,18 @@ def _sections(
         f"{pluralize(options.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images."
     )
-    plot = difference_plot(comparison)
-    if design.axis:
-        plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
+    if not design.axis:
+        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
+        table, plot = arm_table(comparison), difference_plot(comparison)
+        yield Section("Here", (table, against if comparison.arms else None, design.shared, sample, plot))
+        return
+    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
     yield Section("Here", (_arm_table(arms, comparison), design.shared, sample, plot))
     speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
     if ITEMS[options.item].timed and speeds:
         when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
         yield Section("Against the speed", (when, drawn))
-    if not design.axis and comparison.arms:
-        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
-        yield Section("Differences", (arm_table(comparison), against))
 
 
 def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
