@@ -165,21 +165,17 @@ class Reproduction(StudyResult):
     def sections(self) -> Sequence[Section]:
         """Return our numbers, and the paper's."""
         papers = dict(self.item.setting)
-        rows = [
-            (topic, papers.get(topic, "–"), self.setting.get(topic, "–"))
-            for topic in {**papers, **self.setting}
-        ]
-        curve = " The paper shows a curve or pictures, whose numbers it does not print."
+        topics = {**papers, **self.setting}
+        rows = tuple((topic, papers.get(topic, "–"), self.setting.get(topic, "–")) for topic in topics)
         why = (
             "The numbers differ because data, model and training do. The paper's size would need: "
             f"{self.item.at_paper_size}."
         )
-        conclusion = f"Its conclusion: {self.item.conclusion}{'' if self.item.paper else curve}"
         return (
             *self.own,
-            Section("The paper", (conclusion,)),
+            Section("The paper", (self.item.conclusion, "It prints no numbers of its curves and pictures.")),
             *(Section(numbers.source, (numbers.table(),)) for numbers in self.item.paper),
-            Section("Why they differ", (Table(("", "paper", "here"), tuple(rows)), why)),
+            Section("Why they differ", (Table(("", "paper", "here"), rows), why)),
         )
 
     def blocks(self) -> Sequence[Block]:
