@@ -70,10 +70,6 @@ class FewShotModel:
     pretraining_images: int | None = None
     """Number of images of the first training of its weights; None if unknown."""
 
-    def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
-        """Return the scores of one method, by the number of shots."""
-        return tuple(score for score in self.scores if score.method == method)
-
     @property
     def best(self) -> FewShotScore:
         """The best score among the methods, with the most shots."""
@@ -198,6 +194,8 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
             "names the copies."
         )
     for model in fewshot.models:
+        if model.trained_on_these:
+            yield f"{model.name} was trained on this data: the shots are training images of its own."
         failed = sum(not converged for score in model.scores for converged in score.converged)
         if failed:
             yield (
@@ -225,7 +223,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
         curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
         for images, model in sorted(sized, key=lambda pair: pair[0]):
             curve = curves.setdefault(model.architecture or model.name, [])
-            curve.append((images, model.of_method(method)))
+            curve.append((images, [score for score in model.scores if score.method == method]))
         alt = "; ".join(
             f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
             for images, model in sized
@@ -310,11 +308,6 @@ def fewshot(
         with prepared_together(world):
             place = find_device(device)
             models, trained_on, max_pixels = _identify(names, data, LoadOptions(**load))
-            for described in models:
-                if described.trained_on_these:
-                    listener.note(
-                        f"{described.start} was trained on {data}: the shots are training images of its own."
-                    )
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)

@@ -123,7 +123,6 @@ class ArmRow:
     line: str
     x: float
     steps: int
-    learning_rate: float | None
     flops: int | None
     """FLOPs of a forward pass for one image; None where a start decides the model."""
     images_per_second: float | None
@@ -475,7 +474,7 @@ def _compare(
     scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     rows = []
-    for variant, arm, series in zip(design.variants, arms, completed, strict=True):
+    for variant, arm in zip(design.variants, arms, strict=True):
         of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
@@ -489,7 +488,6 @@ def _compare(
                 line=variant.line,
                 x=variant.x,
                 steps=arm.run.training.total_steps(base.num_images),
-                learning_rate=series.chosen,
                 flops=flops(arm.run, base.num_classes) if arm.run.model else None,
                 images_per_second=length.speed.get(arm.folder),
                 mean=mean,
@@ -586,7 +584,6 @@ def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
         "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
         "steps": lambda arm: count_cell(arm.steps),
         "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
-        "rate": lambda arm: number("{:g}", arm.learning_rate),
         tested.score: lambda arm: fraction_cell(arm.mean),
         "95 % interval": lambda arm: interval_cell(arm.interval),
     }
