@@ -21,6 +21,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.reproduce import Reproduction
+from vitkit.jobs.study import study
 from vitkit.jobs.vtab import TaskScore, Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
@@ -96,7 +97,7 @@ def test_minutes_become_steps_once(
     record = tmp_path / "out/study.json"
     options = json.loads(record.read_text())["options"]
     assert options["length"] == 1 and set(options["speed"]) == {"none"}
-    monkeypatch.setattr(job, "measure_paces", None)  # which would fail if anything was measured again
+    monkeypatch.setattr(study, "measure_paces", None)  # which would fail if anything was measured again
     assert run(arguments) == 0
     capsys.readouterr()
     assert run([*arguments, "--minutes", "2"]) == 1
@@ -190,7 +191,7 @@ def test_the_validation_chooses_the_regularisation(
 def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job, "measure_paces", None)
+    monkeypatch.setattr(study, "measure_paces", None)
     (tmp_path / "letter.txt").write_text("dear")
     assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
     assert "is there already and holds no study" in capsys.readouterr().err

@@ -38,18 +38,8 @@ from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
+from vitkit.jobs.study import study
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
-from vitkit.jobs.study.study import (
-    Arm,
-    StudyPlan,
-    StudyResult,
-    arm_series,
-    complete_arm,
-    new_study,
-    plan_arms,
-    publish,
-    read_rates,
-)
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
@@ -104,7 +94,7 @@ class Mean:
 
 
 @dataclass(frozen=True, repr=False)
-class Vtab(StudyResult):
+class Vtab(study.StudyResult):
     """The result of VTAB-1k."""
 
     start: str
@@ -258,7 +248,7 @@ def vtab(
     plan: bool = False,
     command: str = "vitkit.vtab(...)",
     **machine: Unpack[MachineOptions],
-) -> Vtab | StudyPlan:
+) -> Vtab | study.StudyPlan:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
     Stopped anywhere, the same command goes on: finished tasks are not repeated.
@@ -304,7 +294,7 @@ def vtab(
     if protocol not in RATES:
         raise VitkitError(f"protocol is {' or '.join(RATES)}, found {protocol!r}.")
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
-    tried = read_rates(rates, RATES[protocol])
+    tried = study.read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
     with options.listener.progress("looking at the tasks"):
         chosen = find_tasks(Path(root), tasks, sweep)
@@ -319,15 +309,15 @@ def vtab(
         arms = []
         for task, lists in chosen.items():
             run = task_run(task, lists[0], str(start), protocol, given)
-            arms.append(Arm(task, task, run, arm_series(1, tried, *map(str, lists[1:]))))
+            arms.append(study.Arm(task, task, run, study.arm_series(1, tried, *map(str, lists[1:]))))
     if plan:
-        return plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
+        return study.plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
     place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
     described: dict[str, Any] = {**settings, "seed": seed, **place, "protocol": protocol, "sweep": sweep}
     described |= {"rates": list(tried) if sweep else None, "weights_of_start": weights}
     own = Path("runs") / f"vtab-{Path(place['start']).name}" if out is None else Path(out)
     # Without the arms: other tasks may be added to those that have ended.
-    with new_study("vtab", command, described, ()).claim(own) as folder:
+    with study.new_study("vtab", command, described, ()).claim(own) as folder:
         scores = []
         for number, (arm, lists) in enumerate(zip(arms, chosen.values(), strict=True), start=1):
             which = f"task {number} of {len(arms)}, {arm.folder}"
@@ -345,12 +335,12 @@ def vtab(
         cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
         lines = map(csv_line, [table.headings, *cells])
         replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
-        publish(result, arms, options)
+        study.publish(result, arms, options)
     return result
 
 
 def complete_task(
-    arm: Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
+    arm: study.Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
@@ -364,7 +354,7 @@ def complete_task(
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
     """
-    own, series = folder / arm.folder, complete_arm(arm, folder, place, options)
+    own, series = folder / arm.folder, study.complete_arm(arm, folder, place, options)
     runs = [(own / "final", hashes[0])]
     runs += [(own / member.folder, hashes[-1]) for member in series.rates if member.finished]
     for run, expected in runs:
