@@ -16,13 +16,14 @@ import pytest
 import vitkit
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
+from tests.helpers.vtab import score as scored
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.reproduce import Reproduction
 from vitkit.jobs.study import study
-from vitkit.jobs.vtab import TaskScore, Vtab
+from vitkit.jobs.vtab import Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -254,7 +255,7 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
     assert run(arguments) == 1
     assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
-    score = TaskScore("cifar", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01)
+    score = scored("cifar", 0.5, 0.4, 0.6)
     given: list[tuple[str, str]] = []
 
     def vtab(start: str, root: str, **_: Any) -> Vtab:

@@ -26,8 +26,6 @@ from vitkit.data.layouts.vtab_tasks import (
     TaskFolder,
     VtabTask,
     task_of_folder,
-    tasks_of,
-    vtab_task,
 )
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
@@ -55,7 +53,7 @@ from vitkit.text import csv_line, join_names, pluralize, without_places
 class TaskScore:
     """The test accuracy of one task; fractions are from 0 to 1."""
 
-    folder: TaskFolder
+    task: VtabTask
     accuracy: float
     interval: tuple[float, float]
     """95 % interval, over test images alone and not over seeds."""
@@ -70,11 +68,6 @@ class TaskScore:
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
     learning_rate: float
     """The best of a sweep, which is on the page of the task, or the protocol's."""
-
-    @property
-    def task(self) -> VtabTask:
-        """The task as the paper names it."""
-        return vtab_task(self.folder)
 
 
 @dataclass(frozen=True)
@@ -128,8 +121,8 @@ class Vtab(study.StudyResult):
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
         worst = min(self.tasks, key=lambda score: score.accuracy)
-        page = shlex.quote(str(self.folder / worst.folder / "final/report.html"))
-        return [*super().following(), f"open {page} in a browser: {worst.folder} has the most mistakes"]
+        page = shlex.quote(str(self.folder / worst.task.folder / "final/report.html"))
+        return [*super().following(), f"open {page} in a browser: {worst.task.folder} has the most mistakes"]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -147,8 +140,8 @@ def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | No
     distances from accuracy to limit of the tasks, because their test images are drawn independently (Zou and
     Donner 2008, for a sum of estimates).
     """
-    of = tasks_of(group)
-    scores = [score for score in tasks if score.task in of]
+    scores = [score for score in tasks if group in (None, score.task.group)]
+    of = sum(group in (None, task.group) for task in VTAB_TASKS)
     if not scores:
         return None
     count = len(scores)
@@ -157,9 +150,9 @@ def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | No
     above = math.hypot(*(score.interval[1] - score.accuracy for score in scores)) / count
     columns = zip(*(score.task.paper for score in scores), strict=True)
     paper = tuple(math.fsum(column) / count / 100 for column in columns)
-    counted = f"mean of {count} of {len(of)} (partial)" if count < len(of) else f"mean of all {count}"
+    counted = f"mean of {count} of {of} (partial)" if count < of else f"mean of all {count}"
     name = f"{group}, {counted}" if group else counted
-    return Mean(name, mean, (max(0.0, mean - below), min(1.0, mean + above)), paper, count, len(of))
+    return Mean(name, mean, (max(0.0, mean - below), min(1.0, mean + above)), paper, count, of)
 
 
 def remarks(vtab: Vtab) -> Iterator[str]:
@@ -309,7 +302,8 @@ def vtab(
         arms = []
         for task, lists in chosen.items():
             run = task_run(task, lists[0], str(start), protocol, given)
-            arms.append(study.Arm(task, task, run, study.arm_series(1, tried, *map(str, lists[1:]))))
+            series = study.arm_series(1, tried, *map(str, lists[1:]))
+            arms.append(study.Arm(task.folder, task.folder, run, series))
     if plan:
         return study.plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
     place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
@@ -319,14 +313,15 @@ def vtab(
     # Without the arms: other tasks may be added to those that have ended.
     with study.new_study("vtab", command, described, ()).claim(own) as folder:
         scores = []
-        for number, (arm, lists) in enumerate(zip(arms, chosen.values(), strict=True), start=1):
+        for number, (task, arm) in enumerate(zip(chosen, arms, strict=True), start=1):
+            listed = [hashes[path] for path in chosen[task]]
             which = f"task {number} of {len(arms)}, {arm.folder}"
-            scores.append(complete_task(arm, [hashes[path] for path in lists], folder, which, options))
+            scores.append(complete_task(task, arm, listed, folder, which, options))
         result = Vtab(
             folder=folder,
             **place,
             protocol=protocol,
-            departures=tuple(departures(arms[0].run, vtab_task(scores[0].folder), tried)),
+            departures=tuple(departures(arms[0].run, scores[0].task, tried)),
             tasks=tuple(scores),
         )
         # Without the places of this machine: it may be given away.
@@ -340,12 +335,13 @@ def vtab(
 
 
 def complete_task(
-    arm: study.Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
+    task: VtabTask, arm: study.Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
-        arm: the runs of the task.
+        task: the task.
+        arm: its runs.
         hashes: of its `Lists` of images, as they are now.
         folder: of the study.
         place: its place among the tasks, for messages.
@@ -369,7 +365,7 @@ def complete_task(
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
     return TaskScore(
-        folder=arm.folder,  # type: ignore[arg-type]  # of a task
+        task=task,
         accuracy=tested.accuracy,
         interval=tested.accuracy_interval,
         images=tested.count,
@@ -381,7 +377,7 @@ def complete_task(
     )
 
 
-def task_run(task: TaskFolder, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
+def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
     """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate.
 
     Args:
@@ -392,7 +388,7 @@ def task_run(task: TaskFolder, data: Path, start: str, protocol: str, given: Map
         given: options of training by their names, None for the protocol's.
     """
     if protocol == "paper":
-        run = _paper_run(start, vtab_task(task))
+        run = _paper_run(start, task)
     else:  # what `vitkit finetune` chooses for all training images of a task
         run = suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
     settings = {name: value for name, value in given.items() if value is not None}
@@ -437,7 +433,7 @@ def departures(run: Run, task: VtabTask, tried: Sequence[float] = ()) -> Iterato
         yield f"rate {own:g} ({papers:g})"
 
 
-def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[TaskFolder, Lists]:
+def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[VtabTask, Lists]:
     """Find the data of the tasks to train in a folder, in the order of the paper's Table 9.
 
     Args:
@@ -469,8 +465,8 @@ def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[Tas
         raise VitkitError(
             f"{root} has no folder for {join_names(missing)}, only for {join_names(list(of_task))}."
         )
-    chosen = [task.folder for task in VTAB_TASKS if task.folder in (names or of_task)]
-    return {name: _find_lists(of_task[name], sweep) for name in chosen}
+    chosen = [task for task in VTAB_TASKS if task.folder in (names or of_task)]
+    return {task: _find_lists(of_task[task.folder], sweep) for task in chosen}
 
 
 def _find_lists(folder: Path, sweep: bool) -> Lists:
