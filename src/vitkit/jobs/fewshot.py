@@ -15,13 +15,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import (
-    FeatureCache,
-    FeatureExtractor,
-    Features,
-    cached_features,
-    explain_no_features,
-)
+from vitkit.evaluation import features
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
 from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
@@ -317,7 +311,7 @@ def fewshot(
                 model = load_model(described.start, **load).to(place)
                 rule = preprocessing_of(model)
                 rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
-                extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
+                extractor = features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
             # All processes learn from the same features, since they could only wait meanwhile, and need no
             # message for the result; one reports an error.
             with prepared_together(world):
@@ -386,7 +380,7 @@ def _identify(
     for start, name in zip(starts, distinct_ends(starts), strict=True):
         identity = identify_any(start, load)
         card, config = identity.card, identity.config
-        reason = explain_no_features(config)
+        reason = features.explain_no_features(config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
         same = is_training_data(card, data)
@@ -403,21 +397,21 @@ def _measure(
     learning: Learning,
     model: FewShotModel,
     data: FewShotData,
-    extractor: FeatureExtractor,
+    extractor: features.FeatureExtractor,
     cached: bool,
     world: World,
     listener: Listener,
 ) -> FewShot:
     """Measure a checkpoint."""
-    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cached else ""
 
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
-        def anew() -> Features:
+    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+        def anew() -> features.Features:
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
-        return cached_features(fingerprint, samples, indices, cache, anew, world)
+        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
 
     measured = measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed
