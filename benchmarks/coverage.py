@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import expit
 
-from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, vtab_task
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.calibration import overconfidence
 from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
@@ -162,14 +162,14 @@ def draws_of_shots(shots: int, seeds: int, method: Method, trials: int = TRIALS)
 def mean_of_tasks(tasks: int, images: int, trials: int = TRIALS) -> Row:
     """Measure the interval of VTAB's mean, where the accuracies are those of the paper's ViT-L/16 on I21k."""
     draw, intervals = np.random.default_rng(tasks), []
-    folders = [task.folder for task in VTAB_TASKS[:: len(VTAB_TASKS) // tasks]][:tasks]
-    shares = [vtab_task(folder).paper[-1] / 100 for folder in folders]
+    chosen = VTAB_TASKS[:: len(VTAB_TASKS) // tasks][:tasks]
+    shares = [task.paper[-1] / 100 for task in chosen]
     for _ in range(trials):
         scores = []
-        for folder, share in zip(folders, shares, strict=True):
+        for task, share in zip(chosen, shares, strict=True):
             right = int(draw.binomial(images, share))
             interval = binomial_interval(right, images)
-            scores.append(TaskScore(folder, right / images, interval, images, 0, 0, 0.0, "", 0.01))
+            scores.append(TaskScore(task, right / images, interval, images, 0, 0, 0.0, "", 0.01))
         mean = mean_of(scores)
         intervals.append(None if mean is None else mean.interval)
     held, _ = _held(intervals, math.fsum(shares) / tasks)

@@ -16,12 +16,14 @@ import pytest
 import vitkit
 import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import WITHOUT_PICTURES
+from tests.helpers.vtab import score as scored
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.reproduce import Reproduction
-from vitkit.jobs.vtab import TaskScore, Vtab
+from vitkit.jobs.study import study
+from vitkit.jobs.vtab import Vtab
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 
@@ -96,7 +98,7 @@ def test_minutes_become_steps_once(
     record = tmp_path / "out/study.json"
     options = json.loads(record.read_text())["options"]
     assert options["length"] == 1 and set(options["speed"]) == {"none"}
-    monkeypatch.setattr(job, "measure_paces", None)  # which would fail if anything was measured again
+    monkeypatch.setattr(study, "measure_paces", None)  # which would fail if anything was measured again
     assert run(arguments) == 0
     capsys.readouterr()
     assert run([*arguments, "--minutes", "2"]) == 1
@@ -190,7 +192,7 @@ def test_the_validation_chooses_the_regularisation(
 def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(job, "measure_paces", None)
+    monkeypatch.setattr(study, "measure_paces", None)
     (tmp_path / "letter.txt").write_text("dear")
     assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
     assert "is there already and holds no study" in capsys.readouterr().err
@@ -253,12 +255,12 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
     assert run(arguments) == 1
     assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
-    score = TaskScore("cifar", 0.5, (0.4, 0.6), 100, 0, 0, 0.1, "better than guessing", 0.01)
+    score = scored("cifar", 0.5, 0.4, 0.6)
     given: list[tuple[str, str]] = []
 
     def vtab(start: str, root: str, **_: Any) -> Vtab:
         given.append((start, root))
-        return Vtab(Path("out"), "/start", "/data", "paper", (), (score,), (), ())
+        return Vtab(Path("out"), "/start", "/data", "paper", (), (score,))
 
     monkeypatch.setattr(job, "vtab", vtab)
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from vitkit.data.layouts.vtab_tasks import TaskFolder
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.errors import VitkitError
 from vitkit.jobs import vtab as job
 from vitkit.jobs.vtab import TaskScore, Vtab
@@ -27,9 +27,9 @@ def arguments(start: Path, root: Path, out: Path) -> list[str]:
     return ["vtab", str(start), "--root", str(root), "--out", str(out), *ARGUMENTS]
 
 
-def score(folder: TaskFolder, accuracy: float, low: float, high: float) -> TaskScore:
+def score(folder: str, accuracy: float, low: float, high: float) -> TaskScore:
     return TaskScore(
-        folder=folder,
+        task=next(task for task in VTAB_TASKS if task.folder == folder),
         accuracy=accuracy,
         interval=(low, high),
         images=100,

@@ -19,7 +19,6 @@ from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
 from tests.vtab_layout import small_task
 from vitkit.errors import VitkitError
-from vitkit.jobs.reproduce import reproduce
 from vitkit.jobs.series import series
 from vitkit.jobs.study import pretraining, scale, study
 from vitkit.runs.budget import Pace
@@ -76,7 +75,7 @@ def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(series, "train_run", train)
-        for module in (study, scale, pretraining, reproduce):
+        for module in (study, scale, pretraining):
             patched.setattr(module, "measure_paces", paces)
         made = {}
         for name, call in calls.items():

@@ -15,13 +15,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import (
-    FeatureCache,
-    FeatureExtractor,
-    Features,
-    cached_features,
-    explain_no_features,
-)
+from vitkit.evaluation import features
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
 from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
@@ -70,10 +64,6 @@ class FewShotModel:
     pretraining_images: int | None = None
     """Number of images of the first training of its weights; None if unknown."""
 
-    def of_method(self, method: Method) -> tuple[FewShotScore, ...]:
-        """Return the scores of one method, by the number of shots."""
-        return tuple(score for score in self.scores if score.method == method)
-
     @property
     def best(self) -> FewShotScore:
         """The best score among the methods, with the most shots."""
@@ -120,8 +110,8 @@ class FewShot(Result):
         return f"{pluralize(self.test_images, f'{self.test_split} image')} of {self.data_name}"
 
     def heading(self) -> str:
-        """Say what was measured."""
-        return f"Few-shot accuracy on {self.data_name}"
+        """Say which checkpoints were measured on which images."""
+        return f"Few-shot accuracy of {join_names([model.name for model in self.models])} on {self.data_name}"
 
     def headline(self) -> Sequence[str]:
         """Give the best accuracy, how often guessing is right, and the hardest classes."""
@@ -198,6 +188,8 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
             "names the copies."
         )
     for model in fewshot.models:
+        if model.trained_on_these:
+            yield f"{model.name} was trained on this data: the shots are training images of its own."
         failed = sum(not converged for score in model.scores for converged in score.converged)
         if failed:
             yield (
@@ -225,7 +217,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
         curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
         for images, model in sorted(sized, key=lambda pair: pair[0]):
             curve = curves.setdefault(model.architecture or model.name, [])
-            curve.append((images, model.of_method(method)))
+            curve.append((images, [score for score in model.scores if score.method == method]))
         alt = "; ".join(
             f"{model.name}, pre-trained on {images:,} images: {model.best.mean:.1%}"
             for images, model in sized
@@ -310,11 +302,6 @@ def fewshot(
         with prepared_together(world):
             place = find_device(device)
             models, trained_on, max_pixels = _identify(names, data, LoadOptions(**load))
-            for described in models:
-                if described.trained_on_these:
-                    listener.note(
-                        f"{described.start} was trained on {data}: the shots are training images of its own."
-                    )
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
@@ -324,7 +311,7 @@ def fewshot(
                 model = load_model(described.start, **load).to(place)
                 rule = preprocessing_of(model)
                 rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
-                extractor = FeatureExtractor(model, rule, place, precision, batch_size, workers)
+                extractor = features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
             # All processes learn from the same features, since they could only wait meanwhile, and need no
             # message for the result; one reports an error.
             with prepared_together(world):
@@ -393,7 +380,7 @@ def _identify(
     for start, name in zip(starts, distinct_ends(starts), strict=True):
         identity = identify_any(start, load)
         card, config = identity.card, identity.config
-        reason = explain_no_features(config)
+        reason = features.explain_no_features(config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
         same = is_training_data(card, data)
@@ -410,21 +397,21 @@ def _measure(
     learning: Learning,
     model: FewShotModel,
     data: FewShotData,
-    extractor: FeatureExtractor,
+    extractor: features.FeatureExtractor,
     cached: bool,
     world: World,
     listener: Listener,
 ) -> FewShot:
     """Measure a checkpoint."""
-    cache = FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cached else ""
 
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> Features:
-        def anew() -> Features:
+    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+        def anew() -> features.Features:
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
-        return cached_features(fingerprint, samples, indices, cache, anew, world)
+        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
 
     measured = measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed

@@ -26,8 +26,6 @@ from vitkit.data.layouts.vtab_tasks import (
     TaskFolder,
     VtabTask,
     task_of_folder,
-    tasks_of,
-    vtab_task,
 )
 from vitkit.data.listing import SPLITS
 from vitkit.data.paths import absolute_spec
@@ -38,18 +36,8 @@ from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
+from vitkit.jobs.study import study
 from vitkit.jobs.study.options import MachineOptions, StudyOptions
-from vitkit.jobs.study.study import (
-    Arm,
-    StudyPlan,
-    StudyResult,
-    arm_series,
-    complete_arm,
-    new_study,
-    plan_arms,
-    publish,
-    read_rates,
-)
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
@@ -65,7 +53,7 @@ from vitkit.text import csv_line, join_names, pluralize, without_places
 class TaskScore:
     """The test accuracy of one task; fractions are from 0 to 1."""
 
-    folder: TaskFolder
+    task: VtabTask
     accuracy: float
     interval: tuple[float, float]
     """95 % interval, over test images alone and not over seeds."""
@@ -80,11 +68,6 @@ class TaskScore:
     """The comparison with that guess on the same images: better, worse, or not distinguishable."""
     learning_rate: float
     """The best of a sweep, which is on the page of the task, or the protocol's."""
-
-    @property
-    def task(self) -> VtabTask:
-        """The task as the paper names it."""
-        return vtab_task(self.folder)
 
 
 @dataclass(frozen=True)
@@ -104,7 +87,7 @@ class Mean:
 
 
 @dataclass(frozen=True, repr=False)
-class Vtab(StudyResult):
+class Vtab(study.StudyResult):
     """The result of VTAB-1k."""
 
     start: str
@@ -113,11 +96,7 @@ class Vtab(StudyResult):
     departures: tuple[str, ...]
     """The ways in which it was not computed as in the paper."""
     tasks: tuple[TaskScore, ...]
-    """In the order of the paper's Table 9."""
-    absent: tuple[TaskFolder, ...]
-    """Tasks that have no folder."""
-    not_asked: tuple[TaskFolder, ...]
-    """Tasks that have a folder and are not among the chosen ones."""
+    """In the order of the paper's Table 9; without tasks that have no folder or were not to be trained."""
 
     def heading(self) -> str:
         """Name the benchmark and the checkpoint."""
@@ -142,8 +121,8 @@ class Vtab(StudyResult):
     def following(self) -> Sequence[str]:
         """Name the page, and that of the task with the most mistakes."""
         worst = min(self.tasks, key=lambda score: score.accuracy)
-        page = shlex.quote(str(self.folder / worst.folder / "final/report.html"))
-        return [*super().following(), f"open {page} in a browser: {worst.folder} has the most mistakes"]
+        page = shlex.quote(str(self.folder / worst.task.folder / "final/report.html"))
+        return [*super().following(), f"open {page} in a browser: {worst.task.folder} has the most mistakes"]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
@@ -151,7 +130,6 @@ class Vtab(StudyResult):
         return {
             **super().to_json(),
             "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
-            "partial": len(self.tasks) < len(VTAB_TASKS),
         }
 
 
@@ -162,8 +140,8 @@ def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | No
     distances from accuracy to limit of the tasks, because their test images are drawn independently (Zou and
     Donner 2008, for a sum of estimates).
     """
-    of = tasks_of(group)
-    scores = [score for score in tasks if score.task in of]
+    scores = [score for score in tasks if group in (None, score.task.group)]
+    of = sum(group in (None, task.group) for task in VTAB_TASKS)
     if not scores:
         return None
     count = len(scores)
@@ -172,23 +150,21 @@ def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | No
     above = math.hypot(*(score.interval[1] - score.accuracy for score in scores)) / count
     columns = zip(*(score.task.paper for score in scores), strict=True)
     paper = tuple(math.fsum(column) / count / 100 for column in columns)
-    counted = f"mean of {count} of {len(of)} (partial)" if count < len(of) else f"mean of all {count}"
+    counted = f"mean of {count} of {of} (partial)" if count < of else f"mean of all {count}"
     name = f"{group}, {counted}" if group else counted
-    return Mean(name, mean, (max(0.0, mean - below), min(1.0, mean + above)), paper, count, len(of))
+    return Mean(name, mean, (max(0.0, mean - below), min(1.0, mean + above)), paper, count, of)
 
 
 def remarks(vtab: Vtab) -> Iterator[str]:
     """Yield sentences that a reader of the numbers should know: missing tasks, departures, poor results."""
-    if vtab.absent or vtab.not_asked:
+    done = [score.task for score in vtab.tasks]
+    lacking = [f"{task.title} ({task.folder})" for task in VTAB_TASKS if task not in done]
+    if lacking:
         yield (
             f"The mean is partial: {len(vtab.tasks)} of {len(VTAB_TASKS)} tasks. It is no VTAB score; the "
             "paper's means stand for the same tasks here."
         )
-        others = {"absent, without a folder": vtab.absent, "left out by --tasks": vtab.not_asked}
-        for what, folders in others.items():
-            names = [f"{vtab_task(folder).title} ({folder})" for folder in folders]
-            if names:
-                yield f"Tasks {what}: {join_names(names, limit=len(VTAB_TASKS))}."
+        yield f"Tasks without a folder, or left out by --tasks: {join_names(lacking, limit=len(VTAB_TASKS))}."
     if vtab.departures:
         yield f"Other than in the paper (in brackets): {', '.join(vtab.departures)}."
     if vtab.protocol == "paper":
@@ -265,7 +241,7 @@ def vtab(
     plan: bool = False,
     command: str = "vitkit.vtab(...)",
     **machine: Unpack[MachineOptions],
-) -> Vtab | StudyPlan:
+) -> Vtab | study.StudyPlan:
     """Fine-tune a checkpoint on the tasks of VTAB-1k, and compare it with the paper's Table 9.
 
     Stopped anywhere, the same command goes on: finished tasks are not repeated.
@@ -311,13 +287,13 @@ def vtab(
     if protocol not in RATES:
         raise VitkitError(f"protocol is {' or '.join(RATES)}, found {protocol!r}.")
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
-    tried = read_rates(rates, RATES[protocol])
+    tried = study.read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
     with options.listener.progress("looking at the tasks"):
-        chosen, absent, left_out = find_tasks(Path(root), tasks, sweep)
+        chosen = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        listed = {path: open_data(str(path), UNCUT) for lists in chosen.values() for path in lists}
-        hashes = {path: images.fingerprint() for path, images in listed.items()}
+        paths = (path for lists in chosen.values() for path in lists)
+        hashes = {path: open_data(str(path), UNCUT).fingerprint() for path in paths}
     settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
@@ -326,27 +302,27 @@ def vtab(
         arms = []
         for task, lists in chosen.items():
             run = task_run(task, lists[0], str(start), protocol, given)
-            arms.append(Arm(task, task, run, arm_series(1, tried, *map(str, lists[1:]))))
+            series = study.arm_series(1, tried, *map(str, lists[1:]))
+            arms.append(study.Arm(task.folder, task.folder, run, series))
     if plan:
-        return plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
+        return study.plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
     place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
     described: dict[str, Any] = {**settings, "seed": seed, **place, "protocol": protocol, "sweep": sweep}
     described |= {"rates": list(tried) if sweep else None, "weights_of_start": weights}
     own = Path("runs") / f"vtab-{Path(place['start']).name}" if out is None else Path(out)
     # Without the arms: other tasks may be added to those that have ended.
-    with new_study("vtab", command, described, ()).claim(own) as folder:
+    with study.new_study("vtab", command, described, ()).claim(own) as folder:
         scores = []
-        for number, (arm, lists) in enumerate(zip(arms, chosen.values(), strict=True), start=1):
+        for number, (task, arm) in enumerate(zip(chosen, arms, strict=True), start=1):
+            listed = [hashes[path] for path in chosen[task]]
             which = f"task {number} of {len(arms)}, {arm.folder}"
-            scores.append(complete_task(arm, [hashes[path] for path in lists], folder, which, options))
+            scores.append(complete_task(task, arm, listed, folder, which, options))
         result = Vtab(
             folder=folder,
             **place,
             protocol=protocol,
-            departures=tuple(departures(arms[0].run, vtab_task(scores[0].folder), tried)),
+            departures=tuple(departures(arms[0].run, scores[0].task, tried)),
             tasks=tuple(scores),
-            absent=absent,
-            not_asked=left_out,
         )
         # Without the places of this machine: it may be given away.
         replace_json(folder / "vtab.json", without_places(result.to_json()))
@@ -354,17 +330,18 @@ def vtab(
         cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
         lines = map(csv_line, [table.headings, *cells])
         replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
-        publish(result, arms, options)
+        study.publish(result, arms, options)
     return result
 
 
 def complete_task(
-    arm: Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
+    task: VtabTask, arm: study.Arm, hashes: Sequence[str], folder: Path, place: str, options: StudyOptions
 ) -> TaskScore:
     """Train a task until its series of runs has ended, and read the accuracy of its last run.
 
     Args:
-        arm: the runs of the task.
+        task: the task.
+        arm: its runs.
         hashes: of its `Lists` of images, as they are now.
         folder: of the study.
         place: its place among the tasks, for messages.
@@ -373,7 +350,7 @@ def complete_task(
     Raises:
         VitkitError: its lists of images have changed since its runs were trained.
     """
-    own, series = folder / arm.folder, complete_arm(arm, folder, place, options)
+    own, series = folder / arm.folder, study.complete_arm(arm, folder, place, options)
     runs = [(own / "final", hashes[0])]
     runs += [(own / member.folder, hashes[-1]) for member in series.rates if member.finished]
     for run, expected in runs:
@@ -388,7 +365,7 @@ def complete_task(
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
     return TaskScore(
-        folder=arm.folder,  # type: ignore[arg-type]  # of a task
+        task=task,
         accuracy=tested.accuracy,
         interval=tested.accuracy_interval,
         images=tested.count,
@@ -400,7 +377,7 @@ def complete_task(
     )
 
 
-def task_run(task: TaskFolder, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
+def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
     """Make the run that trains on all 1,000 images of a task, at the protocol's learning rate.
 
     Args:
@@ -411,7 +388,7 @@ def task_run(task: TaskFolder, data: Path, start: str, protocol: str, given: Map
         given: options of training by their names, None for the protocol's.
     """
     if protocol == "paper":
-        run = _paper_run(start, vtab_task(task))
+        run = _paper_run(start, task)
     else:  # what `vitkit finetune` chooses for all training images of a task
         run = suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
     settings = {name: value for name, value in given.items() if value is not None}
@@ -456,19 +433,13 @@ def departures(run: Run, task: VtabTask, tried: Sequence[float] = ()) -> Iterato
         yield f"rate {own:g} ({papers:g})"
 
 
-def find_tasks(
-    root: Path, names: Sequence[TaskFolder], sweep: bool
-) -> tuple[dict[TaskFolder, Lists], tuple[TaskFolder, ...], tuple[TaskFolder, ...]]:
-    """List the tasks in a folder, in the order of the paper's Table 9.
+def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[VtabTask, Lists]:
+    """Find the data of the tasks to train in a folder, in the order of the paper's Table 9.
 
     Args:
         root: the folder.
         names: the tasks to train; none: all that have a folder.
         sweep: whether the lists of 800 and 200 images are needed as well.
-
-    Returns:
-        The tasks to train with their data, those that have no folder, and those that have one and are not to
-        be trained.
 
     Raises:
         VitkitError: no task has a folder, a named one has none, or a list is missing.
@@ -494,13 +465,8 @@ def find_tasks(
         raise VitkitError(
             f"{root} has no folder for {join_names(missing)}, only for {join_names(list(of_task))}."
         )
-    order = [task.folder for task in VTAB_TASKS]
-    chosen = [name for name in order if name in of_task and (not names or name in names)]
-    return (
-        {name: _find_lists(of_task[name], sweep) for name in chosen},
-        tuple(name for name in order if name not in of_task),
-        tuple(name for name in order if name in of_task and name not in chosen),
-    )
+    chosen = [task for task in VTAB_TASKS if task.folder in (names or of_task)]
+    return {task: _find_lists(of_task[task.folder], sweep) for task in chosen}
 
 
 def _find_lists(folder: Path, sweep: bool) -> Lists:

@@ -187,7 +187,7 @@ def test_a_class_with_fewer_images_than_shots_is_named(start: str, tmp_path: Pat
     assert fewshot.fewer == {"b": 1}
     (note,) = [note for note in hearing.notes if "fewer than 5" in note]
     assert "b (1)" in note
-    assert [score.shots for score in fewshot.models[0].of_method("logistic")] == [1, 5]
+    assert [score.shots for score in fewshot.models[0].scores if score.method == "logistic"] == [1, 5]
     assert fewshot.models[0].scores[0].class_accuracy[1] is None  # its only image is a shot
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.vtab import SMALL, vtab
-from vitkit.data.layouts.vtab_tasks import VTAB_TASKS, vtab_task
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.jobs.vtab import (
     RATES,
     departures,
@@ -18,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
-    task, data = vtab_task("clevr_count"), root / "x.txt"
-    run = task_run("clevr_count", data, str(start), "paper", {})
+    task, data = VTAB_TASKS[11], root / "x.txt"
+    assert task.folder == "clevr_count"
+    run = task_run(task, data, str(start), "paper", {})
     made, training = run.optimizer, run.training
     assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
     assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
@@ -27,7 +28,7 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
     assert not list(departures(run, task))
     given = {"steps": 100, "image_size": (32, 48), "batch_size": 64, "workers": None}
-    run = task_run("clevr_count", data, str(start), "paper", given)
+    run = task_run(task, data, str(start), "paper", given)
     assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
     assert list(departures(run, task, RATES["paper"])) == [
         "batch 64 (512)",
@@ -41,7 +42,7 @@ def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: P
     """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96."""
     rules = {}
     for task in VTAB_TASKS:
-        run = task_run(task.folder, root / "x.txt", str(start), "paper", {})
+        run = task_run(task, root / "x.txt", str(start), "paper", {})
         assert not list(departures(run, task)) and run.augmentation.shift == 0
         assert run.augmentation.crop_aspect is None
         rules[task.folder] = run.augmentation.crop_area, run.augmentation.flip

@@ -64,9 +64,9 @@ def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
     folder = tmp_path / "root/vtab-1k_cifar"
     write_parquet(task, "train800val200", folder / "data/train-00000-of-00001.parquet")
     write_parquet(task, "test", folder / "data/test-00000-of-00001.parquet")
-    tasks = find_tasks(folder.parent, (), sweep=False)[0]
-    assert list(tasks) == ["cifar"]
-    data = open_data(str(tasks["cifar"][0]), UNCUT)
+    tasks = find_tasks(folder.parent, (), sweep=False)
+    assert [task.folder for task in tasks] == ["cifar"]
+    data = open_data(str(*next(iter(tasks.values()))), UNCUT)
     assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 50, "test": 50}
     with pytest.raises(VitkitError, match=r"vtab-1k_cifar has Parquet files named train-, test-. Expected"):
         find_tasks(folder.parent, (), sweep=True)

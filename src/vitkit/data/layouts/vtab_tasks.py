@@ -85,16 +85,6 @@ VTAB_TASKS = (
 )
 
 
-def tasks_of(group: Group | None) -> list[VtabTask]:
-    """Return the tasks of a group, or all 19."""
-    return [task for task in VTAB_TASKS if group in (None, task.group)]
-
-
-def vtab_task(folder: TaskFolder) -> VtabTask:
-    """Return the task of a folder."""
-    return next(task for task in VTAB_TASKS if task.folder == folder)
-
-
 def task_of_folder(name: str) -> VtabTask | None:
     """Return the task that a folder of this name holds; None where it is none of the 19.
 

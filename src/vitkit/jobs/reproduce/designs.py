@@ -144,14 +144,11 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
         VitkitError: the images are too small for a ResNet.
     """
     shape = base.shape
-    height, width = shape.image_size
     resnets, hybrids = [], []
     for units, factor, scale in itertools.product(UNITS, WIDTHS, SCALES):
         stride = 4 * 2 ** (len(units) - 1)  # 4 of the root, and 2 of each stage after the first
-        if any(
-            2 * (scale * side // stride) < cells
-            for side, cells in zip((height, width), shape.grid, strict=True)
-        ):
+        sides = zip(shape.image_size, shape.grid, strict=True)
+        if any(2 * (scale * side // stride) < cells for side, cells in sides):
             continue
         trunk = f"R{'-'.join(map(str, units))}x{factor:g}"
         resnets.append(_model(base, f"BiT-{trunk}", scale))
@@ -163,14 +160,15 @@ def _families(base: Base) -> dict[str, tuple[str, Run]]:
         ]
     if not resnets:
         raise VitkitError(
-            f"Images of {height}x{width} pixels are too small for a ResNet beside {base.run.model}: give a "
-            "--recipe with larger ones, or larger patches."
+            f"Images of {format_size(shape.image_size)} pixels are too small for a ResNet beside "
+            f"{base.run.model}: give a --recipe with larger ones, or larger patches."
         )
     target = flops(base.run, base.num_classes)
-    bit, hybrid = (
-        min(runs, key=lambda run: abs(math.log(flops(run, base.num_classes) / target)))
-        for runs in (resnets, hybrids)
-    )
+
+    def distance(run: Run) -> float:
+        return abs(math.log(flops(run, base.num_classes) / target))
+
+    bit, hybrid = min(resnets, key=distance), min(hybrids, key=distance)
     return {
         family: (f"{LINES[family]}, {run.model} at {format_size(run.preprocessing.image_size)} pixels", run)
         for family, run in (("vit", base.run), ("bit", bit), ("hybrid", hybrid))

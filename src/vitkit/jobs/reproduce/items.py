@@ -58,7 +58,6 @@ VTAB = Item(
     "ViT-H/14 pre-trained on JFT-300M has the best mean, 77.6 %.",
     "ViT-H/14 on JFT-300M: 4,262 exaFLOPs; then 19 times 2,500 steps of 512 images",
     (*JFT_MODELS, ("image size", "384 pixels")),
-    (paper.TABLE_9,),
     needs=f"{A_START} and the folder of VTAB-1k's tasks (--data)",
     here="19 tasks of 2,500 steps: days without a GPU, --steps for fewer",
     needs_start=True,
@@ -84,7 +83,6 @@ ITEMS: Mapping[ItemName, Item] = {
         "on the specialized ones the first two are alike.",
         at_paper_size="ViT-H/14 on JFT-300M: 4,262 exaFLOPs (Table 6), 2,500 TPUv3-core-days (Table 2)",
         setting=(("model", "ViT-H/14"), JFT, ("image size", "384 pixels")),
-        paper=(paper.FIGURE_2,),
     ),
     "fig3": Item(
         "Figure 3: transfer by the size of the pre-training data, with regularisation tuned",

@@ -1,14 +1,12 @@
 """The paper's numbers as plain data: arXiv 2010.11929v2, tables as numbered there.
 
 Table 6 stands in `jobs/cost.py`, and Table 9 in `data/layouts/vtab_tasks.py`, where they are compared with
-our numbers; here they are used, and not copied.
+our numbers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
-from vitkit.data.layouts.vtab_tasks import GROUPS, PAPER_MODELS, VTAB_TASKS, tasks_of
 from vitkit.jobs.cost import TABLE_6
 from vitkit.result import Cell, Number, Table
 
@@ -111,24 +109,6 @@ TABLE_8 = PaperTable(
         "relative": (0.64032, None, None),
     },
     digits=5,
-)
-
-TABLE_9 = PaperTable(
-    "Table 9: top-1 accuracy in per cent on VTAB-1k",
-    ("task", *PAPER_MODELS),
-    {task.title: task.paper for task in VTAB_TASKS},
-    digits=1,
-)
-
-
-FIGURE_2 = PaperTable(
-    "Table 9, its means by group, in per cent: the ViTs of Figure 2, which has no numbers of other methods",
-    ("group", *PAPER_MODELS),
-    {
-        group: tuple(map(fmean, zip(*(task.paper for task in tasks_of(group)), strict=True)))
-        for group in GROUPS
-    },
-    digits=1,
 )
 
 SELF_SUPERVISION = PaperTable(

@@ -31,27 +31,8 @@ from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.verdict import Finding, judge, say, summarise
+from vitkit.jobs.study import study
 from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions
-from vitkit.jobs.study.study import (
-    Arm,
-    Comparison,
-    StudyPlan,
-    StudyResult,
-    arm_series,
-    arm_table,
-    begins_within,
-    check_arms,
-    compare_scored,
-    complete_arms,
-    difference_plot,
-    measure_paces,
-    new_study,
-    plan_arms,
-    publish,
-    read_chosen,
-    read_scores,
-    run_seconds,
-)
 from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -123,7 +104,6 @@ class ArmRow:
     line: str
     x: float
     steps: int
-    learning_rate: float | None
     flops: int | None
     """FLOPs of a forward pass for one image; None where a start decides the model."""
     images_per_second: float | None
@@ -137,7 +117,7 @@ class ArmRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Reproduction(StudyResult):
+class Reproduction(study.StudyResult):
     """The result of a study of the paper."""
 
     item: Item
@@ -147,7 +127,7 @@ class Reproduction(StudyResult):
     """The sections of the page on our numbers."""
     findings: tuple[Finding, ...] = ()
     arms: tuple[ArmRow, ...] = ()
-    comparison: Comparison | None = None
+    comparison: study.Comparison | None = None
     """The arms with scores against the first one; None where no arm was trained."""
     setting: Mapping[str, str] = field(default_factory=dict)
     """The data, model and so on: a topic and its value each."""
@@ -165,21 +145,17 @@ class Reproduction(StudyResult):
     def sections(self) -> Sequence[Section]:
         """Return our numbers, and the paper's."""
         papers = dict(self.item.setting)
-        rows = [
-            (topic, papers.get(topic, "–"), self.setting.get(topic, "–"))
-            for topic in {**papers, **self.setting}
-        ]
-        curve = " The paper shows a curve or pictures, whose numbers it does not print."
+        topics = {**papers, **self.setting}
+        rows = tuple((topic, papers.get(topic, "–"), self.setting.get(topic, "–")) for topic in topics)
         why = (
             "The numbers differ because data, model and training do. The paper's size would need: "
             f"{self.item.at_paper_size}."
         )
-        conclusion = f"Its conclusion: {self.item.conclusion}{'' if self.item.paper else curve}"
         return (
             *self.own,
-            Section("The paper", (conclusion,)),
+            Section("The paper", (self.item.conclusion, "It prints no numbers of its curves and pictures.")),
             *(Section(numbers.source, (numbers.table(),)) for numbers in self.item.paper),
-            Section("Why they differ", (Table(("", "paper", "here"), tuple(rows)), why)),
+            Section("Why they differ", (Table(("", "paper", "here"), rows), why)),
         )
 
     def blocks(self) -> Sequence[Block]:
@@ -207,7 +183,7 @@ def reproduce(
     plan: bool = False,
     command: str = "vitkit.reproduce(...)",
     **machine: Unpack[MachineOptions],
-) -> Reproduction | StudyPlan:
+) -> Reproduction | study.StudyPlan:
     """Reproduce a figure or table of the paper here: vitkit reproduce table8 --minutes 30.
 
     Its runs have the same seeds and images, and the page says whether the paper's conclusion holds at this
@@ -249,81 +225,81 @@ def reproduce(
         raise VitkitError(
             f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
         )
-    study, starts = ITEMS[item], as_names(start)
-    options = Request(item, minutes, steps, study.seeds if seeds is None else seeds, as_names(only))
-    if not starts and study.needs_start:
-        raise VitkitError(f"{study.title} needs {study.needs}: give them, or choose another of --list.")
+    shown, starts = ITEMS[item], as_names(start)
+    options = Request(item, minutes, steps, shown.seeds if seeds is None else seeds, as_names(only))
+    if not starts and shown.needs_start:
+        raise VitkitError(f"{shown.title} needs {shown.needs}: give them, or choose another of --list.")
     if data == "digits" and item in VTAB:
         raise VitkitError(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
         )
-    if len(starts) > 1 and not study.pictures and item != "fig12":
+    if len(starts) > 1 and not shown.pictures and item != "fig12":
         raise VitkitError(
-            f"{study.title} is about one checkpoint, found {len(starts)}: give one --start, and another "
+            f"{shown.title} is about one checkpoint, found {len(starts)}: give one --start, and another "
             "--out for each of the others."
         )
     name = Path(starts[0] if starts else data).name or "data"
     # Absolute, because some arms start from the runs of others in it.
     folder = Path(out if out is not None else Path("runs") / f"reproduce-{item}-{name}").absolute()
-    if study.design is not None:
+    if shown.design is not None:
         return _train(make_base_run(item, recipe, data, starts), options, folder, plan, trained_by)
     if plan:
-        return StudyPlan((), (f"{study.title}. Needs {study.needs}.", f"Here: {study.here}."))
+        return study.StudyPlan((), (f"{shown.title}. Needs {shown.needs}.", f"Here: {shown.here}."))
     recorded = {"data": data, "start": list(starts), "images": [str(path) for path in images]}
-    with new_study(options.kind, command, to_json(options) | recorded, ()).claim(folder):
-        if study.pictures:
-            result = _draw(Reproduction(folder, study), starts, images, trained_by)
+    with study.new_study(options.kind, command, to_json(options) | recorded, ()).claim(folder):
+        if shown.pictures:
+            result = _draw(Reproduction(folder, shown), starts, images, trained_by)
         else:
-            shown: Result
+            measured: Result
             if item == "table6":
-                shown = count_table6()
+                measured = count_table6()
             elif item == "fig12":
-                shown = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
+                measured = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
-                shown = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
-            answer = (shown.summary(), *(remarks(shown) if isinstance(shown, Vtab) else ()))
-            part, numbers = Section("Here", shown.blocks()), without_places(shown.to_json())
-            result = Reproduction(folder, study, answer, (part,), collected=numbers)
+                measured = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
+            answer = (measured.summary(), *(remarks(measured) if isinstance(measured, Vtab) else ()))
+            part, numbers = Section("Here", measured.blocks()), without_places(measured.to_json())
+            result = Reproduction(folder, shown, answer, (part,), collected=numbers)
         return _publish(result, (), trained_by)
 
 
 def _train(
     run: Run, options: Request, folder: Path, plan: bool, trained_by: StudyOptions
-) -> Reproduction | StudyPlan:
+) -> Reproduction | study.StudyPlan:
     """Train the arms of a study whose base is a run, and compare them; with `plan` list them."""
     listener, item = trained_by.listener, ITEMS[options.item]
     base, design, opened = make_design(run, options, folder, listener)
-    length = None if plan else read_chosen(Length, folder, options.kind)
+    length = None if plan else study.read_chosen(Length, folder, options.kind)
     if length is None:
         length, paces = _measure(options, base, design, opened, trained_by)
         if plan:
             arms, needs = make_arms(base, design, length.length), f"{item.title}. Needs {item.needs}."
-            return plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
+            return study.plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
     recorded = to_json(options) | to_json(length)
     arms = make_arms(base, design, length.length)
-    study = new_study(options.kind, trained_by.command, recorded, arms)
-    with study.claim(folder):
-        completed = complete_arms(study.arms, folder, trained_by)
+    record = study.new_study(options.kind, trained_by.command, recorded, arms)
+    with record.claim(folder):
+        completed = study.complete_arms(record.arms, folder, trained_by)
         with listener.progress("comparing the arms"):
-            result = _compare(folder, options, base, design, study.arms, completed, length)
+            result = _compare(folder, options, base, design, record.arms, completed, length)
         # Arms that learn without labels are compared by the few-shot accuracy of their features.
-        without = [arm for arm in study.arms if find_task(arm.run.task).answering is None]
+        without = [arm for arm in record.arms if find_task(arm.run.task).answering is None]
         finals = {arm.label: folder / arm.folder / "final" for arm in without}
         # A run that diverged has no weights.
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
             result = _add_few_shot(result, base.run.data, models, trained_by)
-        return _publish(result, study.arms, trained_by)
+        return _publish(result, record.arms, trained_by)
 
 
-def _publish(result: Reproduction, arms: Sequence[Arm], options: StudyOptions) -> Reproduction:
+def _publish(result: Reproduction, arms: Sequence[study.Arm], options: StudyOptions) -> Reproduction:
     """Write a result, and its page beside the paper's numbers, and say where it is."""
     replace_json(result.folder / "result.json", result.to_json())
-    publish(result, arms, options)
+    study.publish(result, arms, options)
     options.listener.show([("report", [str(result.folder / "report.html")])])
     return result
 
@@ -400,7 +376,7 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
     return run
 
 
-def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
+def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
     """Make the arms of a study whose base trains for `length` steps."""
     arms = []
     for variant in design.variants:
@@ -415,8 +391,8 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[Arm, ...]:
             checkpoint_every=math.ceil(steps / CHECKPOINTS),
             keep=1,
         )
-        series = arm_series(variant.seeds, variant.rates)
-        arms.append(Arm(variant.name, variant.label, replace(run, training=training), series))
+        series = study.arm_series(variant.seeds, variant.rates)
+        arms.append(study.Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)
 
 
@@ -433,12 +409,13 @@ def _measure(
     """
     arms = make_arms(base, design, 1)
     # The start of an arm that begins from another arm is not there yet.
-    check_arms([arm for arm in arms if not begins_within(arm.run, base.folder)], trained_by, opened)
-    paces = measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
+    ready = [arm for arm in arms if not study.begins_within(arm.run, base.folder)]
+    study.check_arms(ready, trained_by, opened)
+    paces = study.measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
 
     def seconds(length: int) -> float:
         return sum(
-            arm.series.num_runs * run_seconds(arm.run, paces[arm.folder], opened.images)
+            arm.series.num_runs * study.run_seconds(arm.run, paces[arm.folder], opened.images)
             for arm in make_arms(base, design, length)
         )
 
@@ -465,7 +442,7 @@ def _compare(
     options: Request,
     base: Base,
     design: Design,
-    arms: Sequence[Arm],
+    arms: Sequence[study.Arm],
     completed: Sequence[Series],
     length: Length,
 ) -> Reproduction:
@@ -474,12 +451,12 @@ def _compare(
     # An arm answers test images if it learns from labels.
     pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
     tested, ended = zip(*pairs, strict=True)
-    scored = read_scores(folder, tested, ended)
-    comparison = compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
+    scored = study.read_scores(folder, tested, ended)
+    comparison = study.compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
     scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
     rows = []
-    for variant, arm, series in zip(design.variants, arms, completed, strict=True):
+    for variant, arm in zip(design.variants, arms, strict=True):
         of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
@@ -493,7 +470,6 @@ def _compare(
                 line=variant.line,
                 x=variant.x,
                 steps=arm.run.training.total_steps(base.num_images),
-                learning_rate=series.chosen,
                 flops=flops(arm.run, base.num_classes) if arm.run.model else None,
                 images_per_second=length.speed.get(arm.folder),
                 mean=mean,
@@ -524,7 +500,7 @@ def _compare(
 
 
 def _sentences(
-    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: Comparison, seeds: int
+    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: study.Comparison, seeds: int
 ) -> Iterator[str]:
     """Say whether the paper's conclusions hold; where nothing is compared, give the accuracy of each arm."""
     if summary := summarise(findings):
@@ -549,7 +525,7 @@ def _sentences(
         )
 
 
-def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
+def _mean_validation_score(folder: Path, arm: study.Arm, series: Series) -> float:
     """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
@@ -560,28 +536,28 @@ def _mean_validation_score(folder: Path, arm: Arm, series: Series) -> float:
 
 
 def _sections(
-    arms: Sequence[ArmRow], options: Request, design: Design, comparison: Comparison
+    arms: Sequence[ArmRow], options: Request, design: Design, comparison: study.Comparison
 ) -> Iterator[Section]:
     """Make the sections on a study's own numbers: along the figure's axis, or as differences."""
     sample = (
         f"{pluralize(options.seeds, 'seed')} on {comparison.describe()}; the intervals are 95 %, over seeds "
         "and test images."
     )
-    plot = difference_plot(comparison)
-    if design.axis:
-        plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
+    if not design.axis:
+        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
+        table, plot = study.arm_table(comparison), study.difference_plot(comparison)
+        yield Section("Here", (table, against if comparison.arms else None, design.shared, sample, plot))
+        return
+    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
     yield Section("Here", (_arm_table(arms, comparison), design.shared, sample, plot))
     speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
     if ITEMS[options.item].timed and speeds:
         when = "Images a second in training, as measured here when the study began."
         drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
         yield Section("Against the speed", (when, drawn))
-    if not design.axis and comparison.arms:
-        against = f"Each arm against {comparison.base.label}, on the same images with the same seeds."
-        yield Section("Differences", (arm_table(comparison), against))
 
 
-def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
+def _arm_table(arms: Sequence[ArmRow], tested: study.Comparison) -> Table:
     def number(form: str, value: float | None) -> str | Number:
         return "–" if value is None else Number(form.format(value), value)
 
@@ -590,7 +566,6 @@ def _arm_table(arms: Sequence[ArmRow], tested: Comparison) -> Table:
         "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
         "steps": lambda arm: count_cell(arm.steps),
         "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
-        "rate": lambda arm: number("{:g}", arm.learning_rate),
         tested.score: lambda arm: fraction_cell(arm.mean),
         "95 % interval": lambda arm: interval_cell(arm.interval),
     }
