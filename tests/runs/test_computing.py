@@ -87,7 +87,7 @@ def test_a_choice_is_written_down_and_kept(
     # A machine where something else would be chosen.
     choose_for = computing.choose_for
 
-    def choose(*args: Any, phase: str, **options: Any) -> Any:
+    def choose(*args: Any, phase: Any, **options: Any) -> Any:
         assert phase != "training", "was chosen already"
         return choose_for(*args, phase=phase, **options)
 

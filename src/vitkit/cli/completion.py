@@ -2,40 +2,36 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Literal
 
 from vitkit.cli.help import ASKING
 from vitkit.cli.help_pages import VERBS
-from vitkit.cli.options import Verb, home_of, parse_given
+from vitkit.cli.options import Verb, home_of
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
-OPTIONS = (
-    Option(
-        "SHELL",
-        "shell",
-        "SHELL",
-        "the shell: bash or zsh.",
-        choices=("bash", "zsh"),
-        is_positional=True,
-        is_required=True,
-    ),
-)
 OF_BASH = """\
 autoload -U +X compinit && compinit
 autoload -U +X bashcompinit && bashcompinit"""
 """The lines by which zsh understands the script of bash."""
 
 
-def main(arguments: list[str]) -> None:
+def write_script(shell: Literal["bash", "zsh"]) -> str:
     """Print a script by which a shell completes verbs, options and their choices.
 
     It knows the options of this version: write it anew after an update.
+
+    Args:
+        shell: the shell: bash or zsh.
     """
-    shell = parse_given(main, OPTIONS, arguments, "completion")["shell"]
-    if shell == "zsh":
-        print(OF_BASH)
-    print(_bash({verb: list_options(verb) for verb in VERBS}), end="")
+    before = f"{OF_BASH}\n" if shell == "zsh" else ""
+    return before + _bash({verb: list_options(verb) for verb in VERBS})
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, and print the script."""
+    print(write_script(**VERB.parse(arguments)), end="")
 
 
 def list_options(verb: str) -> tuple[Option, ...]:
@@ -88,3 +84,6 @@ _vitkit() {{
 }}
 complete -o default -F _vitkit vitkit
 """
+
+
+VERB = Verb("completion", "vitkit.cli.completion", "write_script")

@@ -55,7 +55,7 @@ def write_help(
     else:
         shown = page.options.split() or [option.name for option in named]
         if len(shown) > MOST_SHOWN and not page.options:
-            shown = [name for name in shown if name != "--quiet"]
+            shown = [name for name in shown if name not in ("--quiet", "--csv")]
             shown[MOST_SHOWN - 1 : -1] = []  # the last one is --json, where there is one
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))

@@ -40,6 +40,7 @@ FIELDS = {
     "RECIPE": ("recipe",),
     "RUN": ("resume", "run"),
     "SECOND": ("second",),
+    "SHELL": ("shell",),
     "SPLIT": ("split",),
     "START": ("start", "starts"),
     "SUBSET": ("subset",),
@@ -104,8 +105,9 @@ class Option:
         return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in items)
 
 
+CSV = Option("--csv", "csv", "", "print the tables as CSV.", False)
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
-"""The option of a verb whose result programs can read."""
+"""The options of a verb whose result programs can read."""
 PROCESSES = Option(
     "--processes",
     "processes",

@@ -120,12 +120,8 @@ class Bench(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the machine and the tables."""
-        return [self.summary(), *self.tables()]
-
-    def tables(self) -> list[Block]:
-        """Return the tables of each model and size, and the figure of several sizes."""
-        blocks: list[Block] = []
+        """Return the machine, the tables of each model and size, and the figure of several sizes."""
+        blocks: list[Block] = [self.summary()]
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
             for phase in get_args(timing.BenchPhase):

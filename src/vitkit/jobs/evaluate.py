@@ -201,18 +201,9 @@ def evaluate(
         result = without_training_images(
             ready.model, images, split, trained_on, result, predictions, listener
         )
-    given = (model.get("image_size"), model.get("max_pixels"))
-    return Evaluation(
-        split,
-        images,
-        place,
-        result,
-        predictions,
-        rejects,
-        trained_on,
-        ready.model.card,
-        as_saved=model.get("engine") in (None, "torch") and given == (None, None),
-    )
+    options = model.get("image_size"), model.get("max_pixels")
+    of_model = ready.model.card, model.get("engine") in (None, "torch") and options == (None, None)
+    return Evaluation(split, images, place, result, predictions, rejects, trained_on, *of_model)
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:

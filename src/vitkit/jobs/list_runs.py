@@ -60,7 +60,7 @@ class RunSummary(Result):
     metric: str
     """The task's main metric, "accuracy" say; "" where there is none."""
     state: State
-    progress: str
+    progress: str = ""
     """The progress: "step 120 of 352"; of a damaged folder, the reason."""
     score: float | None = None
     """The value of the metric, for a series the mean; None before the end."""
@@ -310,6 +310,30 @@ def is_held(folder: Path) -> bool:
     return False
 
 
+def _summarise(
+    folder: Path, kind: Literal["run", "series"], run: Run, first: Path, metric: str, minutes: float | None
+) -> RunSummary:
+    """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
+    data, start = read_record(folder), None if run.model else read_start_record(first)
+    validations = [line for line in read_metrics(first).lines if line["kind"] == "validation"]
+    return RunSummary(
+        str(folder),
+        kind,
+        str(without_places(run.data)) if data is None else data.name,
+        full_name(run, 1) if start is None and run.model else getattr(start, "model", ""),
+        metric,
+        "ended",
+        is_fraction=find_task(run.task).learning.curve.is_fraction,
+        minutes=minutes,
+        run=run,
+        curve=[  # steps below 1 are damage
+            (line["step"], line[metric])
+            for line in validations
+            if line["step"] > 0 and isinstance(line.get(metric), int | float)
+        ],
+    )
+
+
 def _read_run(place: Place) -> RunSummary:
     """Read the records of a run.
 
@@ -317,32 +341,19 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data = read_record(folder)
+    data, logged = read_record(folder), read_metrics(folder).lines
     images = 0 if data is None else data.images.get("train", 0)
-    total = run.training.total_steps(images) if images else None
-    finished = place.kind == "run" and (folder / "report.html").is_file()
-    learning, logged = find_task(run.task).learning, read_metrics(folder).lines
     made = int(logged[-1]["step"]) if logged else 0
-    row = RunSummary(
-        place.name,
-        "run",
-        _data_name(run, folder),
-        _model_name(run, folder),
-        learning.monitor.metric,
-        "ended",
-        pluralize(made, "step") if made else "",
-        is_fraction=learning.curve.is_fraction,
-        minutes=_minutes(folder),
-        run=run,
-        curve=_curve(logged, learning.monitor.metric),
-    )
-    if finished:
+    metric = find_task(run.task).learning.monitor.metric
+    row = _summarise(folder, "run", run, folder, metric, _minutes(folder))
+    if place.kind == "run" and (folder / "report.html").is_file():
+        row = replace(row, progress=pluralize(made, "step") if made else "")
         scores = [read_score(folder, split, run) for split in ("test", "val")]
         score = scores[0] or scores[1]
         if score is None:
             return row
         return replace(row, score=score.value, interval=score.interval, split=score.split)
-    of = f" of {total:,}" if total else ""
+    of = f" of {run.training.total_steps(images):,}" if images else ""
     if is_held(folder):
         return replace(row, state="running", progress=f"step {made:,}{of}")
     ended = read_ended(folder)
@@ -352,67 +363,33 @@ def _read_run(place: Place) -> RunSummary:
     return replace(row, state=state, progress=f"step {step:,}{of}")
 
 
-def _model_name(run: Run, folder: Path) -> str:
-    """Return the name of a run's model, its own or its start's."""
-    if run.model:
-        return full_name(run, 1)
-    start = read_start_record(folder)
-    return "" if start is None else start.model
-
-
-def _data_name(run: Run, folder: Path) -> str:
-    """Return the name of the images, by their record or by their path."""
-    data = read_record(folder)
-    return str(without_places(run.data)) if data is None else data.name
-
-
 def _minutes(folder: Path) -> float | None:
     """Add up the minutes of a run's steps, over all times that it was begun or continued.
 
     The seconds of the speed log begin again at 0 each time.
     """
     seconds = [line["seconds"] for line in read_speed(folder).lines if line["seconds"] >= 0]
-    if not seconds:
-        return None
-    ends = [before for before, after in pairwise(seconds) if after < before]
-    return float(sum([*ends, seconds[-1]]) / 60)
-
-
-def _curve(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """Return the values of a metric at the validations of a log; steps below 1 are damage."""
-    validations = (line for line in lines if line["kind"] == "validation" and line["step"] > 0)
-    return [(line["step"], line[metric]) for line in validations if isinstance(line.get(metric), int | float)]
+    ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
+    return float(sum(ends) / 60) if seconds else None
 
 
 def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
     """Summarise a series from its record, which was checked."""
-    members = series.all_members
+    members, spread = series.all_members, series.spread
     done = sum(member.ended for member in members)
     minutes = [_minutes(folder / member.folder) for member in members]
     spent = [value for value in minutes if value is not None]
-    run, spread = series.run, series.spread
     first = folder / series.members[0].folder
-    row = RunSummary(
-        str(folder),
-        "series",
-        _data_name(run, folder),
-        _model_name(run, first),
-        series.metric,
-        "ended" if series.ended else "running" if held else "interrupted",
-        f"{done} of {pluralize(len(members), 'run')}",
-        is_fraction=find_task(run.task).learning.curve.is_fraction,
-        minutes=sum(spent) if spent else None,
-        run=run,
-        curve=_curve(read_metrics(first).lines, series.metric),
-    )
-    if series.ended and all(member.diverged for member in series.members):
+    row = _summarise(folder, "series", series.run, first, series.metric, sum(spent) if spent else None)
+    row = replace(row, progress=f"{done} of {pluralize(len(members), 'run')}")
+    if not series.ended:
+        row = replace(row, state="running" if held else "interrupted")
+    elif all(member.diverged for member in series.members):
         return replace(row, state="diverged")
     if spread is None:
         return row
-    interval = None
-    if spread.pooled is not None:
-        interval = spread.pooled.interval
-    elif spread.runs == 1:
+    interval = None if spread.pooled is None else spread.pooled.interval
+    if interval is None and spread.runs == 1:
         scores = (member.score for member in series.members)
         interval = next(score.interval for score in scores if score is not None)
     return replace(row, score=spread.mean, interval=interval, split=spread.split)
