@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
+from vitkit.cli import help_pages, training_options, verb_options
 from vitkit.cli.help import ASKING
-from vitkit.cli.help_pages import VERBS
 from vitkit.cli.options import Verb, home_of
-from vitkit.cli.training_options import FIRST, describe_training
-from vitkit.cli.verb_options import Option
 from vitkit.runs.config import Run, with_task
 
 OF_BASH = """\
@@ -26,7 +24,7 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
         shell: the shell: bash or zsh.
     """
     before = f"{OF_BASH}\n" if shell == "zsh" else ""
-    return before + _bash({verb: list_options(verb) for verb in VERBS})
+    return before + _bash({verb: list_options(verb) for verb in help_pages.VERBS})
 
 
 def main(arguments: list[str]) -> None:
@@ -34,21 +32,21 @@ def main(arguments: list[str]) -> None:
     print(write_script(**VERB.parse(arguments)), end="")
 
 
-def list_options(verb: str) -> tuple[Option, ...]:
+def list_options(verb: str) -> tuple[verb_options.Option, ...]:
     """List the options of a verb, with its options that are read before the parser."""
-    if verb in FIRST:
+    if verb in training_options.FIRST:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-        options = describe_training(verb, run)
+        options = training_options.describe_training(verb, run)
     else:  # the module of a verb has one verb, or several
         home = home_of(verb)
         parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]
         options = tuple(chain.from_iterable(part.options for part in parts))
     if verb in ("ablate", "scale"):  # they take the options of training too
-        options = (*options, *describe_training())
+        options = (*options, *training_options.describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
-def _bash(verbs: Mapping[str, Sequence[Option]]) -> str:
+def _bash(verbs: Mapping[str, Sequence[verb_options.Option]]) -> str:
     """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
     cases = "\n".join(
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'

@@ -224,17 +224,13 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
+    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-class _Warnings(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        TerminalListener().note(record.getMessage())
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

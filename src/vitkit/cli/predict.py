@@ -43,7 +43,15 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
     given["images"] = read_names(given["images"])
     if "out" in given:
-        _print_files(given["out"], *VERB.call(given))
+        out, (count, failures, continued) = given["out"], VERB.call(given)
+        again = say_continued(continued)
+        console.print_lines(f"Predictions for {pluralize(count, 'image')} in {out}{again}.")
+        console.print_next(f"pandas.read_parquet({out!r}) in Python")
+        if failures:
+            raise VitkitError(
+                f"{failures} of {count} images could not be read: the column error says why. To predict them "
+                "too, mend them and give another --out."
+            )
         return
     top = given.get("top", next(option.default for option in VERB.options if option.path == "top"))
     headings, rows = ["image"], []
@@ -73,18 +81,6 @@ def main(arguments: list[str]) -> None:
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
-
-
-def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
-    """Say where the predictions are, and refuse images that could not be read."""
-    again = say_continued(continued)
-    console.print_lines(f"Predictions for {pluralize(images, 'image')} in {out}{again}.")
-    console.print_next(f"pandas.read_parquet({out!r}) in Python")
-    if unreadable:
-        raise VitkitError(
-            f"{unreadable} of {images} images could not be read: the column error says why. To predict them "
-            "too, mend them and give another --out."
-        )
 
 
 def _record(predicted: "PredictedImage") -> dict[str, object]:

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.check import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
+from vitkit.data import check, listing, paths
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
-from vitkit.data.listing import class_numbers
-from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
@@ -98,7 +96,7 @@ class Advice(Result):
     @property
     def can_go(self) -> bool:
         """Whether it can be followed: it names a start, or none was given and the images suffice without."""
-        return self.chosen is not None or not advise_on_start(self.data, self.images, self.classes)
+        return self.chosen is not None or not check.advise_on_start(self.data, self.images, self.classes)
 
     def blocks(self) -> Sequence[Block]:
         """Return what is in the images, the ways to train on them, and the advice in sentences."""
@@ -165,7 +163,7 @@ def advice_sentences(
         scratch: training from scratch.
         begin: where no start was given, a sentence on the published start to begin from.
     """
-    few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    few = check.advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
     if chosen is not None and chosen.folded is not None:
@@ -193,7 +191,7 @@ def advice_sentences(
                 "like these."
             )
     else:
-        small = 0 < side <= SMALL_SIDE
+        small = 0 < side <= check.SMALL_SIDE
         if small and not few:
             yield (
                 f"Train from scratch first: these images are small, of about {side} pixels, and there are "
@@ -206,7 +204,7 @@ def advice_sentences(
                 "the time of large images and shows no more, so that only its earlier training can help."
             )
     yield f"From scratch: recipe {scratch.run.recipe}, {scratch.where}, {scratch}."
-    counts = np.unique(class_numbers(data.splits["train"].labels), return_counts=True)[1]
+    counts = np.unique(listing.class_numbers(data.splits["train"].labels), return_counts=True)[1]
     if counts.max() > UNBALANCED * counts.min():
         yield (
             f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
@@ -276,14 +274,14 @@ def advise(
         runs = [_fitted_run(data, cut, start) for start in as_names(starts)]
     with listener.progress("listing images"):
         opened = find_task("classification").learning.open_data(data, cut, decode)
-    sizes = sample_sizes(opened.splits["train"])
+    sizes = check.sample_sizes(opened.splits["train"])
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
-    base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
+    base = recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
     uncut = replace(cut, subset=None, subset_seed=None) == Splits()
     run = replace(
         base,
-        data=absolute_spec(opened.spec),
+        data=paths.absolute_spec(opened.spec),
         splits=replace(base.splits, subset=cut.subset) if uncut else cut,
     )
     folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
@@ -307,7 +305,7 @@ def advise(
     chosen = choose(ways)
     parts, name = opened.splits, "" if default is None else default.start.name
     counts = len(opened.class_names), len(parts["train"]), len(parts.get("test", ()))
-    sentences = tuple(advice_sentences(opened, usual_side(sizes), ways, chosen, scratch, begin))
+    sentences = tuple(advice_sentences(opened, check.usual_side(sizes), ways, chosen, scratch, begin))
     advice = Advice(data, opened.name, *counts, ways, chosen, scratch, sentences, name)
     if not go:
         return advice
@@ -390,7 +388,7 @@ Compute = Callable[[Samples, NDArray[np.int64]], Chunk]
 def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listener: Listener) -> Folded:
     """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
     samples = data.splits["train"]
-    labels = class_numbers(samples.labels)
+    labels = listing.class_numbers(samples.labels)
     order = mixed_order(labels)[:MOST_IMAGES]
     rows: list[NDArray[np.float32]] = []
     readable_indices: list[NDArray[np.int64]] = []
@@ -420,7 +418,7 @@ def _fitted_run(data: str, splits: Splits, start: str) -> Run:
     Raises:
         VitkitError: it is no start, or has no features.
     """
-    run = Run(data=absolute_spec(data), start=StartConfig(start), splits=splits)
+    run = Run(data=paths.absolute_spec(data), start=StartConfig(start), splits=splits)
     reason = explain_no_features(plan.describe_start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")

@@ -122,21 +122,20 @@ class Converted(Result):
                 f"finetune){dropped if before else ''}"
             )
             rows.append(("head", [new]))
+        # Reading back compares vitkit with itself.
+        libraries = [name for name in get_args(Library) if name in (self.format, source.format)]
+        evidence = "this is vitkit beside itself, as --against knows no library of these formats"
+        if self.beside_library is not None:
+            evidence = f"{self.against}'s own model beside vitkit's: {self.beside_library}"
+        elif libraries:
+            other = libraries[0]
+            evidence = f"this is vitkit beside itself, --against {other} runs {other}'s own model"
         rows += [
             ("to", [f"{self.path} ({self.format})"]),
-            ("parity", [f"read back by vitkit: {self.parity}; {self._evidence()}"]),
+            ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
             *([("lost", [lost])] if self.lost else []),
         ]
         return (Facts(tuple(rows)),)
-
-    def _evidence(self) -> str:
-        """Compare with another library's model, or name one: reading back compares vitkit with itself."""
-        libraries = [name for name in get_args(Library) if name in (self.format, self.source.format)]
-        if self.beside_library is not None:
-            return f"{self.against}'s own model beside vitkit's: {self.beside_library}"
-        if libraries:
-            return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
-        return "this is vitkit beside itself, as --against knows no library of these formats"
 
     def following(self) -> Sequence[str]:
         """Return the command that describes what was written."""

@@ -25,11 +25,9 @@ from vitkit.jobs.study.study import read_study
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
+from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
-from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
-from vitkit.runs.series_record import Series, read_score, read_series
-from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
@@ -156,20 +154,15 @@ class RunList(Result, list[RunSummary]):
             for name in dict.fromkeys(name for own in options for name in own)
             if len({own.get(name) for own in options if own}) > 1
         ]
-        cells = tuple(
-            (
-                self.name_of(row),
-                row.result if row.score is None else Number(row.result, row.score),
-                "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
-                row.standing,
-                *(own.get(option, "") for option in differing),
-                row.data,
-                row.model,
-            )
-            for row, own in zip(self, options, strict=True)
-        )
+        cells: list[tuple[Cell, ...]] = []
+        for row, own in zip(self, options, strict=True):
+            score = row.result if row.score is None else Number(row.result, row.score)
+            minutes = "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes)
+            chosen = (own.get(option, "") for option in differing)
+            cells.append((self.name_of(row), score, minutes, row.standing, *chosen, row.data, row.model))
         headings = ("run", "result", "minutes", "state", *differing, "data", "model")
-        table = Section("Results, and the options that differ", [Table(headings, cells, sortable=True)])
+        results = [Table(headings, tuple(cells), sortable=True)]
+        table = Section("Results, and the options that differ", results)
         return [Section("Validations", pictures), table] if pictures else [table]
 
     def blocks(self) -> Sequence[Block]:
@@ -276,7 +269,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     if (folder / STUDY).is_file():
         yield folder, _read_study
     elif place.kind == "series":
-        yield folder, lambda there: _summarise_series(there, read_series(there), is_held(there))
+        yield folder, lambda there: _summarise_series(there, series_record.read_series(there), is_held(there))
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
     # Another library's config.json has no such log beside it.
@@ -314,8 +307,8 @@ def _summarise(
     folder: Path, kind: Literal["run", "series"], run: Run, first: Path, metric: str, minutes: float | None
 ) -> RunSummary:
     """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
-    data, start = read_record(folder), None if run.model else read_start_record(first)
-    validations = [line for line in read_metrics(first).lines if line["kind"] == "validation"]
+    data, start = trained_model.read_record(folder), None if run.model else records.read_start_record(first)
+    validations = [line for line in records.read_metrics(first).lines if line["kind"] == "validation"]
     return RunSummary(
         str(folder),
         kind,
@@ -341,14 +334,14 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data, logged = read_record(folder), read_metrics(folder).lines
+    data, logged = trained_model.read_record(folder), records.read_metrics(folder).lines
     images = 0 if data is None else data.images.get("train", 0)
     made = int(logged[-1]["step"]) if logged else 0
     metric = find_task(run.task).learning.monitor.metric
     row = _summarise(folder, "run", run, folder, metric, _minutes(folder))
     if place.kind == "run" and (folder / "report.html").is_file():
         row = replace(row, progress=pluralize(made, "step") if made else "")
-        scores = [read_score(folder, split, run) for split in ("test", "val")]
+        scores = [series_record.read_score(folder, split, run) for split in ("test", "val")]
         score = scores[0] or scores[1]
         if score is None:
             return row
@@ -359,7 +352,7 @@ def _read_run(place: Place) -> RunSummary:
     ended = read_ended(folder)
     committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
     step = next(committed, 0 if ended is None else ended.step)
-    state: State = "interrupted" if read_divergence(folder) is None else "diverged"
+    state: State = "interrupted" if records.read_divergence(folder) is None else "diverged"
     return replace(row, state=state, progress=f"step {step:,}{of}")
 
 
@@ -368,12 +361,12 @@ def _minutes(folder: Path) -> float | None:
 
     The seconds of the speed log begin again at 0 each time.
     """
-    seconds = [line["seconds"] for line in read_speed(folder).lines if line["seconds"] >= 0]
+    seconds = [line["seconds"] for line in records.read_speed(folder).lines if line["seconds"] >= 0]
     ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
     return float(sum(ends) / 60) if seconds else None
 
 
-def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
+def _summarise_series(folder: Path, series: series_record.Series, held: bool) -> RunSummary:
     """Summarise a series from its record, which was checked."""
     members, spread = series.all_members, series.spread
     done = sum(member.ended for member in members)
@@ -405,7 +398,7 @@ def _read_study(folder: Path) -> RunSummary:
     # The arms of VTAB-1k, whose calls may name other tasks, are those that have begun.
     named = [folder / arm.folder for arm in study.arms] or sorted(folder.iterdir())
     begun = [own for own in named if (own / SERIES).is_file()]
-    arms = [_summarise_series(arm, read_series(arm), held) for arm in begun]
+    arms = [_summarise_series(arm, series_record.read_series(arm), held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)
     spent = [arm.minutes for arm in arms if arm.minutes is not None]
     first = study.arms[0].run if study.arms else None
