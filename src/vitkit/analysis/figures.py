@@ -101,10 +101,17 @@ def _panel(train: Columns, heading: str, unit: str) -> Iterator[tuple[Figure, Ax
         yield figure, axes
         axes.set(xlabel="step", ylabel=unit)
         axes.grid(True)
-        if axes.has_data():
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            _epochs_on_top(axes, train)
+        if not axes.has_data():
+            return
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        if len(train["step"]) and train["step"][-1] > 0 and train["epoch"][-1] > 0:
+            ratio = float(train["epoch"][-1] / train["step"][-1])
+            both_ways = partial(np.multiply, ratio), partial(np.multiply, 1 / ratio)
+            top = axes.secondary_xaxis("top", functions=both_ways)
+            top.set_xlabel("epoch")
+            top.xaxis.set_major_locator(MaxNLocator(5))
+            top.spines["top"].set_visible(True)
 
 
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
@@ -278,15 +285,3 @@ def _smoothed(y: drawing.Floats) -> drawing.Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         smoothed: drawing.Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return smoothed
-
-
-def _epochs_on_top(axes: Axes, train: Columns) -> None:
-    if len(train["step"]) == 0 or not (train["step"][-1] > 0 and train["epoch"][-1] > 0):
-        return
-    ratio = float(train["epoch"][-1] / train["step"][-1])
-    top = axes.secondary_xaxis(
-        "top", functions=(partial(np.multiply, ratio), partial(np.multiply, 1 / ratio))
-    )
-    top.set_xlabel("epoch")
-    top.xaxis.set_major_locator(MaxNLocator(5))
-    top.spines["top"].set_visible(True)

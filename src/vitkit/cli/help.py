@@ -93,14 +93,11 @@ def _entry(option: Option, everything: bool) -> str:
     default = "on" if option.default is True else option.default_text
     if default:
         text += f" [default: {default}]"
-    indent = " " * COLUMN
     lines = textwrap.wrap(
         text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=len(text.split(" ", 1)[0]) > WIDTH
     )
-    head = f"  {name}"
-    if len(head) < COLUMN - 1 and lines:
-        return "\n".join([f"{head:{COLUMN}}{lines[0]}", *(indent + line for line in lines[1:])])
-    return "\n".join([head, *(indent + line for line in lines)])
+    head, below = f"  {name}", textwrap.indent("\n".join(lines), " " * COLUMN)
+    return head + below[len(head) :] if len(head) < COLUMN - 1 else f"{head}\n{below}"
 
 
 def _name(option: Option) -> str:

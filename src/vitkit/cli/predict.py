@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb, read_names
-from vitkit.cli.verb_options import JSON, Option
+from vitkit.cli.verb_options import CSV, JSON
 from vitkit.errors import VitkitError
 from vitkit.text import pluralize, say_continued, visible
 
@@ -19,17 +19,12 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
-FORMS = (
-    replace(JSON, text="one line of JSON for each image; image_base64 holds a name that is not UTF-8."),
-    Option(
-        "--csv",
-        "csv",
-        "",
-        "one line of CSV for each image: path, class, probability, then the next ones of --top, and the "
-        "reason where an image cannot be read.",
-        False,
-    ),
+AS_CSV = (
+    "one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason "
+    "where an image cannot be read."
 )
+AS_JSON = "one line of JSON for each image; image_base64 holds a name that is not UTF-8."
+FORMS = (replace(JSON, text=AS_JSON), replace(CSV, text=AS_CSV))
 VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS)
 
 

@@ -294,10 +294,8 @@ def is_held(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a disk without locks
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # else a disk without locks
     finally:
         os.close(descriptor)
     return False

@@ -150,12 +150,10 @@ def write_series_report(folder: Path, listener: Listener) -> Path:
 
 def _environment(folder: Path) -> dict[str, Any]:
     """Describe the machine of the run, from its last checkpoint, and of this page."""
-    checkpoint = survey(folder).whole
-    ended = read_ended(folder)
+    checkpoint, ended = survey(folder).whole, read_ended(folder)
     trained: Any = {} if ended is None else ended.environment
-    if (
-        checkpoint is not None and (checkpoint / "manifest.json").exists()
-    ):  # a process that trains on may have removed it
+    # A process that trains on may have removed it.
+    if checkpoint is not None and (checkpoint / "manifest.json").exists():
         trained = read_manifest(checkpoint).environment
     return {
         **trained,

@@ -131,17 +131,15 @@ def render_page(
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def write_page(
-    result: Result, path: Path, *, folders: Sequence[str] = (), command: str = "", footer: str = ""
-) -> Path:
+def write_page(result: Result, path: Path, *, folders: Sequence[str] = (), command: str = "") -> Path:
     """Write the page of a result, in place of an earlier one, and return its path.
 
     Args:
         result: has a heading, a headline and sections.
         path: of the page.
-        folders, command, footer: as for `render_page`.
+        folders, command: as for `render_page`.
     """
     whole = result.heading(), result.headline(), result.sections()
-    page = render_page(*whole, folders=folders, command=command, footer=footer)
+    page = render_page(*whole, folders=folders, command=command)
     replace_file(path, [page.encode()])
     return path
