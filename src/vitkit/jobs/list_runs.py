@@ -306,23 +306,14 @@ def _summarise(
 ) -> RunSummary:
     """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
     data, start = trained_model.read_record(folder), None if run.model else records.read_start_record(first)
-    validations = [line for line in records.read_metrics(first).lines if line["kind"] == "validation"]
-    return RunSummary(
-        str(folder),
-        kind,
-        str(without_places(run.data)) if data is None else data.name,
-        full_name(run, 1) if start is None and run.model else getattr(start, "model", ""),
-        metric,
-        "ended",
-        is_fraction=find_task(run.task).learning.curve.is_fraction,
-        minutes=minutes,
-        run=run,
-        curve=[  # steps below 1 are damage
-            (line["step"], line[metric])
-            for line in validations
-            if line["step"] > 0 and isinstance(line.get(metric), int | float)
-        ],
-    )
+    name = str(without_places(run.data)) if data is None else data.name
+    model = full_name(run, 1) if run.model else getattr(start, "model", "")
+    logged = (line for line in records.read_metrics(first).lines if line["kind"] == "validation")
+    validated = [line for line in logged if line["step"] > 0]  # others are damage
+    curve = [(line["step"], line[metric]) for line in validated if isinstance(line.get(metric), int | float)]
+    is_fraction = find_task(run.task).learning.curve.is_fraction
+    row = RunSummary(str(folder), kind, name, model, metric, "ended", is_fraction=is_fraction)
+    return replace(row, minutes=minutes, run=run, curve=curve)
 
 
 def _read_run(place: Place) -> RunSummary:
