@@ -73,8 +73,8 @@ def training_curves(
         if has_validation:
             axes.plot(validation["step"], validation[metric], **marks)
         else:
-            middle_of: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
-            axes.text(0.5, 0.5, "no validation was made", color="#555555", **middle_of)
+            centred: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+            axes.text(0.5, 0.5, "no validation was made", color="#555555", **centred)
             axes.set(xticks=[], yticks=[])
         if has_validation and best is not None:
             step, value = validation["step"][best], validation[metric][best]

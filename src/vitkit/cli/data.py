@@ -77,10 +77,9 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     console.print_blocks([Text(f"{data.name}: {data.kind}", "answer"), *data.notes])
     console.print_table(("class", *data.counts), [*rows, (console.bold("all"), *total)])
     blocks: list[Block] = []
-    if data.sizes is not None:
-        of = data.sizes
-        smallest, largest, median = map(format_size, (of.smallest, of.largest, of.median))
-        common = ", ".join(f"{format_size(size)} ({count:,})" for size, count in of.common)
+    if (sizes := data.sizes) is not None:
+        smallest, largest, median = map(format_size, (sizes.smallest, sizes.largest, sizes.median))
+        common = ", ".join(f"{format_size(size)} ({count:,})" for size, count in sizes.common)
         spread = f"{smallest} to {largest}, median {median}; most common {common}"
         blocks.append(f"sizes (height x width): {f'all {smallest}' if smallest == largest else spread}")
     for title, counted in (("formats", data.formats), ("colour modes", data.modes)):

@@ -201,9 +201,9 @@ def count_costs(
             [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
             for phase in PHASES
         )
-        of = config, batch_size
-        trained = {way.precision: of_training(*of, way, Outline(way.precision)) for way in training}
-        predicted = {way.precision: of_prediction(*of, way, Outline(way.precision)) for way in prediction}
+        batch = config, batch_size
+        trained = {way.precision: of_training(*batch, way, Outline(way.precision)) for way in training}
+        predicted = {way.precision: of_prediction(*batch, way, Outline(way.precision)) for way in prediction}
         cost = Cost(
             model=name,
             image_size=config.image_size,

@@ -177,9 +177,9 @@ def embed(
         raise VitkitError("Features need a model and images: vitkit embed MODEL DATA.")
     require_at_least(1, batch_size=batch_size)
     # The working folder, ".", has no name.
-    of_both = "-".join(Path(str(source)).name or "images" for source in (data, path))
+    named = "-".join(Path(str(source)).name or "images" for source in (data, path))
     listener = hushed(listener, quiet)
-    out = Path("features") / re.sub(r"[/:\\]", "-", of_both) if out is None else Path(out)
+    out = Path("features") / re.sub(r"[/:\\]", "-", named) if out is None else Path(out)
     is_file = out.suffix.lower() in SINGLE_FILES
     names = out.with_suffix(NAMES) if out.suffix.lower() == ".npy" else None
     folder = out.with_name(f".{out.name}.parts") if is_file else out

@@ -138,7 +138,7 @@ Schedule = Literal["linear", "cosine"]
 
 
 def pretrain_as_in_paper(
-    model: str, epochs: float, rate: float, fall: Schedule, decay: float, dropout: float, clip: float | None
+    model: str, epochs: float, lr: float, schedule: Schedule, decay: float, dropout: float, clip: float | None
 ) -> Run:
     """Make a row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224
     pixels.
@@ -156,7 +156,7 @@ def pretrain_as_in_paper(
         architecture=architecture,
         preprocessing=Preprocessing(image_size=(224, 224), antialias=False),
         optimizer=OptimizerConfig(
-            learning_rate=rate, weight_decay=decay, clip_norm=clip, schedule=fall, warmup_steps=10_000
+            learning_rate=lr, weight_decay=decay, clip_norm=clip, schedule=schedule, warmup_steps=10_000
         ),
         training=TrainingConfig(epochs=epochs, batch_size=4096, select="last"),
         splits=Splits(test_fraction=0.0, val_fraction=0.01),
