@@ -14,7 +14,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.result import Result, Table, html_table
+from vitkit.result import Listing, Number, Result, Table, html_table
 from vitkit.tasks.answering import Guess
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -107,3 +107,10 @@ def test_text_from_outside_is_harmless() -> None:
     assert page.count("<tr>") == 41 and "and 10 more" in page
     assert repr(Guess("\x1b[2J", 0.12345678)) == "Guess(name='\\\\x1b[2J', probability=0.1235)"
     assert html_table(Table(("a",), ())) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
+
+
+def test_tables_are_printed_as_csv() -> None:
+    table = Table(("name", "count"), (("=a, b", Number("1,234", 1234)), ("c", "")))
+    listed = Listing("two", ["words", table, table], (), None)
+    lines = 'name,count\n"\'=a, b","1,234"\nc,\n'
+    assert listed.to_csv() == f"{lines}\n{lines}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from vitkit import config
-from vitkit.text import visible
+from vitkit.text import csv_line, visible
 
 if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
     from matplotlib.figure import Figure
@@ -196,6 +196,12 @@ class Result:
         """Return all numbers as plain data."""
         return config.to_json(self)
 
+    def to_csv(self) -> str:
+        """Write the tables as lines of CSV, with an empty line between two."""
+        tables = [block.table() if isinstance(block, Facts) else block for block in self.blocks()]
+        rows = [(table.headings, *table.rows) for table in tables if isinstance(table, Table)]
+        return "\n".join("".join(f"{csv_line(map(_text, row))}\n" for row in table) for table in rows)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {visible(self.summary())}>"
 
@@ -252,7 +258,11 @@ def html_table(table: Table) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return f"<td>{escape(cell if isinstance(cell, str) else cell.text)}</td>"
+    return f"<td>{escape(_text(cell))}</td>"
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text
 
 
 def escape(text: str) -> str:

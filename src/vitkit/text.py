@@ -77,10 +77,7 @@ def json_text(value: Any, *, ascii_only: bool = False, indent: int | None = None
         ascii_only: write everything beyond ASCII as `\\uXXXX` too.
         indent: spaces to indent by; left out, one line.
     """
-    if isinstance(value, list | tuple):
-        plain: Any = [_with_note(part) for part in value]
-    else:
-        plain = _with_note(value)
+    plain = [*map(_with_note, value)] if isinstance(value, list | tuple) else _with_note(value)
     text = json.dumps(plain, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     # Only the ends of lines stand outside of strings, and inside they are escaped already.
     return _OBEYED.sub(lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)

@@ -133,10 +133,12 @@ def test_confusion_shows_counts() -> None:
 
 
 def test_groups_of_classes_keep_every_count() -> None:
-    cells = [(0, 1, 2), (999, 999, 3), (12, 19, 4)]
-    matrix = figures._matrix(cells, 1000, 10)
-    assert matrix.shape == (100, 100) and matrix.sum() == 9
-    assert (matrix[0, 0], matrix[1, 1], matrix[99, 99]) == (2, 4, 3)
+    cells = [(0, 1, 2), (7, 19, 6), (999, 999, 3), (12, 19, 4)]
+    names = [str(number) for number in range(1000)]
+    (drawn,) = figures.confusion_matrix(cells, names, "15 images").axes[0].images
+    fractions = np.asarray(drawn.get_array())
+    assert fractions.shape == (100, 100) and fractions.sum() == 3
+    assert [fractions[row, row] for row in (0, 1, 99)] == [0.25, 1, 1] and fractions[0, 1] == 0.75
 
 
 def test_long_runs_keep_their_mean_and_missing_values_stay_out() -> None:

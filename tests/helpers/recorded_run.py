@@ -128,7 +128,7 @@ def train(world: World | None, folder: Path, run: Run, stop: int | None = None) 
     with ExitStack() as stack:
         stack.enter_context(recorded(records / f"{os.getpid()}.jsonl", stop))
         if world is not None:
-            stack.enter_context(patch("vitkit.jobs.train_run.join_processes", lambda say: world))
+            stack.enter_context(patch("vitkit.runs.processes.join_processes", lambda say: world))
         try:
             vitkit.train(run, folder / "run", threads=1)
             assert stop is None

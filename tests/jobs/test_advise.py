@@ -18,7 +18,7 @@ from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import advise as advising
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.jobs import train_run as training
-from vitkit.jobs.advise import Option, advise, choose, follow
+from vitkit.jobs.advise import Option, advise, choose
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.create import create_model
@@ -83,7 +83,7 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert "enlarges these images, of about 13 pixels, to 224" in text
     assert "Train from scratch first" not in text
     with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
-        follow(advice)
+        advise(str(photos), go=True)
 
 
 def test_the_advised_run_keeps_a_stem_that_no_name_tells(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_a_start_that_has_seen_these_images_is_said_to_have(tmp_path: Path, phot
 
 @pytest.mark.usefixtures("weak_pixels")
 def test_advice_is_followed_and_continued(tmp_path: Path, photos: Path, start: Path) -> None:
-    advice = advise(str(photos), start, cache=False)
-    assert advice.chosen is not None
-    folder = follow(advice, out=tmp_path / "run")
-    again = Hearing()
-    assert follow(advice, out=folder, listener=again) == folder, "the same advice goes on where it was"
-    assert again.rows == [("", [f"This run has finished: {folder}"])]
+    again, folder = Hearing(), tmp_path / "run"
+    advice = advise(str(photos), start, cache=False, go=True, out=folder)
+    assert advice.chosen is not None and advice.folder == folder
+    advise(str(photos), start, cache=False, go=True, out=folder, listener=again)
+    # The same advice goes on where it was.
+    assert again.rows[-1] == ("", [f"This run has finished: {folder}"])
     assert vitkit.load_model(folder).config.num_classes == 2
 
 

@@ -128,7 +128,7 @@ def test_what_the_time_is_too_short_for_is_said_and_skipped() -> None:
 
 
 def test_what_the_memory_is_too_small_for_is_said_and_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "available_memory", lambda: 1000)
+    monkeypatch.setattr("vitkit.runs.machine.available_memory", lambda: 1000)
     hearing = Hearing()
     assert not vitkit.bench(MODEL, image_size=32, listener=hearing).records
     assert "and 1.0 kB are free" in str(hearing.notes + hearing.warnings)
@@ -187,7 +187,7 @@ def test_what_is_measured_before_ctrl_c_is_printed(
             times |= {name: [1.0, 1.0, *([1.0] if name == "vitkit float32" else [])] for name in turns}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, where, interrupted)
+    monkeypatch.setattr(f"vitkit.runs.timing.{where}", interrupted)
     assert run(["bench", MODEL, "--image-size", "32", "--minutes", "0.01"]) == 130
     assert "inference: vitkit --exact" in capsys.readouterr().err
 

@@ -17,7 +17,6 @@ from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.jobs import convert as convert_module
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
@@ -125,7 +124,7 @@ def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: p
             broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5
         return save(broken, path, to)
 
-    monkeypatch.setattr(convert_module, "save", damaging)
+    monkeypatch.setattr("vitkit.weights.saving.save", damaging)
     with pytest.raises(VitkitError, match=r"differs from the source: logits .* differ"):
         convert(tmp_path / "model", tmp_path / "out", to="official")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -285,10 +284,10 @@ def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.Mo
         with torch.no_grad():
             return model(images)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(convert_module, "library_logits", honest)
+    monkeypatch.setattr("vitkit.weights.peers.library_logits", honest)
     result = convert(tmp_path / "model", tmp_path / "good", to="timm", against="timm")
     assert result.beside_library is not None and result.beside_library.within(1e-5)
-    monkeypatch.setattr(convert_module, "library_logits", lambda *a: honest(*a) + 0.01)
+    monkeypatch.setattr("vitkit.weights.peers.library_logits", lambda *a: honest(*a) + 0.01)
     with pytest.raises(VitkitError, match="logits differ from vitkit's"):
         convert(tmp_path / "model", tmp_path / "bad", to="timm", against="timm")
     assert not (tmp_path / "bad").exists()

@@ -408,7 +408,8 @@ def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
     stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    monkeypatch.setattr(evaluation, "write_evaluation", lambda run, split, *rest: written.append(split))
+    function = "vitkit.runs.trained_model.write_evaluation"
+    monkeypatch.setattr(function, lambda run, split, *rest: written.append(split))
     run_evaluation: Any = SimpleNamespace(
         split="test",
         result=None,

@@ -43,13 +43,13 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
     model = vitkit.load_model(folder)
     facts = record.fingerprint, model.config, model.card, RejectedFiles(folder, record), PLAIN
     invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
-    monkeypatch.setattr(following, "await_message", lambda world: invitation)
+    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: invitation)
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:
         began.update(options, run=parts.run)
         raise BeganError
 
-    monkeypatch.setattr(following, "begin_steps", begin)
+    monkeypatch.setattr("vitkit.runs.build.begin_steps", begin)
     with pytest.raises(BeganError):
         following.follow(World(1, 2, 1, 2))
     assert began == {"run": changed, "sharding": "hsdp"}
@@ -60,7 +60,7 @@ def test_a_folder_that_is_not_seen_is_named(tmp_path: Path, monkeypatch: pytest.
     nothing = RejectedFiles(tmp_path, DataRecord("", "", "", (), {}, (), {}, "", {}))
     facts = "", model.config, model.card, nothing, PLAIN
     invitation = Invitation(tmp_path / "elsewhere", RUN, *facts, "replicas", None, "cpu", 1)
-    monkeypatch.setattr(following, "await_message", lambda world: invitation)
+    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: invitation)
     threads = torch.get_num_threads()
     try:
         with pytest.raises(VitkitError, match="cannot be seen by process 1"):

@@ -27,7 +27,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.template import render_page
-from vitkit.result import Number, Photo, Photos, Plot, Table, Text
+from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
@@ -228,15 +228,19 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     plot = Plot(lambda: Figure((2, 2)), "rates", "Scores.")
     photo = Photo("data:image/png;base64,", "An ant.", "a.png", "ant", (("one", "bee", 0.5, False),))
     blocks = ("words", Text("words", "caption"), table, plot, photo, Photos(lambda: [photo]), None)
-    page = render_page("a", ["b"], [("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end")
+    page = render_page(
+        "a", ["b"], [Section("Sweep", blocks)], folders=["final"], command="vitkit x", footer="end"
+    )
     check_narrow(page)
     parsed = Page(page)
     for text in ("words", "chosen", "ant", "bee", "50.0%", "final", "vitkit x", "end"):
         assert text in parsed.text, text
     assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1
-    assert not Page(render_page("a", ["b"], [("Sweep", (table, plot))])).all("script")  # nothing to click
+    assert not Page(render_page("a", ["b"], [Section("Sweep", (table, plot))])).all(
+        "script"
+    )  # nothing to click
     sortable = dataclasses.replace(table, sortable=True)
-    check_safe(render_page("a", [HOSTILE], [(HOSTILE, (HOSTILE, sortable))]))
+    check_safe(render_page("a", [HOSTILE], [Section(HOSTILE, (HOSTILE, sortable))]))
 
 
 def test_only_our_script_may_run(whole: str) -> None:

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
 
 from vitkit.analysis import drawing
 from vitkit.evaluation.calibration import CalibrationBin
@@ -74,7 +73,9 @@ def training_curves(
         if has_validation:
             axes.plot(validation["step"], validation[metric], **marks)
         else:
-            _say(axes, "no validation was made")
+            centred: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+            axes.text(0.5, 0.5, "no validation was made", color="#555555", **centred)
+            axes.set(xticks=[], yticks=[])
         if has_validation and best is not None:
             step, value = validation["step"][best], validation[metric][best]
             shown = f"{value:.1%}" if is_fraction else f"{value:.4g}"
@@ -100,10 +101,17 @@ def _panel(train: Columns, heading: str, unit: str) -> Iterator[tuple[Figure, Ax
         yield figure, axes
         axes.set(xlabel="step", ylabel=unit)
         axes.grid(True)
-        if axes.has_data():
-            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            _epochs_on_top(axes, train)
+        if not axes.has_data():
+            return
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        if len(train["step"]) and train["step"][-1] > 0 and train["epoch"][-1] > 0:
+            ratio = float(train["epoch"][-1] / train["step"][-1])
+            both_ways = partial(np.multiply, ratio), partial(np.multiply, 1 / ratio)
+            top = axes.secondary_xaxis("top", functions=both_ways)
+            top.set_xlabel("epoch")
+            top.xaxis.set_major_locator(MaxNLocator(5))
+            top.spines["top"].set_visible(True)
 
 
 def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequence[str], data: str) -> Figure:
@@ -123,8 +131,19 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
     side = 4.2 if is_picture else max(2.2, (0.42 if classes <= 12 else 0.36) * classes)
     size = side + 0.08 * longest + 1.4, side + max(0.3, 0.08 * longest) + 0.7
     with drawing.chart(*size, f"Confusion matrix of {data}") as (figure, axes):
-        matrix = _matrix(cells, classes, group)
-        fractions = _show_fractions(figure, axes, matrix, group)
+        true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T
+        matrix = np.zeros((-(-classes // group),) * 2, np.int64)
+        np.add.at(matrix, (true // group, predicted // group), counts)
+        fractions: drawing.Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+        end = len(matrix) * group - 0.5
+        looks = {"cmap": "Blues", "interpolation": "none", "extent": (-0.5, end, end, -0.5)}
+        # By the colour of their square root: rare confusions could not be seen.
+        image = axes.imshow(fractions, norm=PowerNorm(0.5, 0, 1), **looks)
+        colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
+        colours.set_label("fraction of the true class")
+        colours.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        for spine in axes.spines.values():
+            spine.set_visible(True)
         unit = f" (number{f', {group} to a cell' if group > 1 else ''})" if is_picture else ""
         axes.set(xlabel=f"predicted class{unit}", ylabel=f"true class{unit}")
         if is_picture:
@@ -216,10 +235,8 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
         models: bins by the name of the model.
         data: the images as a phrase ("360 test images"), for the title; left out, there is none.
     """
-    width, title = (
-        drawing.WIDTH * (0.6 if len(models) == 1 else 0.75),
-        f"Calibration on {data}" if data else "",
-    )
+    title = f"Calibration on {data}" if data else ""
+    width = drawing.WIDTH * (0.6 if len(models) == 1 else 0.75)
     grid: dict[str, Any] = {"nrows": 2, "sharex": True, "height_ratios": (3, 1)}
     with drawing.chart(width, 5.2, title, **grid) as (figure, (diagram, histogram)):
         diagram.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
@@ -247,29 +264,6 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
     return figure
 
 
-def _matrix(cells: Sequence[tuple[int, int, int]], classes: int, group: int) -> NDArray[np.int64]:
-    """Make a matrix of counts, with true classes as rows, of classes or groups of `group` neighbours."""
-    true, predicted, counts = np.array(cells, np.int64).reshape(-1, 3).T
-    matrix = np.zeros((-(-classes // group),) * 2, np.int64)
-    np.add.at(matrix, (true // group, predicted // group), counts)
-    return matrix
-
-
-def _show_fractions(figure: Figure, axes: Axes, matrix: NDArray[np.int64], group: int = 1) -> drawing.Floats:
-    """Draw each row's fractions, by the colour of their square root, or rare confusions could not be seen."""
-    fractions: drawing.Floats = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    end = len(matrix) * group - 0.5
-    extent = (-0.5, end, end, -0.5)
-    norm = PowerNorm(0.5, 0, 1)
-    image = axes.imshow(fractions, cmap="Blues", norm=norm, interpolation="none", extent=extent)
-    colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
-    colours.set_label("fraction of the true class")
-    colours.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-    return fractions
-
-
 def _thinned(x: drawing.Floats, y: drawing.Floats) -> tuple[drawing.Floats, drawing.Floats]:
     """Average groups of neighbours, so that no more than `POINTS_SHOWN` points are left."""
     size = -(-len(x) // POINTS_SHOWN)
@@ -291,21 +285,3 @@ def _smoothed(y: drawing.Floats) -> drawing.Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         smoothed: drawing.Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return smoothed
-
-
-def _epochs_on_top(axes: Axes, train: Columns) -> None:
-    if len(train["step"]) == 0 or not (train["step"][-1] > 0 and train["epoch"][-1] > 0):
-        return
-    ratio = float(train["epoch"][-1] / train["step"][-1])
-    top = axes.secondary_xaxis(
-        "top", functions=(partial(np.multiply, ratio), partial(np.multiply, 1 / ratio))
-    )
-    top.set_xlabel("epoch")
-    top.xaxis.set_major_locator(MaxNLocator(5))
-    top.spines["top"].set_visible(True)
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#555555")
-    axes.set_xticks([])
-    axes.set_yticks([])

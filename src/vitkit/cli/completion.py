@@ -2,57 +2,51 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import Literal
 
+from vitkit.cli import help_pages, training_options, verb_options
 from vitkit.cli.help import ASKING
-from vitkit.cli.help_pages import VERBS
-from vitkit.cli.options import Verb, home_of, parse_given
-from vitkit.cli.training_options import FIRST, describe_training
-from vitkit.cli.verb_options import Option
+from vitkit.cli.options import Verb, home_of
 from vitkit.runs.config import Run, with_task
 
-OPTIONS = (
-    Option(
-        "SHELL",
-        "shell",
-        "SHELL",
-        "the shell: bash or zsh.",
-        choices=("bash", "zsh"),
-        is_positional=True,
-        is_required=True,
-    ),
-)
 OF_BASH = """\
 autoload -U +X compinit && compinit
 autoload -U +X bashcompinit && bashcompinit"""
 """The lines by which zsh understands the script of bash."""
 
 
-def main(arguments: list[str]) -> None:
+def write_script(shell: Literal["bash", "zsh"]) -> str:
     """Print a script by which a shell completes verbs, options and their choices.
 
     It knows the options of this version: write it anew after an update.
+
+    Args:
+        shell: the shell: bash or zsh.
     """
-    shell = parse_given(main, OPTIONS, arguments, "completion")["shell"]
-    if shell == "zsh":
-        print(OF_BASH)
-    print(_bash({verb: list_options(verb) for verb in VERBS}), end="")
+    before = f"{OF_BASH}\n" if shell == "zsh" else ""
+    return before + _bash({verb: list_options(verb) for verb in help_pages.VERBS})
 
 
-def list_options(verb: str) -> tuple[Option, ...]:
+def main(arguments: list[str]) -> None:
+    """Parse the command line, and print the script."""
+    print(write_script(**VERB.parse(arguments)), end="")
+
+
+def list_options(verb: str) -> tuple[verb_options.Option, ...]:
     """List the options of a verb, with its options that are read before the parser."""
-    if verb in FIRST:
+    if verb in training_options.FIRST:
         run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-        options = describe_training(verb, run)
+        options = training_options.describe_training(verb, run)
     else:  # the module of a verb has one verb, or several
         home = home_of(verb)
         parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]
         options = tuple(chain.from_iterable(part.options for part in parts))
     if verb in ("ablate", "scale"):  # they take the options of training too
-        options = (*options, *describe_training())
+        options = (*options, *training_options.describe_training())
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
-def _bash(verbs: Mapping[str, Sequence[Option]]) -> str:
+def _bash(verbs: Mapping[str, Sequence[verb_options.Option]]) -> str:
     """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
     cases = "\n".join(
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
@@ -88,3 +82,6 @@ _vitkit() {{
 }}
 complete -o default -F _vitkit vitkit
 """
+
+
+VERB = Verb("completion", "vitkit.cli.completion", "write_script")

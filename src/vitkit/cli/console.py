@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -113,11 +113,7 @@ def bold(text: str) -> Text:
 
 
 def print_table(
-    headings: Iterable[str],
-    rows: Iterable[Sequence["str | Text | Number"]],
-    *,
-    text: Sequence[int] = (0,),
-    to: Terminal | None = None,
+    headings: Iterable[str], rows: Iterable[Sequence["str | Text | Number"]], *, text: Sequence[int] = (0,)
 ) -> None:
     """Print a table that fits the terminal and loses no letter.
 
@@ -126,9 +122,7 @@ def print_table(
         rows: a cell for each column, in which nothing is markup: what is bold is made by `bold`.
         text: the numbers of the columns that stand at the left, from the right where they are negative; the
             others stand at the right, as figures do.
-        to: the terminal; standard output where it is left out.
     """
-    to = to or out
     lines = [
         [cell if isinstance(cell, Text) else Text(visible(str(getattr(cell, "text", cell)))) for cell in line]
         for line in (tuple(headings), *rows)
@@ -141,7 +135,7 @@ def print_table(
     # ones take as much as they need, so that names in the first column are broken before intervals.
     columns = [[cell.plain for cell in cells] for cells in zip(*lines, strict=True)]
     longest = [max([cell_len(word) for word in " ".join(cells).split()], default=1) for cells in columns]
-    room = to.width - 2 * (count - 1)  # two blanks between columns
+    room = out.width - 2 * (count - 1)  # two blanks between columns
     while sum(longest) > room and max(longest) > 1:
         longest[longest.index(max(longest))] -= 1  # the longest word is broken
     free = room - sum(longest)
@@ -151,7 +145,7 @@ def print_table(
         column.width, free = longest[number] + extra, free - extra
         column.justify = "left" if number in text or number - count in text else "right"
         column.overflow = "fold"
-    to.print(table)
+    out.print(table)
 
 
 def print_lines(*lines: str) -> None:
@@ -174,27 +168,30 @@ def print_facts(rows: Iterable[tuple[str, Sequence[str]]]) -> None:
     out.print(grid)
 
 
-def print_result(result: Any, as_json: bool) -> None:
-    """Print the result of a command: its `to_json()` where --json is given, else its blocks and what follows.
+def print_result(result: Any, given: Mapping[str, Any]) -> None:
+    """Print the result of a command: its blocks and what follows, or with --json or --csv its data.
 
     Args:
         result: a `vitkit.result.Result`.
-        as_json: whether --json is given.
+        given: the options that are given.
     """
-    if as_json:
+    if given.get("json"):
         print_json(result.to_json())
+        return
+    if given.get("csv"):
+        print(result.to_csv(), end="", flush=True)
         return
     print_blocks(result.blocks())
     if following := result.following():
         print_next(*following)
 
 
-def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -> None:
+def print_blocks(blocks: "Sequence[Block | None]") -> None:
     """Print paragraphs and tables, with a blank line around each table; figures, pictures and captions are
     for pages alone."""
     from vitkit import result
 
-    to, before = to or out, None
+    before: Block | None = None
     for block in blocks:
         if block is None or isinstance(block, result.Plot | result.Plots | result.Photo | result.Photos):
             continue
@@ -202,12 +199,12 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             continue
         is_table = isinstance(block, result.Table)
         if before is not None and (is_table or isinstance(before, result.Table)):
-            to.print()
+            out.print()
         if isinstance(block, result.Table):
-            print_table(block.headings, block.rows[: block.most], text=block.text, to=to)
+            print_table(block.headings, block.rows[: block.most], text=block.text)
             if block.most is not None and len(block.rows) > block.most:
                 left = len(block.rows) - block.most
-                to.print(f"... and {left:,} more; --json has all.")
+                out.print(f"... and {left:,} more; --json has all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:
@@ -215,7 +212,7 @@ def print_blocks(blocks: "Sequence[Block | None]", to: Terminal | None = None) -
             text = block if isinstance(block, str) else block.sentences
             # A command or a path is copied from the terminal: no line may end within it.
             whole = "/" in text or "vitkit " in text
-            to.print(text if plain else bold(text), markup=False, soft_wrap=whole)
+            out.print(text if plain else bold(text), markup=False, soft_wrap=whole)
         before = block or None  # an empty paragraph is a blank line by itself
 
 
@@ -227,17 +224,13 @@ def print_next(*commands: str) -> None:
 @contextmanager
 def show_warnings() -> Iterator[None]:
     """Print the warnings of the library while a command runs."""
-    handler, logger = _Warnings(logging.WARNING), logging.getLogger("vitkit")
+    handler, logger = logging.Handler(logging.WARNING), logging.getLogger("vitkit")
+    handler.emit = lambda record: TerminalListener().note(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-class _Warnings(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        TerminalListener().note(record.getMessage())
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -12,6 +12,7 @@ from vitkit.cli.verb_options import JSON, describe
 from vitkit.errors import VitkitError
 from vitkit.result import Block, Text
 from vitkit.runs.config import Run
+from vitkit.text import format_size
 from vitkit.weights.published import default_starts
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     console.print_blocks([Text(f"{data.name}: {data.kind}", "answer"), *data.notes])
     console.print_table(("class", *data.counts), [*rows, (console.bold("all"), *total)])
     blocks: list[Block] = []
-    if data.sizes is not None:
-        smallest, largest, median = map(_size, (data.sizes.smallest, data.sizes.largest, data.sizes.median))
-        common = ", ".join(f"{_size(size)} ({count:,})" for size, count in data.sizes.common)
+    if (sizes := data.sizes) is not None:
+        smallest, largest, median = map(format_size, (sizes.smallest, sizes.largest, sizes.median))
+        common = ", ".join(f"{format_size(size)} ({count:,})" for size, count in sizes.common)
         spread = f"{smallest} to {largest}, median {median}; most common {common}"
         blocks.append(f"sizes (height x width): {f'all {smallest}' if smallest == largest else spread}")
     for title, counted in (("formats", data.formats), ("colour modes", data.modes)):
@@ -118,7 +119,3 @@ def _listed(title: str, lines: list[str]) -> list[Block]:
     shown: list[Block] = [f"  {line}" for line in lines[:SHOWN]]
     more = [f"  ... {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
     return ["", Text(f"{title} ({len(lines):,})", "answer"), *shown, *more] if lines else []
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -2,22 +2,20 @@
 
 from pathlib import Path
 
-from vitkit.cli.console import TerminalListener, print_result
-from vitkit.cli.options import Verb
-from vitkit.cli.processes import start_several
-from vitkit.cli.verb_options import JSON, PROCESSES
+from vitkit.cli import console, options, processes
+from vitkit.cli.verb_options import CSV, JSON, PROCESSES
 from vitkit.errors import VitkitError
 from vitkit.world import world_of_environment
 
-PROTOCOL = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
+PROTOCOL = options.Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
 OF_PROTOCOL = PROTOCOL.only("protocol", "labels", "wnids")
-OUT = Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page").only("out")
-VERB = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OF_PROTOCOL, *OUT, JSON, PROCESSES)
+OUT = options.Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page").only("out")
+VERB = options.Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OF_PROTOCOL, *OUT, CSV, JSON, PROCESSES)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, and print the numbers."""
-    if start_several("evaluate", arguments):
+    if processes.start_several("evaluate", arguments):
         return
     given = VERB.parse(arguments)
     protocol = given.get("protocol")
@@ -32,12 +30,12 @@ def main(arguments: list[str]) -> None:
     if protocol is not None and "out" in given:
         raise VitkitError("--protocol makes no page: leave --out out, or give --json.")
     if protocol is not None:
-        print_result(PROTOCOL.call(given), bool(given.get("json")))
+        console.print_result(PROTOCOL.call(given), given)
         return
     if "out" in given and (not given["out"].lower().endswith(".html") or Path(given["out"]).is_dir()):
         raise VitkitError(f"--out is a file for the page that ends in .html, found {given['out']}.")
     evaluation = VERB.call(given)
     from vitkit.jobs.evaluate import keep_with_page
 
-    evaluation = keep_with_page(evaluation, out=given.get("out"), listener=TerminalListener())
-    print_result(evaluation, bool(given.get("json")))
+    evaluation = keep_with_page(evaluation, out=given.get("out"), listener=console.TerminalListener())
+    console.print_result(evaluation, given)

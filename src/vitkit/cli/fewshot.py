@@ -3,19 +3,17 @@
 import shlex
 from pathlib import Path
 
-from vitkit.cli import console
-from vitkit.cli.options import Verb
-from vitkit.cli.processes import start_several
+from vitkit.cli import console, options, processes
 from vitkit.cli.verb_options import JSON, PROCESSES
 from vitkit.runs.folder import require_folder
 
-KEEP = Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
-VERB = Verb("fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)
+KEEP = options.Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
+VERB = options.Verb("fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP.only("out"), PROCESSES)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    if start_several("fewshot", arguments):
+    if processes.start_several("fewshot", arguments):
         return
     given = VERB.parse(arguments)
     if "out" in given:  # before minutes of measurements

@@ -55,7 +55,7 @@ def write_help(
     else:
         shown = page.options.split() or [option.name for option in named]
         if len(shown) > MOST_SHOWN and not page.options:
-            shown = [name for name in shown if name != "--quiet"]
+            shown = [name for name in shown if name not in ("--quiet", "--csv")]
             shown[MOST_SHOWN - 1 : -1] = []  # the last one is --json, where there is one
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
@@ -93,14 +93,11 @@ def _entry(option: Option, everything: bool) -> str:
     default = "on" if option.default is True else option.default_text
     if default:
         text += f" [default: {default}]"
-    indent = " " * COLUMN
     lines = textwrap.wrap(
         text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=len(text.split(" ", 1)[0]) > WIDTH
     )
-    head = f"  {name}"
-    if len(head) < COLUMN - 1 and lines:
-        return "\n".join([f"{head:{COLUMN}}{lines[0]}", *(indent + line for line in lines[1:])])
-    return "\n".join([head, *(indent + line for line in lines)])
+    head, below = f"  {name}", textwrap.indent("\n".join(lines), " " * COLUMN)
+    return head + below[len(head) :] if len(head) < COLUMN - 1 else f"{head}\n{below}"
 
 
 def _name(option: Option) -> str:

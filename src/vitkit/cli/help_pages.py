@@ -6,7 +6,7 @@ They stand side by side, so that verbs that are alike are described alike.
 from dataclasses import dataclass
 
 VERBS = {
-    "advise": ("what starts tell of images, and what they cost to train", "cli.advise"),
+    "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
     "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
     "finetune": ("train a model that is there already on your images", "cli.finetune"),
     "pretrain": ("train a model on images without labels", "cli.pretrain"),

@@ -117,7 +117,13 @@ def _command(arguments: list[str]) -> int:
     if verb == "help" and rest:
         verb, rest = rest[0], [*rest[1:], "--help"]
     if verb in ("-h", "--help", "help"):
-        print(_help())
+        print(
+            f"vitkit {__version__}: the Vision Transformer of 'An Image is Worth 16x16 Words'\n\n"
+            "usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help says how)\n"
+        )
+        for name, (summary, _module) in VERBS.items():
+            print(f"  {name:10} {summary}")
+        print(f"\n{EXAMPLES}")
         return 0
     if verb in ("-V", "--version"):
         print(f"vitkit {__version__}")
@@ -155,12 +161,3 @@ def _command(arguments: list[str]) -> int:
     except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
-
-
-def _help() -> str:
-    verbs = "\n".join(f"  {verb:10} {summary}" for verb, (summary, _module) in VERBS.items())
-    return (
-        f"vitkit {__version__}: the Vision Transformer of 'An Image is Worth 16x16 Words'\n\n"
-        f"usage: vitkit COMMAND [OPTIONS]        (vitkit COMMAND --help says how)\n\n"
-        f"{verbs}\n\n{EXAMPLES}"
-    )

@@ -17,7 +17,7 @@ from vitkit.cli.console import TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.verb_options import JSON, Option, dataclass_in, describe
+from vitkit.cli.verb_options import CSV, JSON, Option, dataclass_in, describe
 from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_signature
@@ -56,7 +56,7 @@ class Verb:
         # The record of a study has the line that continues it.
         of_study = "command" in inspect.signature(self.signature).parameters
         line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
-        print_result(self.call(given, **line), bool(given.get("json")))
+        print_result(self.call(given, **line), given)
 
     def only(self, *names: str) -> Iterator[Option]:
         """Yield the options of some parameters, by name."""
@@ -122,7 +122,9 @@ class Verb:
 def home_of(name: str) -> Any:
     """Return the verb of a job, or the module of a verb: each has a function `main`."""
     module, _, function = VERBS[name][1].partition(":")
-    return Verb(name, f"vitkit.{module}", function, JSON) if function else import_module(f"vitkit.{module}")
+    if function:
+        return Verb(name, f"vitkit.{module}", function, CSV, JSON)
+    return import_module(f"vitkit.{module}")
 
 
 def parse_given(

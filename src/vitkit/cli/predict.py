@@ -11,7 +11,7 @@ from rich.text import Text
 
 from vitkit.cli import console
 from vitkit.cli.options import Verb, read_names
-from vitkit.cli.verb_options import JSON, Option
+from vitkit.cli.verb_options import CSV, JSON
 from vitkit.errors import VitkitError
 from vitkit.text import pluralize, say_continued, visible
 
@@ -19,17 +19,12 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
-FORMS = (
-    replace(JSON, text="one line of JSON for each image; image_base64 holds a name that is not UTF-8."),
-    Option(
-        "--csv",
-        "csv",
-        "",
-        "one line of CSV for each image: path, class, probability, then the next ones of --top, and the "
-        "reason where an image cannot be read.",
-        False,
-    ),
+AS_CSV = (
+    "one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason "
+    "where an image cannot be read."
 )
+AS_JSON = "one line of JSON for each image; image_base64 holds a name that is not UTF-8."
+FORMS = (replace(JSON, text=AS_JSON), replace(CSV, text=AS_CSV))
 VERB = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS)
 
 
@@ -43,7 +38,15 @@ def main(arguments: list[str]) -> None:
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
     given["images"] = read_names(given["images"])
     if "out" in given:
-        _print_files(given["out"], *VERB.call(given))
+        out, (count, failures, continued) = given["out"], VERB.call(given)
+        again = say_continued(continued)
+        console.print_lines(f"Predictions for {pluralize(count, 'image')} in {out}{again}.")
+        console.print_next(f"pandas.read_parquet({out!r}) in Python")
+        if failures:
+            raise VitkitError(
+                f"{failures} of {count} images could not be read: the column error says why. To predict them "
+                "too, mend them and give another --out."
+            )
         return
     top = given.get("top", next(option.default for option in VERB.options if option.path == "top"))
     headings, rows = ["image"], []
@@ -73,18 +76,6 @@ def main(arguments: list[str]) -> None:
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
-
-
-def _print_files(out: str, images: int, unreadable: int, continued: int) -> None:
-    """Say where the predictions are, and refuse images that could not be read."""
-    again = say_continued(continued)
-    console.print_lines(f"Predictions for {pluralize(images, 'image')} in {out}{again}.")
-    console.print_next(f"pandas.read_parquet({out!r}) in Python")
-    if unreadable:
-        raise VitkitError(
-            f"{unreadable} of {images} images could not be read: the column error says why. To predict them "
-            "too, mend them and give another --out."
-        )
 
 
 def _record(predicted: "PredictedImage") -> dict[str, object]:

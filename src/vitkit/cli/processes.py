@@ -54,18 +54,10 @@ def start_several(verb: str, arguments: list[str]) -> bool:
     torchrun: Any = torch.distributed.run
     # PyTorch 2.11 does not know the option, and waits half a minute.
     has_option = "--shutdown-timeout" in torchrun.get_args_parser().format_usage()
-    options = torchrun.parse_args(
-        [
-            "--standalone",
-            f"--nproc-per-node={int(count)}",
-            "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
-            *([f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []),
-            "-m",
-            "vitkit",
-            verb,
-            *reading.rest,
-        ]
-    )
+    several = ["--standalone", f"--nproc-per-node={int(count)}"]
+    several += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+    several += [f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []
+    options = torchrun.parse_args([*several, "-m", "vitkit", verb, *reading.rest])
     try:
         torchrun.run(options)
     except ChildFailedError as error:

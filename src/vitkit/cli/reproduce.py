@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> None:
         rows = tuple(tuple(item[key] for key in shown) for item in listed)
         table = Table(("", "what it is", "needs", "here", "at the paper's size"), rows, text=range(5))
         uses = ("vitkit reproduce table8 --plan",)
-        console.print_result(Listing("", (table,), uses, {"items": listed}), "--json" in arguments)
+        console.print_result(Listing("", (table,), uses, {"items": listed}), {"json": "--json" in arguments})
         return
     given = options.parse_given(VERB.signature, VERB.options, arguments, "reproduce")
     options.require_images(given.get("data"))

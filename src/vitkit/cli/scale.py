@@ -1,25 +1,22 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
-from vitkit.cli.console import TerminalListener
-from vitkit.cli.options import Verb, importing
-from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_training, recipe_of
-from vitkit.cli.verb_options import JSON
+from vitkit.cli import console, options, train, training_options, verb_options
 from vitkit.errors import VitkitError
 from vitkit.listener import hushed
 
-VERB = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON)
+VERB = options.Verb("scale", "vitkit.jobs.study.scale", "scale", verb_options.JSON)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print it."""
     given, of_run = VERB.parse_with_training(
-        arguments, lambda own: describe_training(default=recipe_of(own, arguments))
+        arguments,
+        lambda own: training_options.describe_training(default=training_options.recipe_of(own, arguments)),
     )
     length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
-    with importing():
+    with options.importing():
         from vitkit.jobs.study.scale import propose_recipe, refuse_start
 
     of_run["data"], start = given["data"], given.pop("start", "")
@@ -27,7 +24,7 @@ def main(arguments: list[str]) -> None:
     if start:
         of_run["start.start"] = start
     elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
-        listener = hushed(TerminalListener(), bool(given.get("quiet")))
+        listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
         given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
-    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
+    given["recipe"] = train.study_base(of_run, given, "the scale lab", "--seeds")
     VERB.run(arguments, given)

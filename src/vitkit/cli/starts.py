@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from vitkit.cli import console
-from vitkit.cli.options import Verb
-from vitkit.cli.verb_options import JSON
+from vitkit.cli import console, options, verb_options
 from vitkit.weights.published import SOURCES, PublishedStart
 
 DESCRIBED = 5
@@ -14,8 +12,8 @@ DESCRIBED = 5
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
 
-LONG = replace(JSON, text="print everything as JSON, with licences and sources.")
-VERB = Verb("starts", "vitkit.weights.published", "starts", LONG)
+LONG = replace(verb_options.JSON, text="print everything as JSON, with licences and sources.")
+VERB = options.Verb("starts", "vitkit.weights.published", "starts", LONG)
 
 
 def main(arguments: list[str]) -> None:

@@ -8,13 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli import console, streams, training_options
+from vitkit.cli import console, mistakes, parser, processes, streams, training_options, verb_options
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import importing, in_options, require_checkpoints, require_images
-from vitkit.cli.parser import read
-from vitkit.cli.processes import start_several
-from vitkit.cli.verb_options import Option
 from vitkit.errors import VitkitError
 from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
@@ -24,7 +20,7 @@ from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, wi
 from vitkit.runs.folder import kind_of
 from vitkit.training.config import ClassificationConfig
 
-FIRST = (training_options.RECIPE, training_options.RESUME, Option("--start", "start", "START"))
+FIRST = (training_options.RECIPE, training_options.RESUME, verb_options.Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
 WHICH_UNLABELLED = (
     "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
@@ -42,13 +38,13 @@ def run_verb(arguments: list[str], verb: str) -> None:
         verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    if start_several(verb, arguments):
+    if processes.start_several(verb, arguments):
         return
-    first = read(arguments, FIRST).given
+    first = parser.read(arguments, FIRST).given
     names = [argument.partition("=")[0] for argument in arguments]
     for name in ("--recipe", "--resume"):
         if names.count(name) > 1:
-            raise WrongCommandLine(f"{name} is given twice: once is enough.")
+            raise mistakes.WrongCommandLine(f"{name} is given twice: once is enough.")
     resume = first.get("resume")
     if resume is not None and {"--recipe", "--out"} & {*names}:
         raise VitkitError(RESUMED)
@@ -96,12 +92,12 @@ def run_verb(arguments: list[str], verb: str) -> None:
         console.print_lines("", "Nothing was trained, fetched or written. To do it:")
         console.print_lines(f"         {shlex.join(again)}")
     elif folder.study is not None:
-        console.print_result(folder.study, as_json=False)
+        console.print_result(folder.study, {})
     elif kind_of(folder).kind == "series":
         from vitkit.runs.series_record import read_series
 
         console.print_lines("")
-        console.print_result(read_series(folder), as_json=False)
+        console.print_result(read_series(folder), {})
     else:
         _print_run(folder)
 

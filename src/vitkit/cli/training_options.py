@@ -23,42 +23,24 @@ RECIPE = Option(
     "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
 )
 RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
-START = Option(
-    "START",
-    "start.start",
-    "START",
+START_TEXT = (
     "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
     "address (hf:org/name, https://...). Where the images stand alone, a published start is chosen by the "
-    "speed of this machine, and you are asked before it is fetched.",
-    is_positional=True,
+    "speed of this machine, and you are asked before it is fetched."
 )
-DATA = Option(
-    "DATA",
-    "data",
-    "DATA",
-    "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files.",
-    is_positional=True,
-)
+START = Option("START", "start.start", "START", START_TEXT, is_positional=True)
+DATA_TEXT = "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files."
+DATA = Option("DATA", "data", "DATA", DATA_TEXT, is_positional=True)
 UNLABELLED = replace(
     DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
 )
-OBJECTIVES = ("masked-patches", "simmim", "mae")
+LEARNED = ("masked-patches", "simmim", "mae")
+LEARNED_TEXT = "what is learned: masked-patches (the paper), simmim or mae."
+OBJECTIVE = Option("--objective", "task", "|".join(LEARNED), LEARNED_TEXT, LEARNED[0], choices=LEARNED)
 FIRST = {
     "train": (DATA, RECIPE, RESUME),
     "finetune": (START, DATA, RECIPE, RESUME),
-    "pretrain": (
-        UNLABELLED,
-        Option(
-            "--objective",
-            "task",
-            "|".join(OBJECTIVES),
-            "what is learned: masked-patches (the paper), simmim or mae.",
-            OBJECTIVES[0],
-            choices=OBJECTIVES,
-        ),
-        RECIPE,
-        RESUME,
-    ),
+    "pretrain": (UNLABELLED, OBJECTIVE, RECIPE, RESUME),
 }
 """The options of each verb of training that stand before those of a run."""
 TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name in ("--task", "--objective"))

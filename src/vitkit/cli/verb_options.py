@@ -40,6 +40,7 @@ FIELDS = {
     "RECIPE": ("recipe",),
     "RUN": ("resume", "run"),
     "SECOND": ("second",),
+    "SHELL": ("shell",),
     "SPLIT": ("split",),
     "START": ("start", "starts"),
     "SUBSET": ("subset",),
@@ -104,17 +105,14 @@ class Option:
         return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in items)
 
 
+CSV = Option("--csv", "csv", "", "print the tables as CSV.", False)
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
-"""The option of a verb whose result programs can read."""
-PROCESSES = Option(
-    "--processes",
-    "processes",
-    "NUMBER",
+"""The options of a verb whose result programs can read."""
+SEVERAL = (
     "processes that compute together on this machine, one for each GPU or some for its processors; the "
-    "result is the same, in training but for rounding. On several machines: torchrun ... -m vitkit.",
-    1,
-    number=int,
+    "result is the same, in training but for rounding. On several machines: torchrun ... -m vitkit."
 )
+PROCESSES = Option("--processes", "processes", "NUMBER", SEVERAL, 1, number=int)
 """The option of a verb that several processes can compute."""
 
 

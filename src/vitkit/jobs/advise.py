@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitkit.data.check import SMALL_SIDE, advise_on_start, sample_sizes, suggest_recipe, usual_side
+from vitkit.data import check, listing, paths
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
-from vitkit.data.listing import class_numbers
-from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
@@ -34,13 +32,9 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Result, table_of
-from vitkit.runs.budget import Cost, measure_cost
+from vitkit.runs import budget, machine, plan, processes, trained_model
 from vitkit.runs.config import Run, StartConfig, full_name
-from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Opened, describe_start, resolve_start
-from vitkit.runs.processes import divide_threads
 from vitkit.runs.start import find_start, load_model
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
 from vitkit.weights.files.hub import cache_folder
@@ -54,7 +48,7 @@ UNBALANCED = 10
 
 
 @dataclass(frozen=True)
-class Option(Cost):
+class Option(budget.Cost):
     """A way to train on the images: its start, its cost and its probe."""
 
     start: str = ""
@@ -92,6 +86,8 @@ class Advice(Result):
     """The advice."""
     default: str = ""
     """The name of the published start that is advised where none was given; its weights were not fetched."""
+    folder: Path | None = None
+    """The run that followed the advice."""
 
     def summary(self) -> str:
         """Tell the advice."""
@@ -100,7 +96,7 @@ class Advice(Result):
     @property
     def can_go(self) -> bool:
         """Whether it can be followed: it names a start, or none was given and the images suffice without."""
-        return self.chosen is not None or not advise_on_start(self.data, self.images, self.classes)
+        return self.chosen is not None or not check.advise_on_start(self.data, self.images, self.classes)
 
     def blocks(self) -> Sequence[Block]:
         """Return what is in the images, the ways to train on them, and the advice in sentences."""
@@ -122,6 +118,8 @@ class Advice(Result):
     def following(self) -> Sequence[str]:
         """Return the command that follows the advice, or the one that makes it possible."""
         images = shlex.quote(self.data)
+        if self.folder is not None:
+            return (f"open {self.folder / 'report.html'} in a browser",)
         if self.can_go:
             starts = [option.start for option in self.options if option.start]
             given = shlex.join(dict.fromkeys([self.data, *starts]))
@@ -153,24 +151,19 @@ def choose(options: Sequence[Option]) -> Option | None:
 
 
 def advice_sentences(
-    data: ImageData,
-    sizes: Sequence[tuple[int, int]],
-    options: Sequence[Option],
-    chosen: Option | None,
-    scratch: Option,
-    begin: str = "",
+    data: ImageData, side: int, options: Sequence[Option], chosen: Option | None, scratch: Option, begin: str
 ) -> Iterator[str]:
     """Say in sentences what to do, the most important first.
 
     Args:
         data: the images.
-        sizes: (height, width) of some of them, in pixels.
+        side: of most of them, in pixels; 0 where none could be read.
         options: the starts, given or published.
         chosen: the advised option.
         scratch: training from scratch.
         begin: where no start was given, a sentence on the published start to begin from.
     """
-    few = advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
+    few = check.advise_on_start(data.spec, len(data.splits["train"]), len(data.class_names))
     if few:
         yield few
     if chosen is not None and chosen.folded is not None:
@@ -198,8 +191,7 @@ def advice_sentences(
                 "like these."
             )
     else:
-        side = usual_side(sizes)  # 0 where no image could be read
-        small = 0 < side <= SMALL_SIDE
+        small = 0 < side <= check.SMALL_SIDE
         if small and not few:
             yield (
                 f"Train from scratch first: these images are small, of about {side} pixels, and there are "
@@ -212,7 +204,7 @@ def advice_sentences(
                 "the time of large images and shows no more, so that only its earlier training can help."
             )
     yield f"From scratch: recipe {scratch.run.recipe}, {scratch.where}, {scratch}."
-    counts = np.unique(class_numbers(data.splits["train"].labels), return_counts=True)[1]
+    counts = np.unique(listing.class_numbers(data.splits["train"].labels), return_counts=True)[1]
     if counts.max() > UNBALANCED * counts.min():
         yield (
             f"The classes are unbalanced, {counts.max() / counts.min():.0f} to 1: where every class counts "
@@ -230,6 +222,8 @@ def advise(
     data: str,
     starts: StrPaths = (),
     *,
+    go: bool = False,
+    out: StrPath | None = None,
     splits: Splits | None = None,
     decode: DecodeRule = DEFAULT_RULE,
     seconds: float = 60.0,
@@ -237,6 +231,7 @@ def advise(
     threads: int | None = None,
     cache: bool = True,
     quiet: bool = False,
+    command: str = "",
     listener: Listener = AUTOMATIC,
 ) -> Advice:
     """Say what to do with images and what to expect, before anyone waits for a run.
@@ -248,6 +243,8 @@ def advise(
         data: images to train on: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
             .csv, or a folder of .parquet files.
         starts: run folders, files or addresses of weights to begin from; the best of several is advised.
+        go: train as advised; without a start, and with enough images, from scratch.
+        out: run folder of --go; left out, runs/DATA-MODEL.
         splits: how missing splits are made.
         decode: how images are read where a start records no rule of its own.
         seconds: seconds for the features of all starts together; with more seconds, more images are probed.
@@ -255,6 +252,7 @@ def advise(
         threads: CPU threads; left out, as many as PyTorch chooses.
         cache: keep the features of images in the user's cache folder, and use the features that are there.
         quiet: print nothing but warnings.
+        command: the command line, which a run folder records.
         listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
 
     Returns:
@@ -262,32 +260,33 @@ def advise(
         nearest neighbours with cross-validation. Without a start, published ones are compared by their cost.
 
     Raises:
-        VitkitError: there is no such data or start, or too few images for a probe.
+        VitkitError: there is no such data or start, or too few images for a probe; or with `go` the advice is
+            to find a start first.
     """
     if not data:
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
     if not 0 < seconds < math.inf:
         raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
-    divide_threads(ALONE, threads)  # the speed depends on them
-    listener, place, cut = hushed(listener, quiet), find_device(device), splits or Splits()
+    processes.divide_threads(ALONE, threads)  # the speed depends on them
+    listener, place, cut = hushed(listener, quiet), machine.find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):
         # First, so that a wrong start is refused at once.
         runs = [_fitted_run(data, cut, start) for start in as_names(starts)]
     with listener.progress("listing images"):
         opened = find_task("classification").learning.open_data(data, cut, decode)
-    sizes = sample_sizes(opened.splits["train"])
+    sizes = check.sample_sizes(opened.splits["train"])
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
-    base = recipe("digits" if opened.spec == "digits" else suggest_recipe(sizes))
+    base = recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
     uncut = replace(cut, subset=None, subset_seed=None) == Splits()
     run = replace(
         base,
-        data=absolute_spec(opened.spec),
+        data=paths.absolute_spec(opened.spec),
         splits=replace(base.splits, subset=cut.subset) if uncut else cut,
     )
     folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
     config = _config(run, opened)
-    cost = measure_cost(run, opened, config, place, listener)
+    cost = budget.measure_cost(run, opened, config, place, listener)
     named = replace(run, model=full_name(run, len(opened.class_names)), architecture=Run().architecture)
     if _config(named, opened) != config:  # a name cannot say a stem of convolutions
         named = run
@@ -304,51 +303,19 @@ def advise(
             f"vitkit advise {images} {default.start.name} says what to expect of it."
         )
     chosen = choose(ways)
-    return Advice(
-        data=data,
-        name=opened.name,
-        classes=len(opened.class_names),
-        images=len(opened.splits["train"]),
-        tested=len(opened.splits.get("test", ())),
-        options=ways,
-        chosen=chosen,
-        scratch=scratch,
-        sentences=tuple(advice_sentences(opened, sizes, ways, chosen, scratch, begin)),
-        default="" if default is None else default.start.name,
-    )
-
-
-def follow(
-    advice: "Advice",
-    *,
-    out: StrPath | None = None,
-    device: str = "auto",
-    threads: int | None = None,
-    command: str = "",
-    listener: Listener = AUTOMATIC,
-) -> Path:
-    """Train as advised.
-
-    Without a start, and with enough images, it trains from scratch.
-
-    Args:
-        advice: by `advise`.
-        out: run folder of --go; left out, runs/DATA-MODEL.
-        device, threads, command, listener: as for `vitkit.train`.
-
-    Returns:
-        The run folder.
-
-    Raises:
-        VitkitError: the advice is to find a start first; else as `vitkit.train`.
-    """
+    parts, name = opened.splits, "" if default is None else default.start.name
+    counts = len(opened.class_names), len(parts["train"]), len(parts.get("test", ()))
+    sentences = tuple(advice_sentences(opened, check.usual_side(sizes), ways, chosen, scratch, begin))
+    advice = Advice(data, opened.name, *counts, ways, chosen, scratch, sentences, name)
+    if not go:
+        return advice
     if not advice.can_go:
-        raise VitkitError(
-            f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(advice.data)} "
-            f"{advice.default or 'START'} --go."
-        )
-    option = advice.chosen or advice.scratch
-    return train_run(option.run, out, device=device, threads=threads, command=command, listener=listener)
+        start = f"{advice.default or 'START'} --go"
+        raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(data)} {start}.")
+    listener.show([("advice", list(advice.sentences))])
+    run = (chosen or scratch).run
+    folder = train_run(run, out, device=device, threads=threads, command=command, listener=listener)
+    return replace(advice, folder=folder)
 
 
 MOST_IMAGES = 4_000
@@ -421,7 +388,7 @@ Compute = Callable[[Samples, NDArray[np.int64]], Chunk]
 def _probe(data: ImageData, compute: Compute, seconds: float, what: str, listener: Listener) -> Folded:
     """Compute rows of training images until the seconds are over, and cross-validate classifiers of them."""
     samples = data.splits["train"]
-    labels = class_numbers(samples.labels)
+    labels = listing.class_numbers(samples.labels)
     order = mixed_order(labels)[:MOST_IMAGES]
     rows: list[NDArray[np.float32]] = []
     readable_indices: list[NDArray[np.int64]] = []
@@ -451,8 +418,8 @@ def _fitted_run(data: str, splits: Splits, start: str) -> Run:
     Raises:
         VitkitError: it is no start, or has no features.
     """
-    run = Run(data=absolute_spec(data), start=StartConfig(start), splits=splits)
-    reason = explain_no_features(describe_start(run).config)
+    run = Run(data=paths.absolute_spec(data), start=StartConfig(start), splits=splits)
+    reason = explain_no_features(plan.describe_start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
     return suit_start(run).run
@@ -473,15 +440,15 @@ def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> 
 
 def _config(run: Run, data: ImageData) -> ModelConfig:
     """Return the configuration of the model that a run trains."""
-    return resolve_start(run, Opened(run, data))[-1]
+    return plan.resolve_start(run, plan.Opened(run, data))[-1]
 
 
 def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
     """Probe a start at a size, and measure the cost of fine-tuning it."""
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     folded = probe_features(run, data, seconds, device=device, cache=cache, listener=listener)
-    cost = measure_cost(run, data, _config(run, data), device, listener)
+    cost = budget.measure_cost(run, data, _config(run, data), device, listener)
     start = find_start(run.start)
-    seen = is_training_data(start.card, run.data)
+    seen = trained_model.is_training_data(start.card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     return Option(**vars(cost), start=run.start.start, folded=folded, notes=notes)

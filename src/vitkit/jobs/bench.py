@@ -120,12 +120,8 @@ class Bench(Result):
         )
 
     def blocks(self) -> Sequence[Block]:
-        """Return the machine and the tables."""
-        return [self.summary(), *self.tables()]
-
-    def tables(self) -> list[Block]:
-        """Return the tables of each model and size, and the figure of several sizes."""
-        blocks: list[Block] = []
+        """Return the machine, the tables of each model and size, and the figure of several sizes."""
+        blocks: list[Block] = [self.summary()]
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
             for phase in get_args(timing.BenchPhase):
@@ -146,8 +142,8 @@ class Bench(Result):
         last = timed[-1].precision  # the fastest, where there are several
         for speed in timed:
             if speed.precision == last:
-                line = lines.setdefault(speed.model, [])
-                line.append((speed.image_size[0], speed.images_per_second, None))
+                point = speed.image_size[0], speed.images_per_second, None
+                lines.setdefault(speed.model, []).append(point)
         title = f"Speed by image size in {last} on {cut(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."

@@ -1,8 +1,8 @@
 """Describe a checkpoint: its architecture, numerics, classes and origin, without building its model."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from vitkit.config import to_json
@@ -16,9 +16,7 @@ from vitkit.result import Block, Facts, Result
 from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import Identity
-from vitkit.weights.model_card import by_channel, notable_fields, to_give_away
+from vitkit.weights import format_names, loading, model_card
 
 CLASSES_SHOWN = 10
 """Class names in a summary; the record has all."""
@@ -30,7 +28,7 @@ class CheckpointCard(Result):
 
     source: str
     """The path or the address that was given."""
-    identity: Identity
+    identity: loading.Identity
 
     def summary(self) -> str:
         """Describe the checkpoint in one line."""
@@ -40,7 +38,7 @@ class CheckpointCard(Result):
         """Return the description by headings; none where the file records nothing."""
         identity, card, config = self.identity, self.identity.card, self.identity.config
         names, weights, numerics = card.class_names, identity.checksum, list(config.arithmetic)
-        mean, std = by_channel(config.image_mean), by_channel(config.image_std)
+        mean, std = model_card.by_channel(config.image_mean), model_card.by_channel(config.image_std)
         numerics.append(f"pixels: mean {mean}, std {std} (of [0, 1])")
         if getattr(config, "position", "none") not in ("none", "sincos_2d"):
             numerics.append(f"positions: resized by {INTERPOLATIONS[card.position_interpolation]}")
@@ -51,7 +49,7 @@ class CheckpointCard(Result):
         remarks = set(identity.notes)
         origin = {
             key: value
-            for key, value in to_give_away(card).history().items()
+            for key, value in model_card.to_give_away(card).history().items()
             if key != "notes" or not remarks.issuperset(value if isinstance(value, list) else [value])
         }
         flops = format_count(forward_flops(config, head=True), "FLOPs")
@@ -83,7 +81,7 @@ class CheckpointCard(Result):
     def to_json(self) -> dict[str, Any]:
         """Return the whole description as plain data."""
         identity = self.identity
-        card = to_give_away(identity.card)  # as in the files, which say no more
+        card = model_card.to_give_away(identity.card)  # as in the files, which say no more
         return {
             "file": str(identity.file),
             "dialect": identity.format,
@@ -112,11 +110,11 @@ def read_card(
     Raises:
         VitkitError: as `load_model`.
     """
-    options = LoadOptions(image_size=image_size, num_heads=num_heads)
+    options = format_names.LoadOptions(image_size=image_size, num_heads=num_heads)
     return CheckpointCard(str(source), identify_any(source, options))
 
 
-def described(identity: Identity) -> str:
+def described(identity: loading.Identity) -> str:
     """Describe a checkpoint in one line: name, size, classes, format."""
     config = identity.config
     name = identity.card.name or config.family
@@ -127,35 +125,28 @@ def described(identity: Identity) -> str:
     )
 
 
-def _differences(config: ModelConfig) -> list[tuple[str, Any]]:
-    """List the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
+def _differences(config: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
-    defaults = {
-        name: field.default
-        for name, field in type(config).__dataclass_fields__.items()
-        if name not in elsewhere
-    }
-    return [
-        (name, _backbone(actual) if isinstance(actual, BackboneConfig) else value)
-        for name, value in to_json(config).items()
-        if name in defaults and (actual := getattr(config, name)) != defaults[name]
-    ]
+    for field in fields(config):
+        actual = getattr(config, field.name)
+        if field.name in elsewhere or actual == field.default:
+            continue
+        shown = to_json(config)[field.name]
+        if isinstance(actual, BackboneConfig):
+            width = "" if actual.width_factor == 1 else f", {actual.width_factor:g} times as wide"
+            layers = f"layers {_plain(actual.layers, 'layers')}{width}"
+            shown = layers if actual.layers else "root block alone"
+        yield field.name, shown
 
 
-def _backbone(backbone: BackboneConfig) -> str:
-    if not backbone.layers:
-        return "root block alone"
-    width = "" if backbone.width_factor == 1 else f", {backbone.width_factor:g} times as wide"
-    return f"layers {_plain(backbone.layers, 'layers')}{width}"
-
-
-def _preprocessing(identity: Identity) -> list[str]:
+def _preprocessing(identity: loading.Identity) -> list[str]:
     recorded = identity.card.preprocessing
     if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
     # A training run chose every field; for a file of another library, usual values are left out.
     trained = identity.card.augmentation is not None
-    fields = to_json(recorded) if trained else notable_fields(recorded)
+    fields = to_json(recorded) if trained else model_card.notable_fields(recorded)
     lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
     return lines + [
         f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed

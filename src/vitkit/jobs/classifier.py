@@ -20,10 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from vitkit.data.channels import from_units
-from vitkit.data.check import sample_sizes, suggest_recipe
+from vitkit.data import channels, check, sources
 from vitkit.data.config import DEFAULT_RULE, Splits
-from vitkit.data.sources import open_data
 from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe
@@ -172,8 +170,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             from vitkit.jobs.finetune import finetune_run
 
             return finetune_run(self.start, str(table), recipe=self.recipe or "", **options)
-        images = open_data(str(table), Splits(val_fraction=0.0, test_fraction=0.0)).splits["train"]
-        chosen = self.recipe or suggest_recipe(sample_sizes(images), has_model=bool(self.model))
+        images = sources.open_data(str(table), Splits(val_fraction=0.0, test_fraction=0.0)).splits["train"]
+        chosen = self.recipe or check.suggest_recipe(check.sample_sizes(images), has_model=bool(self.model))
         return with_options(recipe(chosen), {"data": str(table), **options})
 
     def _load(self) -> "Predictor":
@@ -225,7 +223,10 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
     """Return the bytes of image files: paths are read as they are, arrays are written as PNG."""
     paths = _paths(images)
     if paths is not None:
-        return [*map(_read, paths)]
+        try:
+            return [read_regular_file(path, DEFAULT_RULE.max_bytes) for path in paths]
+        except OSError as error:
+            raise VitkitError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     array = np.asarray(images)
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
@@ -235,29 +236,17 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
             "Images with their channels first are turned with images.transpose(0, 2, 3, 1)."
         )
     if unit_range:
-        array = from_units(array)
+        array = channels.from_units(array)
     if array.dtype != np.uint8:
         raise VitkitError(
             f"Expected pixels of uint8 from 0 to 255, found {array.dtype}. For floats from 0 to 1 give "
             "unit_range=True."
         )
-    return [_png(image) for image in array]
-
-
-def _png(image: NDArray[np.uint8]) -> bytes:
-    """Encode an image as PNG, without loss."""
-    stream = io.BytesIO()
-    # The least compression: the file is read a few times and thrown away.
-    Image.fromarray(image).save(stream, "PNG", compress_level=1)
-    return stream.getvalue()
-
-
-def _read(path: Path) -> bytes:
-    """Read one image file."""
-    try:
-        return read_regular_file(path, DEFAULT_RULE.max_bytes)
-    except OSError as error:
-        raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+    streams = [io.BytesIO() for _ in array]
+    for image, stream in zip(array, streams, strict=True):
+        # The least compression: the file is read a few times and thrown away.
+        Image.fromarray(image).save(stream, "PNG", compress_level=1)
+    return [stream.getvalue() for stream in streams]
 
 
 def _write_images(

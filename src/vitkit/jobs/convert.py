@@ -26,13 +26,9 @@ from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Facts, Result
 from vitkit.runs.folder import beside, refuse_taken
+from vitkit.weights import loading, model_card, peers, saving, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
-from vitkit.weights.loading import Identity
 from vitkit.weights.loading import load as load_checkpoint
-from vitkit.weights.model_card import changed_pixels, preprocessing_of
-from vitkit.weights.peers import library_logits
-from vitkit.weights.saving import save
-from vitkit.weights.table import find_format
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -63,20 +59,17 @@ class Parity:
 
     def within(self, tolerance: float) -> bool:
         """Whether no difference is above `tolerance`: absolute for values up to 1, relative above."""
-        pairs = ((self.logits, self.logits_scale), (self.features, self.features_scale))
-        return all(
-            difference is None or (difference <= tolerance * max(1.0, scale) and math.isfinite(difference))
-            for difference, scale in pairs
-        )
+        return all(most <= tolerance * max(1.0, scale) < math.inf for _, most, scale in self._compared())
+
+    def _compared(self) -> list[tuple[str, float, float]]:
+        """Return the name, the difference and the scale of what was compared."""
+        both = (("logits", self.logits, self.logits_scale), ("features", self.features, self.features_scale))
+        return [(name, most, scale) for name, most, scale in both if most is not None]
 
     def __str__(self) -> str:
         parts = [
-            f"{name} (up to {scale:.2g}) differ by at most {difference:.1e}"
-            for name, difference, scale in (
-                ("logits", self.logits, self.logits_scale),
-                ("features", self.features, self.features_scale),
-            )
-            if difference is not None
+            f"{name} (up to {scale:.2g}) differ by at most {most:.1e}"
+            for name, most, scale in self._compared()
         ]
         if self.agreement is not None:
             parts.append(f"top-1 agreement {self.agreement:.0%}")
@@ -89,7 +82,7 @@ class Converted(Result):
 
     given: str
     """The path or the address of the source."""
-    source: Identity
+    source: loading.Identity
     """The checkpoint that was read, with the head that it had."""
     path: Path
     """The file or folder written."""
@@ -129,21 +122,20 @@ class Converted(Result):
                 f"finetune){dropped if before else ''}"
             )
             rows.append(("head", [new]))
+        # Reading back compares vitkit with itself.
+        libraries = [name for name in get_args(Library) if name in (self.format, source.format)]
+        evidence = "this is vitkit beside itself, as --against knows no library of these formats"
+        if self.beside_library is not None:
+            evidence = f"{self.against}'s own model beside vitkit's: {self.beside_library}"
+        elif libraries:
+            other = libraries[0]
+            evidence = f"this is vitkit beside itself, --against {other} runs {other}'s own model"
         rows += [
             ("to", [f"{self.path} ({self.format})"]),
-            ("parity", [f"read back by vitkit: {self.parity}; {self._evidence()}"]),
+            ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
             *([("lost", [lost])] if self.lost else []),
         ]
         return (Facts(tuple(rows)),)
-
-    def _evidence(self) -> str:
-        """Compare with another library's model, or name one: reading back compares vitkit with itself."""
-        libraries = [name for name in get_args(Library) if name in (self.format, self.source.format)]
-        if self.beside_library is not None:
-            return f"{self.against}'s own model beside vitkit's: {self.beside_library}"
-        if libraries:
-            return f"this is vitkit beside itself, --against {libraries[0]} runs {libraries[0]}'s own model"
-        return "this is vitkit beside itself, as --against knows no library of these formats"
 
     def following(self) -> Sequence[str]:
         """Return the command that describes what was written."""
@@ -193,16 +185,11 @@ def convert(
     """
     listener, out, to = hushed(listener, quiet), Path(out), to or format_for(out)
     refuse_taken(out)
-    written_format = find_format(to)
+    written_format = table.find_format(to)
     if written_format.is_folder and out.name.endswith(ENDINGS):
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
-    given = LoadOptions(
-        num_classes=num_classes,
-        head=head,
-        image_mean=image_mean or None,
-        image_std=image_std or None,
-        **load,
-    )
+    mean, std = image_mean or None, image_std or None
+    given = LoadOptions(num_classes=num_classes, head=head, image_mean=mean, image_std=std, **load)
     loaded = load_checkpoint(source, given)
     model, identity = loaded.model, loaded.identity
     if against is not None and against not in (to, identity.format):
@@ -213,7 +200,7 @@ def convert(
     lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
-        written, _ = save(model, folder / out.name, to)
+        written, _ = saving.save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)
@@ -238,18 +225,8 @@ def convert(
     lost += _lost_of_the_card(model, again)
     before = identity.config.num_classes
     is_new = head == "new" or (head is None and num_classes not in (None, before))
-    return Converted(
-        given=str(source),
-        source=identity,
-        path=out,
-        format=to,
-        parity=parity,
-        beside_library=library_parity,
-        lost=tuple(lost),
-        notes=loaded.notes,
-        against=against,
-        new_classes=(num_classes or before) if is_new else None,
-    )
+    about = tuple(lost), loaded.notes, against, (num_classes or before) if is_new else None
+    return Converted(str(source), identity, out, to, parity, library_parity, *about)
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
@@ -262,8 +239,8 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
     ours, theirs = model.card.position_interpolation, again.card.position_interpolation
     if ours != theirs and getattr(model.config, "position", "none") == "learned":
         losses.append(f"{INTERPOLATIONS[ours]} of resizing positions (read back: {INTERPOLATIONS[theirs]})")
-    before, after = preprocessing_of(model), preprocessing_of(again)
-    losses += changed_pixels(before, after)
+    before, after = model_card.preprocessing_of(model), model_card.preprocessing_of(again)
+    losses += model_card.changed_pixels(before, after)
     changes = difference(to_json(before.decode), to_json(after.decode), "decode.")
     return losses + [f"preprocessing's {change}" for change in changes]
 
@@ -316,7 +293,7 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
         VitkitError: as `library_logits`; or the logits differ in shape.
     """
     images = model.normalize(fixed_images(model))
-    theirs = library_logits(library, path, images)
+    theirs = peers.library_logits(library, path, images)
     with evaluation_mode(model):
         ours = torch.cat([model(part) for part in images.chunk(IMAGES)])
     if ours.shape != theirs.shape:
@@ -330,14 +307,10 @@ def _parity(logits: tuple[Tensor, Tensor] | None, features: tuple[Tensor, Tensor
     if logits is not None and logits[0].any():
         same = logits[0].flatten(1).argmax(1) == logits[1].flatten(1).argmax(1)
         agreement = float(same.float().mean())
-    return Parity(
-        logits=None if logits is None else float((logits[0] - logits[1]).abs().max()),
-        features=None if features is None else float((features[0] - features[1]).abs().max()),
-        logits_scale=0.0 if logits is None else float(logits[0].abs().max()),
-        features_scale=0.0 if features is None else float(features[0].abs().max()),
-        agreement=agreement,
-        images=IMAGES,
-    )
+    pairs = (logits, features)
+    most = [None if pair is None else float((pair[0] - pair[1]).abs().max()) for pair in pairs]
+    scales = [0.0 if pair is None else float(pair[0].abs().max()) for pair in pairs]
+    return Parity(most[0], most[1], scales[0], scales[1], agreement, IMAGES)
 
 
 def fixed_images(model: ImageModel) -> Tensor:

@@ -2,8 +2,9 @@
 
 import difflib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from vitkit.errors import VitkitError
@@ -49,9 +50,9 @@ class Cost:
     """FLOPs of the forward pass of one image, with the head."""
     training_flops: int
     """FLOPs of a training step for one image: three times the forward pass."""
-    training_memory: dict[str, measure.TrainingMemory]
+    training_memory: Mapping[Any, measure.TrainingMemory]
     """Memory of training by precision."""
-    prediction_memory: dict[str, measure.InferenceMemory]
+    prediction_memory: Mapping[Any, measure.InferenceMemory]
     pretraining_flops: float | None = None
     """FLOPs for all images in all epochs; None where no training is estimated."""
     h100_days: float | None = None
@@ -188,7 +189,8 @@ def count_costs(
         raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
     load = LoadOptions(num_classes, image_size, num_heads=num_heads)
     state = OptimizerConfig(optimizer=optimizer)
-    device, costs = find_device("auto"), []
+    of_training = partial(measure.training_memory, state_bytes=state.state_bytes, average=average)
+    of_prediction, device, costs = measure.inference_memory, find_device("auto"), []
     for name in models:
         config = configuration(name, load)
         flops, of_image = None, measure.training_flops(config, head=True)
@@ -199,6 +201,9 @@ def count_costs(
             [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
             for phase in PHASES
         )
+        batch = config, batch_size
+        trained = {way.precision: of_training(*batch, way, Outline(way.precision)) for way in training}
+        predicted = {way.precision: of_prediction(*batch, way, Outline(way.precision)) for way in prediction}
         cost = Cost(
             model=name,
             image_size=config.image_size,
@@ -206,21 +211,8 @@ def count_costs(
             tokens=config.num_tokens,
             forward_flops=measure.forward_flops(config, head=True),
             training_flops=of_image,
-            training_memory={
-                way.precision: measure.training_memory(
-                    config,
-                    batch_size,
-                    way,
-                    Outline(way.precision),
-                    state_bytes=state.state_bytes,
-                    average=average,
-                )
-                for way in training
-            },
-            prediction_memory={
-                way.precision: measure.inference_memory(config, batch_size, way, Outline(way.precision))
-                for way in prediction
-            },
+            training_memory=trained,
+            prediction_memory=predicted,
             pretraining_flops=flops,
             h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
         )

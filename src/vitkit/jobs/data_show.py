@@ -27,8 +27,8 @@ from vitkit.jobs.recipes import AUGMENTATION
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import Part, render_page
-from vitkit.result import Photo, Table
+from vitkit.report.template import render_page
+from vitkit.result import Photo, Section, Table
 from vitkit.runs.config import Run, with_options
 from vitkit.runs.folder import make_folder, require_folder
 from vitkit.runs.plan import list_images
@@ -120,9 +120,9 @@ def show(
         source = base64.b64encode(_picture(replace(view, sentences=()))).decode()
         alt = "a row for each image: as it is tested, and as training sees it"
         named = tuple((visible(image.name), visible(image.label)) for image in view.images)
-        parts: list[Part] = [
-            ("Images", [Photo(f"data:image/png;base64,{source}", alt)]),
-            ("Names, in the same order", [Table(("image", "class"), named)]),
+        parts = [
+            Section("Images", [Photo(f"data:image/png;base64,{source}", alt)]),
+            Section("Names, in the same order", [Table(("image", "class"), named)]),
         ]
         title, footer = f"{view.name}, as a model sees it", "Made by vitkit data show."
         content = render_page(title, view.sentences, parts, footer=footer).encode()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData, Samples, open_data
+from vitkit.data.sources import Samples, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
@@ -107,7 +107,11 @@ def _open_rows(
     extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
     with listener.progress("listing images"):
         opened = open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
-    samples, splits = _all_images(opened)
+    # All splits one after the other, and the split of each image, where there are several.
+    parts, (first, *_) = opened.splits, opened.splits.values()
+    numbers = np.concatenate([samples.numbers for samples in parts.values()])
+    samples = Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
+    splits = [split if len(parts) > 1 else None for split, part in parts.items() for _ in range(len(part))]
     text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
     columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
@@ -172,7 +176,10 @@ def embed(
     if not data or not path:
         raise VitkitError("Features need a model and images: vitkit embed MODEL DATA.")
     require_at_least(1, batch_size=batch_size)
-    listener, out = hushed(listener, quiet), _destination(path, data) if out is None else Path(out)
+    # The working folder, ".", has no name.
+    named = "-".join(Path(str(source)).name or "images" for source in (data, path))
+    listener = hushed(listener, quiet)
+    out = Path("features") / re.sub(r"[/:\\]", "-", named) if out is None else Path(out)
     is_file = out.suffix.lower() in SINGLE_FILES
     names = out.with_suffix(NAMES) if out.suffix.lower() == ".npy" else None
     folder = out.with_name(f".{out.name}.parts") if is_file else out
@@ -201,23 +208,6 @@ def embed(
     retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
     return Embedded(str(path), str(data), out, images, width, continued, rejects, again, names)
-
-
-def _destination(path: StrPath, data: StrPath) -> Path:
-    """Name the folder for the features of images by a model."""
-    # The working folder, ".", has no name.
-    names = (Path(str(source)).name or "images" for source in (data, path))
-    return Path("features") / re.sub(r"[/:\\]", "-", "-".join(names))
-
-
-def _all_images(data: ImageData) -> tuple[Samples, list[str | None]]:
-    """Put the images of all splits one after the other; return them and the split of each."""
-    parts = [(split, samples) for split, samples in data.splits.items()]
-    first = parts[0][1]
-    numbers = np.concatenate([samples.numbers for _, samples in parts])
-    labels = np.zeros((len(numbers), 0), dtype=bool)
-    splits = [split if len(parts) > 1 else None for split, samples in parts for _ in range(len(samples))]
-    return Samples(first.files, numbers, labels, first.rule), splits
 
 
 def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:

@@ -208,7 +208,6 @@ def thread_count() -> int:
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        threads: int = torch.get_num_threads()
-        return threads
+        return int(torch.get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")  # the variable that PyTorch goes by
     return int(given) if given.isdecimal() else 0

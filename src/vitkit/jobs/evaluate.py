@@ -28,10 +28,8 @@ from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
-from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
+from vitkit.runs import finish, processes, trained_model
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
-from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
@@ -171,20 +169,20 @@ def evaluate(
             has no such split.
     """
     listener = hushed(listener, quiet)
-    world, place = join_processes(listener.warn), kind_of(path)
+    world, place = processes.join_processes(listener.warn), kind_of(path)
     listener = listener if world.writes else SILENT  # process 0 speaks
-    divide_threads(world)
-    with lost_processes_explained(world):
+    processes.divide_threads(world)
+    with processes.lost_processes_explained(world):
         with prepared_together(world):
             ready = load_ready(place, "evaluation", **model)
             with listener.progress("listing images"):
-                images = open_model_data(ready.model, data, ready.max_pixels)
+                images = trained_model.open_model_data(ready.model, data, ready.max_pixels)
             if not ready.model.card.class_names:
                 listener.note(_match_by_order(place.name, ready.model, images))
-            trained_on = data is None or is_training_data(ready.model.card, data)
+            trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
             images, split = choose_split(images, split, data is not None, trained_on)
         rejects: dict[str, str] = {}
-        result, predictions = evaluate_split(
+        result, predictions = finish.evaluate_split(
             ready.model,
             images,
             split,
@@ -201,18 +199,9 @@ def evaluate(
         result = without_training_images(
             ready.model, images, split, trained_on, result, predictions, listener
         )
-    given = (model.get("image_size"), model.get("max_pixels"))
-    return Evaluation(
-        split,
-        images,
-        place,
-        result,
-        predictions,
-        rejects,
-        trained_on,
-        ready.model.card,
-        as_saved=model.get("engine") in (None, "torch") and given == (None, None),
-    )
+    options = model.get("image_size"), model.get("max_pixels")
+    of_model = ready.model.card, model.get("engine") in (None, "torch") and options == (None, None)
+    return Evaluation(split, images, place, result, predictions, rejects, trained_on, *of_model)
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -269,12 +258,12 @@ def without_training_images(
     answering, recorded = answering_of(model.card), card_of(model).data
     if trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
-        repeated = find_training_images(images, others, listener)
-        return with_repeats(result, predictions, repeated, split, answering, listener)
+        repeated = finish.find_training_images(images, others, listener)
+        return finish.with_repeats(result, predictions, repeated, split, answering, listener)
     if recorded is None:
         return result
     try:
-        trained = open_model_data(model).splits["train"]
+        trained = trained_model.open_model_data(model).splits["train"]
     except VitkitError:
         listener.note(
             "Nobody can say whether some of these images were trained on: the training images are not where "
@@ -286,7 +275,7 @@ def without_training_images(
     shown = images.name if is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
     repeated = {split: alike["others"]} if alike else {}
-    return with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
+    return finish.with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:
@@ -304,10 +293,20 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
         return None
     try:
         if not evaluation.trained_on:
-            name = name_other_images(run, evaluation.data)
+            name = trained_model.name_other_images(run, evaluation.data)
             split = f"{name}/{'all' if evaluation.whole else split}"
-            replace_json(run / "evaluation" / f"{split}.mistakes.json", list_mistakes(evaluation))
-        write_evaluation(run, split, evaluation.result, evaluation.predictions)
+            answering, predictions = evaluation.answering, evaluation.predictions
+            samples, card = evaluation.data.splits[evaluation.split], evaluation.card
+            # The images on which the model is not wholly right, with what it takes for likeliest.
+            mistakes = [
+                {
+                    "image": samples.key(int(predictions.ids[row])),
+                    **answering.guess_json(answering.guesses(predictions.logits[row : row + 1], card, 1)[0]),
+                }
+                for row in np.flatnonzero(answering.score_images(predictions) < 1).tolist()
+            ]
+            replace_json(run / "evaluation" / f"{split}.mistakes.json", mistakes)
+        trained_model.write_evaluation(run, split, evaluation.result, evaluation.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are printed all the same
         listener.note(f"Not kept in {run}: {error.strerror}.")
         return None
@@ -344,19 +343,6 @@ def keep_with_page(
     except OSError as error:  # a full disk, say: the numbers are printed all the same
         listener.warn(f"No page is written to {path}: {error.strerror or error}.")
         return replace(evaluation, folder=folder)
-
-
-def list_mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """List the images on which a model is not wholly right, each with what the model takes for likeliest."""
-    answering, predictions = evaluation.answering, evaluation.predictions
-    samples, card = evaluation.data.splits[evaluation.split], evaluation.card
-    return [
-        {
-            "image": samples.key(int(predictions.ids[row])),
-            **answering.guess_json(answering.guesses(predictions.logits[row : row + 1], card, 1)[0]),
-        }
-        for row in np.flatnonzero(answering.score_images(predictions) < 1).tolist()
-    ]
 
 
 def _match_by_order(path: str, model: Described, data: ImageData) -> str:

@@ -12,12 +12,8 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out
 from vitkit.jobs.training_options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
+from vitkit.runs import folder, machine, plan, processes, run_options
 from vitkit.runs.config import Run, StartConfig, require_data, with_options
-from vitkit.runs.folder import TrainedFolder, kind_of, sort_out
-from vitkit.runs.machine import find_device
-from vitkit.runs.plan import Opened, describe_images, list_images
-from vitkit.runs.processes import divide_threads
-from vitkit.runs.run_options import RunOptions
 from vitkit.weights.files.download import is_local
 from vitkit.world import ALONE
 
@@ -31,7 +27,7 @@ def finetune(
     download: bool = False,
     ask: Callable[[str], bool] | None = None,
     **options: Unpack[TrainingOptions],
-) -> TrainedFolder:
+) -> folder.TrainedFolder:
     """Fine-tune a model on images: train it with a new head, evaluate it, and write its report.
 
     Calling it again with the same arguments and folder continues from the last committed checkpoint.
@@ -55,13 +51,13 @@ def finetune(
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     job, given = split_options(options, out=out)
-    divide_threads(ALONE, job.threads)  # before starts are timed
+    processes.divide_threads(ALONE, job.threads)  # before starts are timed
     allow = (lambda _: True) if download else ask
     base = _choose_start_and_data(start, data, recipe, given, job, allow)
     name = base.start.start
-    if job.dry_run and kind_of(name).is_fetched and not is_local(name):
+    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
         if not start:  # what was chosen is shown
-            return TrainedFolder()
+            return folder.TrainedFolder()
         raise VitkitError(
             f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
             "fetches and describes it; then give the same command again."
@@ -77,7 +73,7 @@ def finetune_run(
     recipe: str = "",
     download: bool = False,
     listener: Listener = SILENT,
-    **options: Unpack[RunOptions],
+    **options: Unpack[run_options.RunOptions],
 ) -> Run:
     """Make the run that fine-tunes a start on images, for `vitkit.train`.
 
@@ -108,18 +104,18 @@ def _choose_start_and_data(
     base = named_recipe(recipe) if recipe else Run()
     data = str(data) or base.data
     if isinstance(start, str | Path) and start and not data:
-        start, data = sort_out(str(start))
+        start, data = folder.sort_out(str(start))
     config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
     base = replace(base, data=data, start=config)
     if config.start:
         return base
     run = with_options(base, options)
     require_data(run)
-    device = find_device(job.device)
+    device = machine.find_device(job.device)
     chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
     job.listener.show(chosen.rows())
     if job.dry_run and not chosen.is_here:
-        job.listener.show([("data", [describe_images(list_images(run))])])
+        job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
     if not (chosen.is_here or job.dry_run) and (
         allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
     ):
@@ -131,7 +127,7 @@ def _choose_start_and_data(
 
 def _complete_run(
     base: Run, options: Mapping[str, Any], listener: Listener, keep: bool = False
-) -> tuple[Run, Opened]:
+) -> tuple[Run, plan.Opened]:
     """Make the run that fine-tunes the start of a recipe's run on its images, and return them with it."""
     with listener.progress("looking at the start"):
         suited = suit_start(with_options(base, options), listener, keep)

@@ -2,7 +2,7 @@
 
 import base64
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,12 @@ from typing import Unpack
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.analysis import drawing, model_figures
+from vitkit.analysis import model_figures
+from vitkit.analysis.drawing import save_figure
 from vitkit.analysis.inspect import (
     attention_distance,
     attention_rollout,
@@ -118,8 +120,11 @@ def inspect(
     if out is None:
         refuse_link(folder)  # the run may be somebody else's
     loaded = load_model(model, **load)
+    written: list[Path] = []
     with listener.progress("drawing pictures"):
-        written = _draw(loaded, as_names(images), folder, listener)
+        for name, figure in _draw(loaded, as_names(images), listener):
+            make_folder(folder)
+            written += save_figure(figure, folder / name)
     drawn = any("attention" in path.name for path in written)
     return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
 
@@ -130,36 +135,29 @@ def place_of_pictures(model: StrPath) -> Path:
     return (path if path.is_dir() else path.parent) / "inspect"
 
 
-def _draw(model: ImageModel, images: Sequence[str], folder: Path, listener: Listener) -> list[Path]:
+def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Iterator[tuple[str, Figure]]:
+    """Draw the pictures that there are of a model, each with its name."""
     names, pixels = _images(model, images, listener) if has_attention_maps(model) else ([], [])
-    make_folder(folder)
-    written: list[Path] = []
     if model.config.in_channels in (1, 3):
-        components, fractions = patch_filters(model)
-        written += drawing.save_figure(model_figures.filter_grid(components, fractions), folder / "filters")
+        yield "filters", model_figures.filter_grid(*patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     similarity = position_similarity(model)
     if similarity is not None:
-        figure = model_figures.position_similarity_map(similarity)
-        written += drawing.save_figure(figure, folder / "positions")
+        yield "positions", model_figures.position_similarity_map(similarity)
     if names and has_attention_maps(model):
+        height, width = model.config.image_size
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-        described = (
-            f"{len(names)} images of {model.config.image_size[0]} x {model.config.image_size[1]} pixels"
-        )
-        distances = attention_distance(model, batch)
-        figure = model_figures.attention_distance_plot(distances, even_attention_distance(model), described)
-        written += drawing.save_figure(figure, folder / "attention-distance")
+        distances, even = attention_distance(model, batch), even_attention_distance(model)
+        described = f"{len(names)} images of {height} x {width} pixels"
+        yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
         if answers(model.card, model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
-        maps = attention_rollout(model, batch[:SHOWN])
         shown = [to_rgb(image) for image in pixels[:SHOWN]]
-        figure = model_figures.rollout_gallery(shown, maps, captions)
-        written += drawing.save_figure(figure, folder / "attention-rollout")
-    return written
+        maps = attention_rollout(model, batch[:SHOWN])
+        yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
 
 
 def _images(

@@ -25,11 +25,9 @@ from vitkit.jobs.study.study import read_study
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
+from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
-from vitkit.runs.records import read_divergence, read_metrics, read_speed, read_start_record
-from vitkit.runs.series_record import Series, read_score, read_series
-from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
@@ -60,7 +58,7 @@ class RunSummary(Result):
     metric: str
     """The task's main metric, "accuracy" say; "" where there is none."""
     state: State
-    progress: str
+    progress: str = ""
     """The progress: "step 120 of 352"; of a damaged folder, the reason."""
     score: float | None = None
     """The value of the metric, for a series the mean; None before the end."""
@@ -156,20 +154,15 @@ class RunList(Result, list[RunSummary]):
             for name in dict.fromkeys(name for own in options for name in own)
             if len({own.get(name) for own in options if own}) > 1
         ]
-        cells = tuple(
-            (
-                self.name_of(row),
-                row.result if row.score is None else Number(row.result, row.score),
-                "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes),
-                row.standing,
-                *(own.get(option, "") for option in differing),
-                row.data,
-                row.model,
-            )
-            for row, own in zip(self, options, strict=True)
-        )
+        cells: list[tuple[Cell, ...]] = []
+        for row, own in zip(self, options, strict=True):
+            score = row.result if row.score is None else Number(row.result, row.score)
+            minutes = "" if row.minutes is None else Number(f"{row.minutes:.1f}", row.minutes)
+            chosen = (own.get(option, "") for option in differing)
+            cells.append((self.name_of(row), score, minutes, row.standing, *chosen, row.data, row.model))
         headings = ("run", "result", "minutes", "state", *differing, "data", "model")
-        table = Section("Results, and the options that differ", [Table(headings, cells, sortable=True)])
+        results = [Table(headings, tuple(cells), sortable=True)]
+        table = Section("Results, and the options that differ", results)
         return [Section("Validations", pictures), table] if pictures else [table]
 
     def blocks(self) -> Sequence[Block]:
@@ -276,7 +269,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     if (folder / STUDY).is_file():
         yield folder, _read_study
     elif place.kind == "series":
-        yield folder, lambda there: _summarise_series(there, read_series(there), is_held(there))
+        yield folder, lambda there: _summarise_series(there, series_record.read_series(there), is_held(there))
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
     # Another library's config.json has no such log beside it.
@@ -301,13 +294,26 @@ def is_held(folder: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a disk without locks
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # else a disk without locks
     finally:
         os.close(descriptor)
     return False
+
+
+def _summarise(
+    folder: Path, kind: Literal["run", "series"], run: Run, first: Path, metric: str, minutes: float | None
+) -> RunSummary:
+    """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
+    data, start = trained_model.read_record(folder), None if run.model else records.read_start_record(first)
+    name = str(without_places(run.data)) if data is None else data.name
+    model = full_name(run, 1) if run.model else getattr(start, "model", "")
+    logged = (line for line in records.read_metrics(first).lines if line["kind"] == "validation")
+    validated = [line for line in logged if line["step"] > 0]  # others are damage
+    curve = [(line["step"], line[metric]) for line in validated if isinstance(line.get(metric), int | float)]
+    is_fraction = find_task(run.task).learning.curve.is_fraction
+    row = RunSummary(str(folder), kind, name, model, metric, "ended", is_fraction=is_fraction)
+    return replace(row, minutes=minutes, run=run, curve=curve)
 
 
 def _read_run(place: Place) -> RunSummary:
@@ -317,53 +323,26 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data = read_record(folder)
+    data, logged = trained_model.read_record(folder), records.read_metrics(folder).lines
     images = 0 if data is None else data.images.get("train", 0)
-    total = run.training.total_steps(images) if images else None
-    finished = place.kind == "run" and (folder / "report.html").is_file()
-    learning, logged = find_task(run.task).learning, read_metrics(folder).lines
     made = int(logged[-1]["step"]) if logged else 0
-    row = RunSummary(
-        place.name,
-        "run",
-        _data_name(run, folder),
-        _model_name(run, folder),
-        learning.monitor.metric,
-        "ended",
-        pluralize(made, "step") if made else "",
-        is_fraction=learning.curve.is_fraction,
-        minutes=_minutes(folder),
-        run=run,
-        curve=_curve(logged, learning.monitor.metric),
-    )
-    if finished:
-        scores = [read_score(folder, split, run) for split in ("test", "val")]
+    metric = find_task(run.task).learning.monitor.metric
+    row = _summarise(folder, "run", run, folder, metric, _minutes(folder))
+    if place.kind == "run" and (folder / "report.html").is_file():
+        row = replace(row, progress=pluralize(made, "step") if made else "")
+        scores = [series_record.read_score(folder, split, run) for split in ("test", "val")]
         score = scores[0] or scores[1]
         if score is None:
             return row
         return replace(row, score=score.value, interval=score.interval, split=score.split)
-    of = f" of {total:,}" if total else ""
+    of = f" of {run.training.total_steps(images):,}" if images else ""
     if is_held(folder):
         return replace(row, state="running", progress=f"step {made:,}{of}")
     ended = read_ended(folder)
     committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
     step = next(committed, 0 if ended is None else ended.step)
-    state: State = "interrupted" if read_divergence(folder) is None else "diverged"
+    state: State = "interrupted" if records.read_divergence(folder) is None else "diverged"
     return replace(row, state=state, progress=f"step {step:,}{of}")
-
-
-def _model_name(run: Run, folder: Path) -> str:
-    """Return the name of a run's model, its own or its start's."""
-    if run.model:
-        return full_name(run, 1)
-    start = read_start_record(folder)
-    return "" if start is None else start.model
-
-
-def _data_name(run: Run, folder: Path) -> str:
-    """Return the name of the images, by their record or by their path."""
-    data = read_record(folder)
-    return str(without_places(run.data)) if data is None else data.name
 
 
 def _minutes(folder: Path) -> float | None:
@@ -371,48 +350,28 @@ def _minutes(folder: Path) -> float | None:
 
     The seconds of the speed log begin again at 0 each time.
     """
-    seconds = [line["seconds"] for line in read_speed(folder).lines if line["seconds"] >= 0]
-    if not seconds:
-        return None
-    ends = [before for before, after in pairwise(seconds) if after < before]
-    return float(sum([*ends, seconds[-1]]) / 60)
+    seconds = [line["seconds"] for line in records.read_speed(folder).lines if line["seconds"] >= 0]
+    ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
+    return float(sum(ends) / 60) if seconds else None
 
 
-def _curve(lines: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """Return the values of a metric at the validations of a log; steps below 1 are damage."""
-    validations = (line for line in lines if line["kind"] == "validation" and line["step"] > 0)
-    return [(line["step"], line[metric]) for line in validations if isinstance(line.get(metric), int | float)]
-
-
-def _summarise_series(folder: Path, series: Series, held: bool) -> RunSummary:
+def _summarise_series(folder: Path, series: series_record.Series, held: bool) -> RunSummary:
     """Summarise a series from its record, which was checked."""
-    members = series.all_members
+    members, spread = series.all_members, series.spread
     done = sum(member.ended for member in members)
     minutes = [_minutes(folder / member.folder) for member in members]
     spent = [value for value in minutes if value is not None]
-    run, spread = series.run, series.spread
     first = folder / series.members[0].folder
-    row = RunSummary(
-        str(folder),
-        "series",
-        _data_name(run, folder),
-        _model_name(run, first),
-        series.metric,
-        "ended" if series.ended else "running" if held else "interrupted",
-        f"{done} of {pluralize(len(members), 'run')}",
-        is_fraction=find_task(run.task).learning.curve.is_fraction,
-        minutes=sum(spent) if spent else None,
-        run=run,
-        curve=_curve(read_metrics(first).lines, series.metric),
-    )
-    if series.ended and all(member.diverged for member in series.members):
+    row = _summarise(folder, "series", series.run, first, series.metric, sum(spent) if spent else None)
+    row = replace(row, progress=f"{done} of {pluralize(len(members), 'run')}")
+    if not series.ended:
+        row = replace(row, state="running" if held else "interrupted")
+    elif all(member.diverged for member in series.members):
         return replace(row, state="diverged")
     if spread is None:
         return row
-    interval = None
-    if spread.pooled is not None:
-        interval = spread.pooled.interval
-    elif spread.runs == 1:
+    interval = None if spread.pooled is None else spread.pooled.interval
+    if interval is None and spread.runs == 1:
         scores = (member.score for member in series.members)
         interval = next(score.interval for score in scores if score is not None)
     return replace(row, score=spread.mean, interval=interval, split=spread.split)
@@ -428,7 +387,7 @@ def _read_study(folder: Path) -> RunSummary:
     # The arms of VTAB-1k, whose calls may name other tasks, are those that have begun.
     named = [folder / arm.folder for arm in study.arms] or sorted(folder.iterdir())
     begun = [own for own in named if (own / SERIES).is_file()]
-    arms = [_summarise_series(arm, read_series(arm), held) for arm in begun]
+    arms = [_summarise_series(arm, series_record.read_series(arm), held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)
     spent = [arm.minutes for arm in arms if arm.minutes is not None]
     first = study.arms[0].run if study.arms else None

@@ -134,14 +134,11 @@ def photos() -> Run:
     )
 
 
+Schedule = Literal["linear", "cosine"]
+
+
 def pretrain_as_in_paper(
-    model: str,
-    epochs: float,
-    learning_rate: float,
-    schedule: Literal["linear", "cosine"],
-    weight_decay: float,
-    dropout: float,
-    clip_norm: float | None = None,
+    model: str, epochs: float, lr: float, schedule: Schedule, decay: float, dropout: float, clip: float | None
 ) -> Run:
     """Make a row of the paper's Table 3: Adam with decoupled decay, batch 4096, 10k steps of warm-up, 224
     pixels.
@@ -151,22 +148,15 @@ def pretrain_as_in_paper(
     Command: vitkit train --recipe imagenet-vit-b16 --data PATH
     Cost: the paper's Table 6, in exaFLOPs. Result: not measured here; the paper's are its Tables 2, 5 and 6.
     """
-    config = model_config(model)
-    architecture = (
-        Architecture(dropout=dropout, representation_size=config.width)
-        if isinstance(config, ViTConfig)
-        else Architecture()
-    )
+    config, architecture = model_config(model), Architecture()
+    if isinstance(config, ViTConfig):
+        architecture = Architecture(dropout=dropout, representation_size=config.width)
     return Run(
         model=model,
         architecture=architecture,
         preprocessing=Preprocessing(image_size=(224, 224), antialias=False),
         optimizer=OptimizerConfig(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            schedule=schedule,
-            warmup_steps=10_000,
-            clip_norm=clip_norm,
+            learning_rate=lr, weight_decay=decay, clip_norm=clip, schedule=schedule, warmup_steps=10_000
         ),
         training=TrainingConfig(epochs=epochs, batch_size=4096, select="last"),
         splits=Splits(test_fraction=0.0, val_fraction=0.01),
@@ -320,15 +310,8 @@ def finetune_as_in_paper(steps: int, learning_rate: float, warmup_steps: int, va
     return Run(
         model="",  # the start's
         preprocessing=Preprocessing(image_size=(384, 384), antialias=False),
-        optimizer=OptimizerConfig(
-            optimizer="sgd",
-            learning_rate=learning_rate,
-            weight_decay=0.0,
-            momentum=0.9,
-            clip_norm=1.0,
-            schedule="cosine",
-            warmup_steps=warmup_steps,
-        ),
+        # The defaults have the paper's momentum of 0.9, clipping at norm 1 and the cosine.
+        optimizer=OptimizerConfig("sgd", learning_rate, weight_decay=0.0, warmup_steps=warmup_steps),
         training=TrainingConfig(steps=steps, batch_size=512, select="last"),
         splits=Splits(val_fraction=val_fraction, test_fraction=0.0),
     )
@@ -354,7 +337,7 @@ def paper(num_images: int = 0) -> Run:
 
 
 # The rows of Table 3: model, epochs, learning rate, schedule, weight decay, dropout, clipping.
-TABLE_3: dict[str, tuple[str, float, float, Literal["linear", "cosine"], float, float, float | None]] = {
+TABLE_3: dict[str, tuple[str, float, float, Schedule, float, float, float | None]] = {
     "jft-vit-b16": ("ViT-B/16", 7, 8e-4, "linear", 0.1, 0.0, None),
     "jft-vit-b32": ("ViT-B/32", 7, 8e-4, "linear", 0.1, 0.0, None),
     "jft-vit-l32": ("ViT-L/32", 7, 6e-4, "linear", 0.1, 0.0, None),

@@ -21,13 +21,9 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
+from vitkit.runs import machine, records, series_record, start, trained_model
 from vitkit.runs.config import shown_command
 from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import compute_as
-from vitkit.runs.records import read_metrics, read_speed
-from vitkit.runs.series_record import explain_no_model, read_series
-from vitkit.runs.start import load_any
-from vitkit.runs.trained_model import open_model_data, read_evaluations, read_examples, read_record
 from vitkit.tasks import task_of
 from vitkit.text import without_places
 from vitkit.training.checkpoint import processor_name, read_ended, read_manifest, survey
@@ -76,24 +72,24 @@ def write_report(
         if place.kind == "series":
             return write_series_report(folder, listener)
         place.run()  # refuses a configuration that is none
-        config, loaded = place.require_config(), load_any(place)
+        config, loaded = place.require_config(), start.load_any(place)
         model, notes = loaded.model, list(loaded.notes)
     else:
         # A copy that computes in the plain way on the CPU, as a model that is read from the folder does.
         config, model = trained.config, copy.deepcopy(trained.model).cpu()
-        compute_as(model, PLAIN)
+        machine.compute_as(model, PLAIN)
         notes = find_doubts(model.state_dict())
-    record = read_record(folder)
+    record = trained_model.read_record(folder)
     answering = task_of(model.card).answering
-    evaluations = {} if answering is None else read_evaluations(folder, answering)
-    metrics, speed = read_metrics(folder), read_speed(folder)
+    evaluations = {} if answering is None else trained_model.read_evaluations(folder, answering)
+    metrics, speed = records.read_metrics(folder), records.read_speed(folder)
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:
         listener.note(sentence)
     samples: Mapping[str, Samples] = {}
     try:
-        samples = open_model_data(model).splits if trained is None else trained.samples
+        samples = trained_model.open_model_data(model).splits if trained is None else trained.samples
     except VitkitError as error:  # the images are gone, and then the page has no pictures
         listener.note(f"Without pictures of images: {error}")
     for split, (_, predictions) in evaluations.items():
@@ -112,7 +108,7 @@ def write_report(
         metrics=metrics.lines,
         speed=speed.lines,
         followed=metrics.evaluated,
-        examples=read_examples(folder),
+        examples=trained_model.read_examples(folder),
         left_out=left_out,
         evaluations=evaluations,
         samples=samples,
@@ -142,9 +138,9 @@ def write_series_report(folder: Path, listener: Listener) -> Path:
     """
     from vitkit.report.template import write_page
 
-    series = read_series(folder)
+    series = series_record.read_series(folder)
     if not series.ended:
-        listener.note(explain_no_model(folder, series))
+        listener.note(series_record.explain_no_model(folder, series))
     names = [member.folder for member in series.all_members]
     pages = [name for name in names if (folder / name / "report.html").exists()]
     command = shown_command(series.command or "vitkit.train_series(...)")
@@ -154,12 +150,10 @@ def write_series_report(folder: Path, listener: Listener) -> Path:
 
 def _environment(folder: Path) -> dict[str, Any]:
     """Describe the machine of the run, from its last checkpoint, and of this page."""
-    checkpoint = survey(folder).whole
-    ended = read_ended(folder)
+    checkpoint, ended = survey(folder).whole, read_ended(folder)
     trained: Any = {} if ended is None else ended.environment
-    if (
-        checkpoint is not None and (checkpoint / "manifest.json").exists()
-    ):  # a process that trains on may have removed it
+    # A process that trains on may have removed it.
+    if checkpoint is not None and (checkpoint / "manifest.json").exists():
         trained = read_manifest(checkpoint).environment
     return {
         **trained,

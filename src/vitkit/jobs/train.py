@@ -10,12 +10,9 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series.series import train_series
 from vitkit.jobs.train_run import train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
+from vitkit.runs import plan, processes, series_options, series_record
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import TrainedFolder, kind_of
-from vitkit.runs.plan import Opened
-from vitkit.runs.processes import divide_threads
-from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import read_series_record
 from vitkit.world import ALONE
 
 
@@ -81,7 +78,7 @@ def train(
 
 
 def carry_out(
-    job: Job, run: Run, given: Mapping[str, Any], opened: Opened | None = None, *, resume: bool = False
+    job: Job, run: Run, given: Mapping[str, Any], opened: plan.Opened | None = None, *, resume: bool = False
 ) -> TrainedFolder:
     """Train a run or a series of runs, or show what a run would do.
 
@@ -94,7 +91,7 @@ def carry_out(
     """
     if run.training.minutes is not None and not resume:
         refuse_lengths(given)
-    divide_threads(ALONE, job.threads)
+    processes.divide_threads(ALONE, job.threads)
     circumstances = dict[str, Any](
         resume=resume, device=job.device, threads=job.threads, command=job.command, opened=opened, given=given
     )
@@ -123,7 +120,7 @@ def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
     place = kind_of(folder)
     if place.kind != "series":
         return place.run(), replace(job, out=folder)
-    record, default = read_series_record(folder), SeriesOptions()
+    record, default = series_record.read_series_record(folder), series_options.SeriesOptions()
     names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
     return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})
 

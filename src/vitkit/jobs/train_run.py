@@ -19,9 +19,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs import machine
-from vitkit.runs.budget import measure_cost
-from vitkit.runs.build import Parts, begin_steps, build_new, build_parts
+from vitkit.runs import budget, build, finish, machine, processes, records, steps, trained_model
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -29,7 +27,6 @@ from vitkit.runs.config import (
     read_config,
     write_config,
 )
-from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.plan import (
     NOTHING,
@@ -42,11 +39,7 @@ from vitkit.runs.plan import (
     plan_run,
     reading_rows,
 )
-from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
-from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
-from vitkit.runs.steps import RunPosition, fit
-from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import FOLDER
@@ -68,7 +61,7 @@ class Invitation:
     config: ModelConfig
     card: Card
     """The card of its model; evaluators read the images of the run from it."""
-    rejects: RejectedFiles
+    rejects: trained_model.RejectedFiles
     compute: Compute
     sharding: Sharding
     """The division of its state among the processes."""
@@ -111,8 +104,8 @@ def train_run(
     Raises:
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
-    world = join_processes(listener.warn)
-    divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
+    world = processes.join_processes(listener.warn)
+    processes.divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     machine.keep_freed_memory()
     if not world.writes:  # of a dry run process 0 alone tells
         return Path() if dry_run else follow(world) or Path()
@@ -136,15 +129,15 @@ def train_run(
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
-            plan = replace(plan, record=read_start_record(folder) or plan.record)
-        position = RunPosition(command_to_continue(folder, threads, device, world))
-        parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
-        with stop_signals() as stop, lost_processes_explained(world):
+            plan = replace(plan, record=records.read_start_record(folder) or plan.record)
+        position = steps.RunPosition(command_to_continue(folder, threads, device, world))
+        parts = build.build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
+        with stop_signals() as stop, processes.lost_processes_explained(world):
             try:
-                (folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
+                (folder / records.DIVERGED).unlink(missing_ok=True)  # the run is continued
                 _complete(plan, parts, recorded, from_scratch, position, stop, world, listener)
             except NonFiniteError as error:
-                keep_divergence(folder, error)
+                records.keep_divergence(folder, error)
                 raise
             except StopRequest as request:
                 where = f"{position.point} ({request})"
@@ -154,10 +147,10 @@ def train_run(
 
 def _complete(
     plan: Plan,
-    parts: Parts,
+    parts: build.Parts,
     recorded: Mapping[str, Any],
     from_scratch: bool,
-    position: RunPosition,
+    position: steps.RunPosition,
     stop: StopSignals,
     world: World,
     listener: Listener,
@@ -177,7 +170,7 @@ def _complete(
     run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
-    if is_complete(parts, checkpoint):
+    if finish.is_complete(parts, checkpoint):
         # The same command again computes nothing.
         listener.show([("", [f"This run has finished: {folder}"])])
         tell_set_aside(folder, listener)
@@ -208,7 +201,7 @@ def _complete(
         world.tell(
             Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
         )
-    trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
+    trainer, differences, parts = build.begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
         position.point = f"at step {trainer.state.progress.step}, which was committed before"
@@ -216,7 +209,7 @@ def _complete(
     for sentence in differences:
         listener.warn(sentence)
     require_locked(folder)
-    fit(trainer, parts.rejects, position, stop, listener)
+    steps.fit(trainer, parts.rejects, position, stop, listener)
     position.point = "after the last step, which is committed, before the report was written"
     require_locked(folder)  # saving the model would make it anew
     try:
@@ -228,7 +221,7 @@ def _complete(
 
 
 def _finish(
-    plan: Plan, parts: Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
+    plan: Plan, parts: build.Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
 ) -> None:
     """Write the model, the evaluations and the report of a run whose steps are done.
 
@@ -236,11 +229,11 @@ def _finish(
     or is written again from the final checkpoint.
     """
     folder, device = parts.folder, plan.device
-    model, weights = take_final_weights(parts.model, trainer, listener)
+    model, weights = finish.take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
     save_model(model, folder)
-    keep_examples(parts, trainer.evaluated_objective, device, listener)
-    evaluate_finished(parts, device, listener)
+    finish.keep_examples(parts, trainer.evaluated_objective, device, listener)
+    finish.evaluate_finished(parts, device, listener)
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
@@ -266,10 +259,10 @@ def _preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> N
     run, data, config = plan.run, plan.images, plan.config
     precision, exact = run.training.precision, run.training.exact
     compute = machine.choose_for(config, plan.device, precision, phase="training", exact=exact)
-    model = build_new(run, config, compute, listener, drawn=False)
+    model = build.build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(first_screen(plan, model, folder, from_paper))
-    cost = measure_cost(run, data, config, plan.device, listener)
+    cost = budget.measure_cost(run, data, config, plan.device, listener)
     free = free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
     time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
@@ -317,7 +310,7 @@ def follow(world: World) -> Path | None:
         VitkitError: the run's folder or images are not the same on this machine.
         StopRequest: a signal asked to stop; the current step is finished and committed.
     """
-    invitation: Invitation | None = await_message(world)
+    invitation: Invitation | None = processes.await_message(world)
     if invitation is None:
         return None
     torch.set_num_threads(invitation.threads)
@@ -340,11 +333,11 @@ def follow(world: World) -> Path | None:
     device = machine.find_device(invitation.device)
     # Process 0 shares its weights where no checkpoint is read.
     drawn = invitation.checkpoint is not None
-    model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
+    model = build.build_new(run, invitation.config, invitation.compute, SILENT, drawn)
     model.card = invitation.card
-    parts = Parts(run, data, folder, model, invitation.rejects)
+    parts = build.Parts(run, data, folder, model, invitation.rejects)
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
-    with machine.deterministic(device), stop_signals() as stop, lost_processes_explained(world):
-        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
-        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+    with machine.deterministic(device), stop_signals() as stop, processes.lost_processes_explained(world):
+        trainer, _, parts = build.begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
+        steps.fit(trainer, parts.rejects, steps.RunPosition(""), stop, SILENT)
     return folder

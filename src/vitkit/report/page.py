@@ -17,9 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.analysis import figures, inspect, model_figures
-from vitkit.analysis.drawing import enlarged, image_data_uri
-from vitkit.analysis.study_figures import METHOD_NAMES, tracking_plot
+from vitkit.analysis import drawing, figures, inspect, model_figures, study_figures
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
@@ -129,28 +127,16 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         "augmentation": to_json(card.augmentation) if card.augmentation else {},
         "origin": card.history(),
     }
-    settings = _flat(content.config)
-    run_settings = _named(settings, f"The run: {len(settings)} settings")
+    settings: Block = "The run's configuration is not known."
+    if rows := _flat(content.config):
+        settings = _named(rows, f"The run: {len(rows)} settings")
+    saved_with = _named(_flat(saved), "Saved with the model: preprocessing, augmentation, origin")
+    made_by: list[Block] = [Text(command, "command") for command in content.commands]
+    made_by.append(_named(_flat(content.environment)))
     sections += [
-        Section(
-            "Configuration",
-            (
-                run_settings if settings else "The run's configuration is not known.",
-                _named(_flat(saved), "Saved with the model: preprocessing, augmentation, origin"),
-            ),
-            name="configuration",
-            menu="Configuration",
-        ),
+        Section("Configuration", (settings, saved_with), name="configuration", menu="Configuration"),
         Section("Data", tuple(_data(data)), name="data", menu="Data"),
-        Section(
-            "Commands and environment",
-            (
-                *(Text(command, "command") for command in content.commands),
-                _named(_flat(content.environment)),
-            ),
-            name="environment",
-            menu="Commands",
-        ),
+        Section("Commands and environment", made_by, name="environment", menu="Commands"),
     ]
     say("pictures of images")
     facts = [*made.facts, *_facts(content)]
@@ -363,8 +349,8 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     ]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = enlarged(to_rgb(image), page.THUMBNAIL)
-        beside = image_data_uri(page.shrunk(model_figures.heat_overlay(large, heat)))
+        large = drawing.enlarged(to_rgb(image), page.THUMBNAIL)
+        beside = drawing.image_data_uri(page.shrunk(model_figures.heat_overlay(large, heat)))
         photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 
@@ -417,12 +403,12 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
-        ways = dict.fromkeys(METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
+        ways = dict.fromkeys(study_figures.METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
         caption = (
             f"By {join_names(list(ways))} on the model's features at that step, with the same images of each "
             f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
-        draw = partial(tracking_plot, steps, curves, images)
+        draw = partial(study_figures.tracking_plot, steps, curves, images)
         blocks = (
             Plot(draw, evaluator, alt),
             Text(caption, "caption"),

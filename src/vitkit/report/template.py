@@ -7,9 +7,9 @@ outside and are escaped; bytes that are no text become question marks.
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -71,32 +71,21 @@ def emphasised(sentence: str) -> Markup:
     )
 
 
-def fill(template: str, values: Mapping[str, Any]) -> str:
-    """Render a template of this folder as HTML: a whole document, to be written as UTF-8."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "emphasised": emphasised,
-        "percent": percent,
-        "count": lambda number: f"{number:,}",
-    }
-    # Names of files and classes need not be valid text.
-    return environment.get_template(template).render(values).encode("utf-8", "replace").decode("utf-8")
-
-
-Part: TypeAlias = tuple[str, Sequence[Block | None]]
-"""The title of a part of a page, and what it shows; None shows nothing."""
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+"""The templates of this folder."""
+ENVIRONMENT.filters |= {"emphasised": emphasised, "percent": percent, "count": "{:,}".format}
 
 
 def render_page(
     title: str,
     answer: Sequence[Block],
-    parts: Sequence[Part | Section],
+    sections: Sequence[Section],
     *,
     facts: Sequence[tuple[str, str]] = (),
     folders: Sequence[str] = (),
@@ -109,46 +98,48 @@ def render_page(
     Args:
         title: name and heading of the page.
         answer: what stands at the head of the page; a sentence at its beginning is the answer.
-        parts: in the order of the page.
+        sections: in the order of the page.
         facts: values and their names, for tiles below the answer.
         folders: of runs that have a page of their own, within the folder of the page.
         files: below the folder of the page, which it links.
         command: that made the result.
         footer: the last line.
     """
-    sections = [part if isinstance(part, Section) else Section(*part) for part in parts]
     blocks = [block for section in sections for block in section.blocks if block]
     lead = [
         Text(block, "answer") if block is answer[0] and isinstance(block, str) else block for block in answer
     ]
-    values = {"title": title, "answer": lead, "facts": facts, "folders": folders, "command": command}
     scripted = any(
         isinstance(block, Photos) or (isinstance(block, Table) and (block.sortable or block.folded))
         for block in blocks
     )
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
-    values |= {"script": Markup(PAGE_SCRIPT), "script_digest": digest, "footer": footer, "files": files}
-    shown = [(section, [drawn(block) for block in section.blocks if block]) for section in sections]
-    return fill("page.html.j2", {**values, "parts": shown})
+    values = {
+        "title": title,
+        "answer": lead,
+        "facts": facts,
+        "folders": folders,
+        "command": command,
+        "script": Markup(PAGE_SCRIPT),
+        "script_digest": digest,
+        "footer": footer,
+        "files": files,
+        "parts": [(section, [drawn(block) for block in section.blocks if block]) for section in sections],
+    }
+    page = ENVIRONMENT.get_template("page.html.j2").render(values)
+    # Names of files and classes need not be valid text.
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def write_page(
-    result: Result, path: Path, *, folders: Sequence[str] = (), command: str = "", footer: str = ""
-) -> Path:
+def write_page(result: Result, path: Path, *, folders: Sequence[str] = (), command: str = "") -> Path:
     """Write the page of a result, in place of an earlier one, and return its path.
 
     Args:
         result: has a heading, a headline and sections.
         path: of the page.
-        folders, command, footer: as for `render_page`.
+        folders, command: as for `render_page`.
     """
-    page = render_page(
-        result.heading(),
-        result.headline(),
-        result.sections(),
-        folders=folders,
-        command=command,
-        footer=footer,
-    )
+    whole = result.heading(), result.headline(), result.sections()
+    page = render_page(*whole, folders=folders, command=command)
     replace_file(path, [page.encode()])
     return path
