@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Range, Seed, ZeroOrMore, require_valid
+from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Folds, Range, Seed, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 
 _BOUND = r"-?\d+(?:\.\d+)?%|-?\d+|"
@@ -299,7 +299,7 @@ class Splits:
     group: str | None = None
     """Groups of images that stay in one split, such as all of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
-    folds: Annotated[int, Range("2 or more", 2, math.inf)] | None = None
+    folds: Folds | None = None
     """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
     class is dealt round them, so that they differ by one image at most, or by the largest group."""
     fold: int | None = None

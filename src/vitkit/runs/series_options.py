@@ -2,8 +2,9 @@
 torch."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from vitkit.config import require_valid
+from vitkit.config import Folds, Positive, Range, require_valid
 from vitkit.errors import VitkitError
 
 MOST_RUNS = 1_000
@@ -20,16 +21,16 @@ class SeriesOptions:
     sweep: bool = False
     """Try learning rates first, on images that are held out of the training images (--splits.val-fraction);
     then train on all of them with the best rate. The test images are looked at once, by that run."""
-    sweep_rates: tuple[float, ...] = ()
+    sweep_rates: tuple[Positive, ...] = ()
     """Learning rates to try, with or without --sweep. Left out: with a recipe of the paper's fine-tuning the
     rates of its Table 4, else 0.1, 0.3, 1 and 3 times the run's own rate."""
-    runs: int = 1
+    runs: Annotated[int, Range(f"at least 1 and at most {MOST_RUNS:,}", 1, MOST_RUNS)] = 1
     """Number of runs, with seeds that follow one another from --seed, for mean and standard deviation; their
     splits are the same."""
     redraw: bool = False
     """Train each of several runs on another part of the training images, of the size of --subset: the spread
     is then over draws too. The test images are the same."""
-    cross_validate: int | None = None
+    cross_validate: Folds | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
     image is tested exactly once. Every class is dealt round the folds."""
     sweep_data: str = ""
@@ -38,8 +39,6 @@ class SeriesOptions:
 
     def __post_init__(self) -> None:
         require_valid(self)
-        if any(rate <= 0 for rate in self.sweep_rates):
-            raise VitkitError(f"sweep_rates are above 0, found {min(self.sweep_rates):g}.")
         if len({f"{rate:g}" for rate in self.sweep_rates}) < len(self.sweep_rates):  # they name folders
             raise VitkitError(
                 "sweep_rates has a rate twice, or two that agree in six digits: give each once."
@@ -48,10 +47,6 @@ class SeriesOptions:
             raise VitkitError("sweep_data has the images of a sweep: give --sweep as well, or leave it out.")
         if self.redraw and self.runs < 2:
             raise VitkitError("redraw draws another part for each of several runs: give --runs as well.")
-        if not 1 <= self.runs <= MOST_RUNS:
-            raise VitkitError(f"runs is at least 1 and at most {MOST_RUNS:,}, found {self.runs}.")
-        if self.cross_validate is not None and self.cross_validate < 2:
-            raise VitkitError(f"cross_validate is a number of folds from 2, found {self.cross_validate}.")
         if self.cross_validate is not None and self.runs > 1:
             raise VitkitError("cross_validate and runs ask for different series: give one of the two.")
         if self.cross_validate is not None and self.sweeps:

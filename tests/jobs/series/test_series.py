@@ -215,10 +215,10 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
     [
         ({"runs": 0}, "runs is at least 1 and at most 1,000, found 0"),
         ({"runs": 10**30}, "runs is at least 1 and at most 1,000, found 1000000000000"),
-        ({"sweep_rates": (0.1, 0.0)}, "sweep_rates are above 0, found 0"),
+        ({"sweep_rates": (0.1, 0.0)}, "sweep_rates is a number above 0, found 0"),
         ({"sweep_rates": (0.1, 0.1)}, "has a rate twice"),
         ({"sweep_data": "photos"}, "sweep_data has the images of a sweep: give sweep as well"),
-        ({"cross_validate": 1}, "folds from 2, found 1"),
+        ({"cross_validate": 1}, "cross_validate is 2 or more, found 1"),
         ({"cross_validate": 3, "runs": 2}, "give one of the two"),
         ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
     ],
