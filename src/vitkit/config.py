@@ -245,8 +245,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 return tuple(_typed(kind, item, where) for kind, item in zip(kinds, value, strict=True))
         raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
     if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, hint) else from_json(typing.cast("type[Any]", hint), value, where)
-    if hint is float and isinstance(value, Real) and not isinstance(value, bool):  # numpy's numbers too
+        kind = typing.cast("type[Any]", hint)
+        return value if isinstance(value, kind) else from_json(kind, value, where)
+    if hint is float and not isinstance(value, bool) and isinstance(value, Real):  # numpy's numbers too
         try:
             return float(value)
         except OverflowError:
