@@ -153,6 +153,13 @@ def require_valid(config: Any) -> None:
             raise VitkitError(str(error).replace(": expected ", " is ", 1)) from None
 
 
+class Valid:
+    """A configuration whose values are those of their types, and which is refused otherwise."""
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+
+
 def read_value(hint: Any, value: Any, where: str) -> Any:
     """Read the value of an option as its type.
 

@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Folds, Range, Seed, ZeroOrMore, require_valid
+from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Folds, Range, Seed, Valid, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 
 _BOUND = r"-?\d+(?:\.\d+)?%|-?\d+|"
@@ -139,7 +139,7 @@ MOST_CHANNELS = 1024
 
 
 @dataclass(frozen=True)
-class DecodeRule:
+class DecodeRule(Valid):
     """The rule by which an image file becomes pixels; it is saved with the model."""
 
     apply_exif: bool = field(default=True, metadata=IN_PYTHON_ALONE)
@@ -156,9 +156,6 @@ class DecodeRule:
     """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
     their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
     of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
     @property
     def max_bytes(self) -> int:
@@ -346,7 +343,7 @@ WORKER_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
-class Loading:
+class Loading(Valid):
     """The loading of images; these options do not change the result of training."""
 
     workers: Annotated[int, Range("0 or more", 0, math.inf)] | None = None
@@ -367,6 +364,3 @@ class Loading:
     step_timeout: ZeroOrMore = 600.0
     """Seconds that one of several processes may wait for another in a step, a validation or a save before the
     run ends; 0 waits for a day."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
