@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import AtLeastOne, BelowOne, Positive, Range, ZeroOrMore, require_valid
+from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import LARGEST, Classes, Deviation, Length, check_images
 from vitkit.models.config.resnet_config import BackboneConfig
@@ -49,7 +49,7 @@ Gelu = Literal["tanh", "erf", "quick"]
 
 
 @dataclass(frozen=True)
-class RotaryConfig:
+class RotaryConfig(Valid):
     """Rotary 2-D positions: pairs of a query's and a key's numbers are turned by angles of row and column.
 
     Half of the pairs turn with the row, half with the column; pair number i of n turns at a frequency of
@@ -243,7 +243,6 @@ class ViTConfig:
 
     def _check_rotary(self, rotary: RotaryConfig) -> None:
         """Refuse rotary positions that do not fit the heads or the registers."""
-        require_valid(rotary)
         if self.head_dim % 4:
             raise VitkitError(
                 f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
