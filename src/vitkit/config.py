@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -33,6 +34,7 @@ Count = Annotated[int, Range("a count", 0, COUNT)]
 Positive = Annotated[float, Range("a number above 0", math.ulp(0.0), sys.float_info.max)]
 AtLeastOne = Annotated[int, Range("at least 1", 1, math.inf)]
 Seed = Annotated[int, Range("0 or more, and below 2 to the 63", 0, 2**63 - 1)]
+Folds = Annotated[int, Range("2 or more", 2, math.inf)]
 ZeroOrMore = Annotated[float, Range("0 or more", 0, math.inf)]
 BelowOne = Annotated[float, Range("a number from 0 to below 1", 0, math.nextafter(1, 0))]
 WithinOne = Annotated[float, Range("a number above 0 and below 1", math.ulp(0.0), math.nextafter(1, 0))]
@@ -145,7 +147,17 @@ def require_valid(config: Any) -> None:
             if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
                 raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
-        _typed(hints[field.name], value, field.name)
+        try:
+            _typed(hints[field.name], value, field.name)
+        except VitkitError as error:
+            raise VitkitError(str(error).replace(": expected ", " is ", 1)) from None
+
+
+class Valid:
+    """A configuration whose values are those of their types, and which is refused otherwise."""
+
+    def __post_init__(self) -> None:
+        require_valid(self)
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:
@@ -242,7 +254,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         kind = typing.cast("type[Any]", hint)
         return value if isinstance(value, kind) else from_json(kind, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and not isinstance(value, bool) and isinstance(value, Real):  # numpy's numbers too
         try:
             return float(value)
         except OverflowError:
@@ -257,7 +269,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if hint is int and isinstance(value, int) and abs(value) >= 2**63:
         raise VitkitError(f"{where}: the number {describe_value(value)} is too large.")
     # In Python a truth value is a whole number, in a configuration it is not.
-    if hint is Any or (isinstance(value, hint) and not (hint is int and isinstance(value, bool))):
+    if hint is Any or (
+        isinstance(value, Integral if hint is int else hint) and not (hint is int and isinstance(value, bool))
+    ):
         return value
     raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
 

@@ -91,5 +91,5 @@ def test_the_predictor_names_the_file_and_what_is_several() -> None:
         predictor("images/a/0.png", top=0)
     with pytest.raises(DecodeError, match="limit of 100"):
         vitkit.Predictor("model", max_pixels=100)("images/a/0.png")
-    with pytest.raises(VitkitError, match="max_pixels must be at least 1"):
+    with pytest.raises(VitkitError, match="max_pixels is at least 1"):
         vitkit.Predictor("model", max_pixels=0)

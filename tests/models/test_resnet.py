@@ -465,5 +465,5 @@ def test_groups_and_widths_are_configuration() -> None:
     ids=str,
 )
 def test_groups_and_widths_that_do_not_fit_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(VitkitError, match=r"GroupNorm|stage_widths"):
+    with pytest.raises(VitkitError, match=r"GroupNorm|stage_widths|groups is at least 1"):
         ResNetConfig((32, 32), (1, 2), 5, **{"stage_widths": (64, 128), **changes})

@@ -371,10 +371,10 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     ("options", "message"),
     [
         (["--epochs", "1e308", "--steps", "None"], "epochs"),
-        (["--threads", "1" + "0" * 30], "threads is from 1"),
+        (["--threads", "1" + "0" * 30], "--threads: the number 10"),
         (["--steps", "1000000000000000000000"], "steps"),
         (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
-        (["--model", "ViT-8x1000000000x2/4"], "depth of at most 1,000"),
+        (["--model", "ViT-8x1000000000x2/4"], "depth is from 1 to 1,000"),
         (["--batch-size", "1000000000000"], "does not fit into memory"),
         (["--splits.val-fraction", "nan"], "--splits.val-fraction: expected a finite number"),
         (["--learning-rate", "nan"], "--learning-rate: expected a finite number"),

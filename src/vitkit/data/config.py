@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Range, Seed, ZeroOrMore, require_valid
+from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, Folds, Range, Seed, Valid, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
 
 _BOUND = r"-?\d+(?:\.\d+)?%|-?\d+|"
@@ -139,7 +139,7 @@ MOST_CHANNELS = 1024
 
 
 @dataclass(frozen=True)
-class DecodeRule:
+class DecodeRule(Valid):
     """The rule by which an image file becomes pixels; it is saved with the model."""
 
     apply_exif: bool = field(default=True, metadata=IN_PYTHON_ALONE)
@@ -156,9 +156,6 @@ class DecodeRule:
     """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
     their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
     of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
     @property
     def max_bytes(self) -> int:
@@ -299,7 +296,7 @@ class Splits:
     group: str | None = None
     """Groups of images that stay in one split, such as all of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""
-    folds: Annotated[int, Range("2 or more", 2, math.inf)] | None = None
+    folds: Folds | None = None
     """Cut the images into so many parts, one of which is the test split; --splits.fold says which. Every
     class is dealt round them, so that they differ by one image at most, or by the largest group."""
     fold: int | None = None
@@ -346,7 +343,7 @@ WORKER_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
-class Loading:
+class Loading(Valid):
     """The loading of images; these options do not change the result of training."""
 
     workers: Annotated[int, Range("0 or more", 0, math.inf)] | None = None
@@ -367,6 +364,3 @@ class Loading:
     step_timeout: ZeroOrMore = 600.0
     """Seconds that one of several processes may wait for another in a step, a validation or a save before the
     run ends; 0 waits for a day."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)

@@ -6,7 +6,6 @@ Opening lists files with labels, class names and splits; an image is decoded whe
 import hashlib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -239,7 +238,10 @@ def open_data(
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise VitkitError(f"{spec}: {_why_no_text(name)}") from None
+            raise VitkitError(
+                f"{spec}: the class name {name!a} is no valid UTF-8. Rename it; or, where only this process "
+                f"has file names in {sys.getfilesystemencoding()}, set LC_ALL=C.UTF-8 and run it again."
+            ) from None
     if splits.group is not None and listing.groups is None:
         raise VitkitError(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
@@ -299,22 +301,6 @@ def _list(
         return name, parquet.list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
-
-
-def _why_no_text(name: str) -> str:
-    """Say why the name of a folder cannot be written: it is not UTF-8, or this process reads no UTF-8."""
-    try:
-        stored = os.fsencode(name)
-    except UnicodeEncodeError:
-        stored = name.encode("utf-8", "backslashreplace")
-    shown = stored.decode("utf-8", "backslashreplace")
-    if stored == shown.encode():
-        encoding = sys.getfilesystemencoding()
-        return (
-            f"the class name {shown!a} is UTF-8, but the locale of this process has file names in "
-            f"{encoding}. Set LC_ALL=C.UTF-8 (or PYTHONUTF8=1) and run it again."
-        )
-    return f"the class name {shown} is no valid UTF-8. Rename it."
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from vitkit._version import __version__
 from vitkit.config import (
     IN_PYTHON_ALONE,
     PREFIXED,
+    Valid,
     describe_value,
     difference,
     from_json,
     nearest,
     read_value,
-    require_valid,
     to_json,
 )
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
@@ -48,15 +48,8 @@ WHICH_IMAGES = (
 """The error of a run without images."""
 
 
-class Finite:
-    """A configuration whose numbers are finite, and is refused otherwise."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
-
-
 @dataclass(frozen=True)
-class Architecture(Finite):
+class Architecture(Valid):
     """Changes to the model that the name stands for. None keeps the value of the name."""
 
     pool: ImagePoolKind | None = None
@@ -107,7 +100,7 @@ class Architecture(Finite):
 
 
 @dataclass(frozen=True)
-class StartConfig(Finite):
+class StartConfig(Valid):
     """The weights that a run begins from, and the way in which they are fitted to it."""
 
     start: str = ""

@@ -4,7 +4,7 @@ torch."""
 from dataclasses import dataclass
 from typing import Annotated
 
-from vitkit.config import COUNT, Range, require_valid
+from vitkit.config import Folds, Positive, Range, require_valid
 from vitkit.errors import VitkitError
 
 MOST_RUNS = 1_000
@@ -21,7 +21,7 @@ class SeriesOptions:
     sweep: bool = False
     """Try learning rates first, on images that are held out of the training images (--splits.val-fraction);
     then train on all of them with the best rate. The test images are looked at once, by that run."""
-    sweep_rates: tuple[float, ...] = ()
+    sweep_rates: tuple[Positive, ...] = ()
     """Learning rates to try, with or without --sweep. Left out: with a recipe of the paper's fine-tuning the
     rates of its Table 4, else 0.1, 0.3, 1 and 3 times the run's own rate."""
     runs: Annotated[int, Range(f"at least 1 and at most {MOST_RUNS:,}", 1, MOST_RUNS)] = 1
@@ -30,7 +30,7 @@ class SeriesOptions:
     redraw: bool = False
     """Train each of several runs on another part of the training images, of the size of --subset: the spread
     is then over draws too. The test images are the same."""
-    cross_validate: Annotated[int, Range("a number of folds from 2", 2, COUNT)] | None = None
+    cross_validate: Folds | None = None
     """Cut the images into so many folds and train as many runs, each tested on another fold, so that every
     image is tested exactly once. Every class is dealt round the folds."""
     sweep_data: str = ""
@@ -39,8 +39,6 @@ class SeriesOptions:
 
     def __post_init__(self) -> None:
         require_valid(self)
-        if any(rate <= 0 for rate in self.sweep_rates):
-            raise VitkitError(f"sweep_rates are above 0, found {min(self.sweep_rates):g}.")
         if len({f"{rate:g}" for rate in self.sweep_rates}) < len(self.sweep_rates):  # they name folders
             raise VitkitError(
                 "sweep_rates has a rate twice, or two that agree in six digits: give each once."

@@ -581,7 +581,17 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         # "12.exp_avg" is divided between the processes as parameter 12 is.
         lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
     )
-    if not _fits(state.optimizer, parameters, tensors):
+    shapes: dict[str, dict[str, torch.Size]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        shapes.setdefault(index, {})[name] = value.shape
+    # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
+    # scalar: the number of steps that Adam counts.
+    if not shapes.keys() <= parameters.keys() or not all(
+        of_one.keys() == state_names(state.optimizer, parameters[index])
+        and set(of_one.values()) <= {torch.Size(), parameters[index].shape}
+        for index, of_one in shapes.items()
+    ):
         raise VitkitError(
             f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
         )
@@ -593,23 +603,6 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         state.optimizer.state[parameters[index]][name] = value.to(parameters[index].device)
     state.progress = progress
     return manifest
-
-
-def _fits(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
-) -> bool:
-    """Whether `tensors` are a state of the optimiser, in the shapes of its parameters, by their numbers."""
-    shapes: dict[str, dict[str, torch.Size]] = {}
-    for key, value in tensors.items():
-        index, _, name = key.partition(".")
-        shapes.setdefault(index, {})[name] = value.shape
-    # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
-    # scalar: the number of steps that Adam counts.
-    return shapes.keys() <= parameters.keys() and all(
-        state.keys() == state_names(optimizer, parameters[index])
-        and set(state.values()) <= {torch.Size(), parameters[index].shape}
-        for index, state in shapes.items()
-    )
 
 
 def load_weights(checkpoint: Path) -> dict[str, Tensor]:

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Seed, WithinOne, ZeroOrMore, require_valid
+from vitkit.config import (
+    AtLeastOne,
+    BelowOne,
+    Positive,
+    Range,
+    Seed,
+    Valid,
+    WithinOne,
+    ZeroOrMore,
+    require_valid,
+)
 from vitkit.errors import VitkitError
 from vitkit.models.config.compute_config import Precision
 
@@ -88,7 +98,7 @@ class MaskedPatchesConfig:
 
 
 @dataclass(frozen=True)
-class SimMIMConfig:
+class SimMIMConfig(Valid):
     """SimMIM (arXiv 2111.09886): the pixels of hidden patches, by one linear layer."""
 
     mask_fraction: WithinOne = 0.6
@@ -96,9 +106,6 @@ class SimMIMConfig:
     mask_block: AtLeastOne = 2
     """Side of the squares of patches that are hidden together; SimMIM: 2, which makes 32 pixels of patches of
     16."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ lines have the kind "validation"; all others have the kind "evaluation" and the 
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Valid):
     """The length of training, its batches, and the intervals of logs, validations and checkpoints."""
 
     epochs: Positive = 100.0
@@ -273,9 +280,6 @@ class TrainingConfig:
     evaluate_test: bool = True
     """Evaluate the finished run on the test images too. Without, they are not looked at: for runs from which
     the best is chosen."""
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
     def total_steps(self, num_samples: int) -> int:
         """Count the updates of the whole run over a training set of `num_samples` images.

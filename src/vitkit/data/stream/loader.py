@@ -5,7 +5,6 @@ that begins or that is resumed. A file that cannot be read has its slot in the b
 by name.
 """
 
-import math
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -73,8 +72,6 @@ class TrainLoader:
     ) -> None:
         if not len(samples):
             raise VitkitError("There is nothing to train on: the training split has no images.")
-        if not 0 <= seed < 2**63:
-            raise VitkitError(f"The seed is from 0 to 2^63 - 1, found {seed}.")
         self.samples = samples
         self.bad_quota = bad_quota
         self.workers = workers
@@ -132,8 +129,6 @@ def evaluation_batches(
         raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
     if workers < 0:
         raise VitkitError(f"workers is at least 0, found {workers}.")
-    if not 0 <= worker_timeout < math.inf:
-        raise VitkitError(f"worker_timeout is 0 seconds (no limit) or more, found {worker_timeout}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _Batches(samples, preprocessing, batch_size, ids)
     count = -(-len(ids) // batch_size)  # rounded up

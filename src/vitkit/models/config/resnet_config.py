@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from vitkit.config import require_valid
+from vitkit.config import AtLeastOne, require_valid
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import LARGEST, check_images
+from vitkit.models.config.image_config import Classes, Deviation, Length, check_images
 
 GROUPS = 32
 """Groups of every GroupNorm in both of the authors' code bases."""
@@ -79,19 +79,19 @@ class ResNetConfig:
     )
     cut_off: ClassVar[str] = ""
     """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
-    image_size: tuple[int, int]
+    image_size: tuple[Length, Length]
     layers: tuple[int, ...]
     """Bottleneck units in each stage."""
-    num_classes: int
+    num_classes: Classes
     width_factor: float = 1.0
-    root_width: int | None = None
+    root_width: Length | None = None
     """Channels of the root; None: 64 times `width_factor`."""
-    stage_widths: tuple[int, ...] | None = None
+    stage_widths: tuple[Length, ...] | None = None
     """Channels that leave each stage, four times as many as its bottlenecks have; None: 256, 512, ... times
     `width_factor`."""
-    groups: int = GROUPS
+    groups: AtLeastOne = GROUPS
     """Groups of every GroupNorm."""
-    in_channels: int = 3
+    in_channels: Length = 3
     mixing: Literal["convolution", "axial"] = "convolution"
     """The middle of a bottleneck: a 3x3 convolution, or axial attention instead (paper D.6)."""
     num_heads: int = 8
@@ -102,17 +102,13 @@ class ResNetConfig:
     max_pool_padding: Literal["zeros", "lowest"] = "zeros"
     """The padding of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
         require_valid(self)
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")
-        if self.groups < 1:
-            raise VitkitError(f"GroupNorm needs at least 1 group, found {self.groups}.")
-        if any(width > LARGEST for width in (self.root_width or 0, *(self.stage_widths or ()))):
-            raise VitkitError(f"A ResNet has at most {LARGEST:,} channels, found {self.stage_widths}.")
         if self.stage_widths is not None and len(self.stage_widths) != len(self.layers):
             raise VitkitError(
                 f"stage_widths has one number for each of the {len(self.layers)} stages, "

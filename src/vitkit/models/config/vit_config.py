@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import require_valid
+from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore, require_valid
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import LARGEST, check_images
+from vitkit.models.config.image_config import LARGEST, Classes, Deviation, Length, check_images
 from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.text import format_size
 
@@ -49,7 +49,7 @@ Gelu = Literal["tanh", "erf", "quick"]
 
 
 @dataclass(frozen=True)
-class RotaryConfig:
+class RotaryConfig(Valid):
     """Rotary 2-D positions: pairs of a query's and a key's numbers are turned by angles of row and column.
 
     Half of the pairs turn with the row, half with the column; pair number i of n turns at a frequency of
@@ -60,13 +60,13 @@ class RotaryConfig:
     """The numbers that make a pair: neighbours; or number i of the first half and number i of the second."""
     coordinates: Literal["patches", "centered"]
     """Positions counted in patches from 0; or centres of patches from -1 to 1, times 2 pi."""
-    temperature: float
+    temperature: Positive
     """The base of the frequencies, as above."""
-    reference_grid: tuple[int, int] | None = None
+    reference_grid: tuple[AtLeastOne, AtLeastOne] | None = None
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
     first: Literal["row", "column"] = "row"
     """The axis whose angle turns the first half of the pairs; the other axis turns the second."""
-    register_temperature: float | None = None
+    register_temperature: Positive | None = None
     """The base of the frequencies of registers, which then stand in a square grid of their own; None: no
     register is turned."""
 
@@ -99,15 +99,15 @@ class ViTConfig:
         "stem.root.weight",
         "stem.convolutions.0.weight",
     )
-    image_size: tuple[int, int]
+    image_size: tuple[Length, Length]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""
-    width: int
-    depth: int
-    num_heads: int
-    mlp_dim: int
-    num_classes: int
-    in_channels: int = 3
+    width: Length
+    depth: Annotated[int, Range(f"from 1 to {DEEPEST:,}", 1, DEEPEST)]
+    num_heads: Length
+    mlp_dim: Length
+    num_classes: Classes
+    in_channels: Length = 3
     backbone: BackboneConfig | None = None
     """A ResNet whose feature map is cut into patches in the image's place (hybrid, paper 3.1)."""
     stem_channels: tuple[int, ...] = ()
@@ -118,7 +118,7 @@ class ViTConfig:
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
     maximum; attention pooling by a learned query (MAP, big_vision); or every token."""
-    register_tokens: int = 0
+    register_tokens: Annotated[int, Range(f"from 0 to {LARGEST:,}", 0, LARGEST)] = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
     """Whether the tokens before the patches have position embeddings (the original: yes; big_vision: no);
@@ -147,40 +147,25 @@ class ViTConfig:
     """Whether the tokens are normalised before the first block (CLIP)."""
     norm_after_pooling: bool = False
     """Whether the final norm follows the pooling instead of preceding it (timm's fc_norm; MAE, BEiT)."""
-    representation_size: int | None = None
+    representation_size: Length | None = None
     """Width of the pre-training head's hidden layer with tanh (paper 3.1); None: a linear head alone."""
-    dropout: float = 0.0
+    dropout: BelowOne = 0.0
     """After the position embeddings and every dense layer but qkv (paper, Appendix B)."""
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
+    attention_dropout: BelowOne = 0.0
+    drop_path: BelowOne = 0.0
     """Stochastic depth: rate at which images skip a branch of the last block in training. The rates of the
     blocks rise to it evenly, from 0 in the first (after Huang et al. 2016, arXiv 1603.09382; DeiT: 0.1)."""
     gelu: Gelu = "tanh"
-    norm_eps: float = 1e-6
+    norm_eps: ZeroOrMore = 1e-6
     image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     """Mean of pixels in [0, 1] by channel; it and `image_std` bring uint8 images to the weights' range."""
-    image_std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
         require_valid(self)
         check_images(self)
-        for name in ("width", "depth", "num_heads", "mlp_dim"):
-            value, most = getattr(self, name), DEEPEST if name == "depth" else LARGEST
-            if value < 1:
-                raise VitkitError(f"A ViT needs {name} of at least 1, found {value}.")
-            if value > most:
-                raise VitkitError(f"A ViT has {name} of at most {most:,}, found {value:,}.")
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be divided among {self.num_heads} heads equally.")
-        if self.representation_size is not None and not 1 <= self.representation_size <= LARGEST:
-            raise VitkitError(
-                f"representation_size is from 1 to {LARGEST:,} or none, found {self.representation_size}."
-            )
-        if self.norm_eps < 0:
-            raise VitkitError(f"norm_eps is a finite number of 0 or more, found {self.norm_eps}.")
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise VitkitError(f"{name} is a fraction from 0 to below 1, found {getattr(self, name)}.")
         if self.stem_channels:
             self._check_stem()
         elif self.stem_strides:
@@ -195,8 +180,6 @@ class ViTConfig:
                 f"Images of {format_size(self.image_size)} hold no patch of "
                 f"{format_size(self.token_size)} pixels: choose a smaller patch or larger images."
             )
-        if not 0 <= self.register_tokens <= LARGEST:
-            raise VitkitError(f"register_tokens is from 0 to {LARGEST:,}, found {self.register_tokens}.")
         if self.num_tokens > MOST_TOKENS:
             raise VitkitError(
                 f"Images of {format_size(self.image_size)} make {self.num_tokens:,} tokens; at most "
@@ -260,11 +243,6 @@ class ViTConfig:
 
     def _check_rotary(self, rotary: RotaryConfig) -> None:
         """Refuse rotary positions that do not fit the heads or the registers."""
-        for temperature in (rotary.temperature, rotary.register_temperature):
-            if temperature is not None and not (temperature > 0 and math.isfinite(temperature)):
-                raise VitkitError(f"The temperature of rotary positions is above 0, found {temperature}.")
-        if rotary.reference_grid is not None and min(rotary.reference_grid) < 1:
-            raise VitkitError(f"reference_grid is two numbers of at least 1, found {rotary.reference_grid}.")
         if self.head_dim % 4:
             raise VitkitError(
                 f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "

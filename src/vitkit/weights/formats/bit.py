@@ -147,11 +147,13 @@ def absent_from_release(config: ResNetConfig) -> Iterator[str]:
 
 
 def absent_from_libraries(config: ResNetConfig) -> Iterator[str]:
-    """Name the channels that neither timm nor transformers can build.
+    """Name the parts that neither timm nor transformers can build.
 
     Both round the channels of a bottleneck to a multiple of 8, and both have a projection in the first unit
     of every stage, which a ResNet here has only where the sizes change.
     """
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
     if any(width % 32 for width in config.stage_channels) or config.root_channels % 8:
         yield (
             f"a root of {config.root_channels} channels and stages of {config.stage_channels} (only "

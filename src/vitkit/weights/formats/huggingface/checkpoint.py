@@ -238,13 +238,6 @@ def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
         yield "a tanh layer before the head (load with head='new' to drop it)"
 
 
-def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
-    """Name the parts of a ResNet that transformers' BiT cannot build."""
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
-    yield from absent_from_libraries(config)
-
-
 def _lost_of_a_vit(config: ViTConfig) -> list[str]:
     """Name the numerics that transformers' ViT fixes and ours does not."""
     phrases = ["dropout after the GELU, which they do not apply"] if config.dropout else []
@@ -301,7 +294,7 @@ def _settings(config: Any, card: Card) -> hf.ViTSettings | hf.BitSettings:
 
 HOLDINGS = {
     "ViT": table.Holding(write, _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(write, _unsupported_bit, _lost_of_a_bit),
+    "ResNet": table.Holding(write, absent_from_libraries, _lost_of_a_bit),
 }
 
 

@@ -175,8 +175,6 @@ def _vit_name(config: ViTConfig) -> str:
 def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
     """Name what timm's BiT cannot build."""
     yield from absent_from_libraries(config)
-    if config.mixing != "convolution":
-        yield f"{config.mixing} attention in a ResNet"
     if config.groups != GROUPS:
         yield f"groups {config.groups} (only {GROUPS})"
     if not _is_named(config) and (config.layers, 1) not in BIT_NAMES:
