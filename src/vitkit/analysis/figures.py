@@ -74,7 +74,9 @@ def training_curves(
         if has_validation:
             axes.plot(validation["step"], validation[metric], **marks)
         else:
-            _say(axes, "no validation was made")
+            middle_of: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+            axes.text(0.5, 0.5, "no validation was made", color="#555555", **middle_of)
+            axes.set(xticks=[], yticks=[])
         if has_validation and best is not None:
             step, value = validation["step"][best], validation[metric][best]
             shown = f"{value:.1%}" if is_fraction else f"{value:.4g}"
@@ -303,9 +305,3 @@ def _epochs_on_top(axes: Axes, train: Columns) -> None:
     top.set_xlabel("epoch")
     top.xaxis.set_major_locator(MaxNLocator(5))
     top.spines["top"].set_visible(True)
-
-
-def _say(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#555555")
-    axes.set_xticks([])
-    axes.set_yticks([])
