@@ -15,10 +15,10 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.stem import ConvStem, PatchStem
+from vitkit.models.stem import ConvStem
 from vitkit.models.zoo import ModelConfig
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
@@ -99,42 +99,30 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     # `deepcopy` takes these tensors for copied already: the copy shares them.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     gelu = computed_gelu(model.config, precision)
-    graph: ImageModel = copy.deepcopy(model, shared).eval()
+    graph: Any = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
     # A block that computes the class token alone reads the weights of `qkv` itself (`fast.attend_first`).
-    find_shortened = getattr(graph, "shortened_block", None)
-    shortened = None if find_shortened is None else find_shortened()
+    shortened = getattr(graph, "shortened_block", lambda: None)()
+    splits = SPLIT_ATTENTION.computes(model.config)
     for module in list(graph.modules()):
-        if (
-            isinstance(module, Block)
-            and module is not shortened
-            and SPLIT_ATTENTION.computes(model.config)
-            and SPLIT_ATTENTION.knows(module.attention)
-        ):
-            module.attention = SplitAttention(module.attention)
+        if isinstance(module, Block) and splits and module is not shortened:
+            if SPLIT_ATTENTION.knows(module.attention):
+                module.attention = SplitAttention(module.attention)
         elif isinstance(module, MLP) and gelu is not None:
             module.gelu = gelu
-    stem = getattr(graph, "stem", None)
-    if isinstance(stem, PatchStem) and FOLDED_PIXELS.computes(model.config) and can_fold_pixels(graph):
-        _fold_normalisation(graph, stem)
-    return graph
-
-
-@torch.no_grad()
-def _fold_normalisation(graph: ImageModel, stem: PatchStem) -> None:
-    """Have the patch embedding read pixels - 128 in place of (pixels - mean) / std.
-
-    These are whole numbers from -128 to 127, which bfloat16 and int8 hold exactly. Stems of several layers
-    keep the normalisation: around an image they see zeros, which are its mean.
-    """
-    # In float64, so that the folded weights are rounded once.
-    mean, std = graph.pixel_mean.double(), graph.pixel_std.double()
-    weight = stem.weight.double() / std
-    bias = stem.bias.double() + (weight * (CENTRE - mean)).sum((1, 2, 3))
-    stem.weight, stem.bias = nn.Parameter(weight.float()), nn.Parameter(bias.float())
-    graph.pixel_mean = torch.full_like(graph.pixel_mean, CENTRE)
-    graph.pixel_std = torch.ones_like(graph.pixel_std)
+    # The patch embedding reads pixels - 128 in place of (pixels - mean) / std: whole numbers from -128 to
+    # 127, which bfloat16 and int8 hold exactly. Stems of several layers keep the normalisation: around an
+    # image they see zeros, which are its mean.
+    if FOLDED_PIXELS.computes(model.config) and can_fold_pixels(graph):
+        stem = graph.stem
+        # In float64, so that the folded weights are rounded once.
+        weight = stem.weight.detach().double() / graph.pixel_std.double()
+        bias = stem.bias.detach().double() + (weight * (CENTRE - graph.pixel_mean.double())).sum((1, 2, 3))
+        stem.weight, stem.bias = nn.Parameter(weight.float()), nn.Parameter(bias.float())
+        graph.pixel_mean = torch.full_like(graph.pixel_mean, CENTRE)
+        graph.pixel_std = torch.ones_like(graph.pixel_std)
+    return cast("ImageModel", graph)
 
 
 def example_images(model: ImageModel, count: int = 2) -> Tensor:
@@ -177,25 +165,23 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
     # The exporter logs that it does without torchvision, and which constants it folds.
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+    with ExitStack() as silenced:
+        silenced.enter_context(warnings.catch_warnings())
+        silenced.enter_context(redirect_stdout(StringIO()))
         warnings.simplefilter("ignore")  # exporters warn of arguments that are meant as they are
-        try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
-            torch.onnx.export(
-                graph,
-                (example_images(model),),
-                folder / FILES["onnxruntime"][0],
-                input_names=["images"],
-                output_names=["logits"],
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                external_data=True,  # one file of this format holds at most 2 GiB
-                verbose=False,
-            )
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+        for logger in loggers:
+            silenced.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        torch.onnx.export(
+            graph,
+            (example_images(model),),
+            folder / FILES["onnxruntime"][0],
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            external_data=True,  # one file of this format holds at most 2 GiB
+            verbose=False,
+        )
 
 
 def convert(model: ImageModel, precision: EnginePrecision) -> Any:

@@ -21,14 +21,7 @@ Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 # The numbers of the filters in resample.c. "nearest" is not among them: Pillow makes it in another way.
 _FILTERS = {"box": 0, "bilinear": 1, "hamming": 2, "bicubic": 3, "lanczos": 4}
-PILLOW_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "box": Image.Resampling.BOX,
-    "bilinear": Image.Resampling.BILINEAR,
-    "hamming": Image.Resampling.HAMMING,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+PILLOW_FILTERS = {name: Image.Resampling[name.upper()] for name in ("nearest", *_FILTERS)}
 ROWS_FIRST_IF_TALL = int(PIL.__version__.partition(".")[0]) >= 13
 """Pillow 13 begins with the rows if that leaves less to do, Pillow 12 never does."""
 
@@ -40,6 +33,7 @@ def resample(
     interpolation: str,
     cut: tuple[int, int, int, int] | None = None,
     out: Pixels | None = None,
+    library: ctypes.CDLL | None = None,
 ) -> Pixels | None:
     """Resize as Pillow does, to the same bits; None where Pillow has to do it.
 
@@ -50,26 +44,14 @@ def resample(
         interpolation: one of Pillow's filters by its lower-case name.
         cut: top, left, bottom, right of the part of the result that is computed; None: all of it.
         out: the array that it is written to, of any strides; None: a new one.
+        library: the kernel; None: the one that has been compiled, if there is one.
     """
-    library = _library() if interpolation in _FILTERS else None
+    library = library or (_library() if interpolation in _FILTERS else None)
     if library is None:
         return None
-    return _resize(library, image, box, size, interpolation, cut or (0, 0, *size), out)
-
-
-def _resize(
-    library: ctypes.CDLL,
-    image: Pixels,
-    box: tuple[float, float, float, float],
-    size: tuple[int, int],
-    interpolation: str,
-    cut: tuple[int, int, int, int],
-    out: Pixels | None = None,
-) -> Pixels:
-    """Resize the box to `size` and return the part `cut` of it; see `resample`."""
     height, width = image.shape[:2]
     top, left, bottom, right = box
-    y0, x0, y1, x1 = cut
+    y0, x0, y1, x1 = cut or (0, 0, *size)
     mirrored = image.strides[1] == -3
     pixels = image[:, ::-1] if mirrored else image
     if pixels.strides[1:] != (3, 1):
@@ -147,7 +129,8 @@ def _makes_pillows_pixels(library: ctypes.CDLL) -> bool:
             kind = PILLOW_FILTERS[interpolation]
             expected = np.asarray(Image.fromarray(noise).resize((width, height), kind))
             size = (height, width)
-            resized = _resize(library, noise, (0, 0, 61, 47), size, interpolation, (0, 0, *size))
+            resized = resample(noise, (0, 0, 61, 47), size, interpolation, library=library)
+            assert resized is not None
             if not np.array_equal(resized, expected):
                 return False
     return True

@@ -1,11 +1,10 @@
 """Measure a model: its parameters, the FLOPs of its products, and the memory of its passes.
 
 Parameters are counted on the meta device. FLOPs follow a short rule for each part, which a test compares with
-PyTorch's own counter. Memory is observed: a model of the same widths and of few layers makes its passes, in
-the chosen way of computing, while a `Ledger` notes when each storage comes and goes. Its arithmetic is left
-out, so that this takes no time, and memory is reserved but never written. Two batch sizes tell how many bytes
-of a storage belong to each image and how many to the batch, and a layer in the middle stands for the layers
-that are not built.
+PyTorch's own counter. Memory is observed: the model makes its passes, in the chosen way of computing, while a
+`Ledger` notes when each storage comes and goes. The arithmetic is left out, so that this takes a fraction of
+a second, and memory is reserved but never written. Two small batches tell how many bytes of a storage belong
+to each image and how many to the batch.
 
 A multiply-accumulate (MAC) is two floating-point operations (FLOPs). Counted are matrix products and
 convolutions, as the paper's Table 6 does; norms, softmax, activations, pooling and additions are below one
@@ -17,7 +16,7 @@ percent more.
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -33,7 +32,6 @@ from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve
-from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.parts import Block, RelativeAttention
@@ -255,16 +253,14 @@ def training_memory(
         recompute: whether layers are computed again in the backward pass.
 
     Raises:
-        VitkitError: memory for a few layers, which is never written, cannot even be reserved.
+        VitkitError: memory for a few images, which is never written, cannot even be reserved.
     """
     observed = _observe(config, batch_size, compute, block, training=True, recompute=recompute)
     count = parameters(config)
     weights = gradients = FLOAT * count
     images = batch_size * _pixels(config)
-    if accumulate:
-        highest = gradients + observed.most(batch_size, gradients=False)
-    else:
-        highest = max(observed.most(batch_size), gradients)  # the update begins with all gradients
+    # The update begins with all gradients; those of earlier micro-batches are there from the beginning.
+    highest = max(observed.most(gradients=not accumulate) + (gradients if accumulate else 0), gradients)
     if state_bytes < FLOAT:  # SGD's momentum in bfloat16: all of it is float32 during the update
         highest = max(highest, gradients + weights)
     lasting = weights + count * state_bytes + (weights if average else 0) + images
@@ -274,8 +270,8 @@ def training_memory(
         average=weights if average else 0,
         images=images,
         gradients=gradients,
-        activations=observed.saved(batch_size),
-        temporaries=observed.temporaries(batch_size),
+        activations=observed.saved(),
+        temporaries=observed.temporaries(),
         peak=lasting + highest,
     )
 
@@ -288,7 +284,7 @@ def inference_memory(
     Args:
         config, batch_size, compute, block: as for `training_memory`.
     """
-    activations = _observe(config, batch_size, compute, block, training=False).most(batch_size)
+    activations = _observe(config, batch_size, compute, block, training=False).most()
     weights, images = FLOAT * parameters(config), batch_size * _pixels(config)
     return InferenceMemory(weights, images, activations, weights + images + activations)
 
@@ -296,10 +292,6 @@ def inference_memory(
 def _pixels(config: ModelConfig) -> int:
     """Count the numbers of one image."""
     return config.in_channels * config.image_size[0] * config.image_size[1]
-
-
-BatchBytes = tuple[int, int]
-"""Bytes for each image, and bytes once for the batch."""
 
 
 @dataclass
@@ -323,24 +315,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module, images: Tensor, computed: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.time = 0
+        self.time = self.forward_end = 0
+        """The last operation so far, and the last one of the forward pass."""
         self.spans: list[Span] = []
         self.computed = computed
         own = [*model.parameters(), *model.buffers(), images]
         self.uncounted = {address(tensor) for tensor in own}
-        self.first_read: dict[int, int] = {}
-        """The first operation that reads a tensor, by the tensor's address."""
         self.alive: dict[int, Span] = {}
-        self.gradient_made: dict[int, int] = {}
-        """The operation that made a parameter's gradient, by the parameter's address."""
-
-    def close(self, model: nn.Module) -> None:
-        """Note which gradients there are at the end of a step. What goes later counts as having stayed."""
-        for parameter in model.parameters():
-            span = None if parameter.grad is None else self.alive.get(address(parameter.grad))
-            if span is not None:
-                self.gradient_made[address(parameter)] = span.born
-        self.alive = {}
 
     # PyTorch's default wraps the method below so that its first call imports the compiler, for seconds.
     _should_skip_dynamo = classmethod(lambda cls: False)
@@ -349,9 +330,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.time += 1
-        for argument in args:
-            if isinstance(argument, Tensor):
-                self.first_read.setdefault(address(argument), self.time)
         result = func(*args, **(kwargs or {})) if self.computed else _shaped(func, args, kwargs or {})
         for tensor in result if isinstance(result, list | tuple) else (result,):
             if isinstance(tensor, Tensor):
@@ -373,6 +351,41 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         span = self.alive.pop(key, None)
         if span is not None:
             span.died = self.time
+
+    def saved(self) -> int:
+        """Count the bytes that autograd has saved at the end of the forward pass."""
+        return sum(
+            span.bytes
+            for span in self.spans
+            if span.born <= self.forward_end and (span.died is None or span.died > self.forward_end)
+        )
+
+    def temporaries(self) -> int:
+        """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
+        backward = (span for span in self.spans if span.born > self.forward_end)
+        return self._most(span for span in backward if span.died is not None)  # gradients of weights stay
+
+    def most(self, gradients: bool = True) -> int:
+        """Count the most bytes that are alive at one time.
+
+        Args:
+            gradients: whether gradients of weights stay; else they are added to earlier ones and gone.
+        """
+        return self._most(
+            replace(span, died=span.born)
+            if not gradients and span.born > self.forward_end and span.died is None
+            else span
+            for span in self.spans
+        )
+
+    def _most(self, spans: Iterator[Span]) -> int:
+        """Add up the bytes that are alive after each operation, and give the largest sum."""
+        changes = [0] * (self.time + 2)
+        for span in spans:
+            changes[span.born] += span.bytes
+            if span.died is not None:
+                changes[span.died + 1] -= span.bytes
+        return max(accumulate(changes))
 
 
 def address(tensor: Tensor) -> int:
@@ -538,103 +551,6 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-LAYERS, UNITS = 4, 2
-"""The encoder blocks that are built: the first; the second, which stands for those that are not built; the
-third, which is like it and shows where it ends; and the last, which may compute its class token alone. The
-units of a stage that are built: the first, which changes the channels, and the second, which stands for all
-others."""
-
-
-@dataclass
-class Repeated:
-    """Equal layers of which one is built and stands for the others."""
-
-    missing: int
-    """Layers that are not built."""
-    forward: int
-    """The operation with which the forward pass of the built layer begins."""
-    backward: int = 0
-    """The operation that makes the first gradient of its weights."""
-    backward_end: int = 0
-    """The operation that makes the last gradient of its weights."""
-    saved: BatchBytes = (0, 0)
-    """Bytes that the forward pass of one layer saves for the backward pass."""
-    gradients: BatchBytes = (0, 0)
-    """Bytes of the gradients of its weights."""
-
-
-@dataclass
-class Observed:
-    """The storages of the passes of a few layers, from which the memory of any batch and depth follows."""
-
-    forward_end: int
-    """The last operation of the forward pass."""
-    end: int
-    """The last operation of all."""
-    spans: list[tuple[Span, BatchBytes]]
-    """Every storage of the built layers, with its bytes for any batch."""
-    repeated: list[Repeated] = field(default_factory=list)
-
-    def saved(self, batch: int) -> int:
-        """Count the bytes that autograd has saved at the end of the forward pass."""
-        built = sum(_total(size, batch) for span, size in self.spans if self._is_saved(span))
-        return built + sum(layer.missing * _total(layer.saved, batch) for layer in self.repeated)
-
-    def temporaries(self, batch: int) -> int:
-        """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
-        # A gradient of weights stays to the end.
-        freed = ((s, b) for s, b in self.spans if s.born > self.forward_end and s.died is not None)
-        return max(self._alive(freed, batch))
-
-    def most(self, batch: int, gradients: bool = True) -> int:
-        """Count the most bytes that are alive at one time.
-
-        Args:
-            batch: images.
-            gradients: whether gradients of weights stay; else they are added to earlier ones and gone.
-        """
-        spans: Iterator[tuple[Span, BatchBytes]] = iter(self.spans)
-        if not gradients:
-            spans = (
-                (Span(s.born, s.bytes, s.born) if s.born > self.forward_end and s.died is None else s, b)
-                for s, b in self.spans
-            )
-        alive = self._alive(spans, batch)
-        for layer in self.repeated:
-            saved = layer.missing * _total(layer.saved, batch)
-            made = layer.missing * _total(layer.gradients, batch) if gradients else 0
-            for time in range(layer.forward, len(alive)):
-                if time < layer.backward:
-                    alive[time] += saved
-                elif time <= layer.backward_end:
-                    # The missing layers come before and after the built one, so that its backward pass may
-                    # come before all of theirs or after.
-                    alive[time] += max(saved, made)
-                else:
-                    alive[time] += made
-        return max(alive)
-
-    def _is_saved(self, span: Span) -> bool:
-        # In prediction the forward pass ends with the last operation of all. Storages that are freed with
-        # that operation, such as autocast's copies of weights, count too.
-        return span.born <= self.forward_end and (
-            span.died is None or span.died > min(self.forward_end, self.end - 1)
-        )
-
-    def _alive(self, spans: Iterator[tuple[Span, BatchBytes]], batch: int) -> list[int]:
-        """Add up the bytes that are alive after each operation."""
-        changes = [0] * (self.end + 2)
-        for span, size in spans:
-            changes[span.born] += _total(size, batch)
-            if span.died is not None:
-                changes[span.died + 1] -= _total(size, batch)
-        return list(accumulate(changes))
-
-
-def _total(size: BatchBytes, batch: int) -> int:
-    return batch * size[0] + size[1]
-
-
 MOST_OBSERVED = 8
 """The most images of the smaller of two observed batches. A way of computing may depend on their number:
 normalisation is folded into the weights where the pixels outnumber the weights of the stem, 16 images for
@@ -649,14 +565,13 @@ def _observe(
     *,
     training: bool,
     recompute: bool = False,
-) -> Observed:
-    """Observe the passes of a few layers of a model, with two batch sizes."""
-    few = _of_few_layers(config)
+) -> Ledger:
+    """Observe the passes of a model with two small batches, and give the ledger of the whole batch."""
     # Two images or more: a single one is contiguous in any order of the axes, so that copies which a batch
     # needs would not be made.
     batch = min(max(batch_size, 2), MOST_OBSERVED)
     try:
-        model = build_empty(lambda: build_model(few))
+        model = build_empty(lambda: build_model(config))
         # PyTorch's `to_empty` imports sympy, which takes longer than all of this.
         memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(memory, assign=True)
@@ -665,38 +580,21 @@ def _observe(
         # takes the place of the block in C.
         fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
         model.recompute = recompute
-        passes = [_pass(model, count, compute, training) for count in (batch, batch + 1)]
+        ledger, larger = (_pass(model, count, compute, training) for count in (batch, batch + 1))
     except RuntimeError as error:
         raise VitkitError(
             f"The memory of this model cannot be measured ({str(error).splitlines()[0]}): choose smaller "
             "patches, images or layers."
         ) from error
-    (forward_end, ledger), (_, larger) = passes
-    # One image more adds the bytes of each image; what is left of the smaller batch belongs to no image.
     assert [span.born for span in ledger.spans] == [span.born for span in larger.spans]
-    spans = [
-        (a, (b.bytes - a.bytes, a.bytes - batch * (b.bytes - a.bytes)))
-        for a, b in zip(ledger.spans, larger.spans, strict=True)
-    ]
-    observed = Observed(forward_end, ledger.time, spans)
-    observed.repeated = list(_repeated(config, model, ledger, observed, training))
-    return observed
+    for span, other in zip(ledger.spans, larger.spans, strict=True):
+        # One image more adds the bytes of each image; what is left of the smaller batch belongs to no image.
+        span.bytes += (batch_size - batch) * (other.bytes - span.bytes)
+    return ledger
 
 
-def _of_few_layers(config: ModelConfig) -> ModelConfig:
-    """Give the configuration of the layers that are built: `LAYERS` blocks, and `UNITS` units a stage."""
-    if not isinstance(config, ViTConfig):
-        return replace(config, layers=tuple(min(units, UNITS) for units in config.layers))
-    backbone = config.backbone
-    if backbone is not None:
-        backbone = replace(backbone, layers=tuple(min(units, UNITS) for units in backbone.layers))
-    return replace(config, depth=min(config.depth, LAYERS), backbone=backbone)
-
-
-def _pass(
-    model: ImageModel, count: int, compute: Compute, training: bool, computed: bool = False
-) -> tuple[int, Ledger]:
-    """Make the passes of a step; returns the last operation of the forward pass, and the ledger."""
+def _pass(model: ImageModel, count: int, compute: Compute, training: bool, computed: bool = False) -> Ledger:
+    """Make the passes of a step, and note them in a ledger."""
     config = model.config
     images = torch.empty(count, config.in_channels, *config.image_size, dtype=torch.uint8)
     model.zero_grad()
@@ -710,60 +608,10 @@ def _pass(
                 rows = logits.flatten(0, -2)
                 loss = F.cross_entropy(rows, torch.zeros_like(rows, dtype=torch.float32))
                 del rows
-        forward_end = ledger.time
+        ledger.forward_end = ledger.time
         if training:
             del logits  # in training they are gone when the objective has returned
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
-    ledger.close(model)
-    return forward_end, ledger
-
-
-def _repeated(
-    config: ModelConfig, model: ImageModel, ledger: Ledger, observed: Observed, training: bool
-) -> Iterator[Repeated]:
-    """Measure the layers that stand for others, by the storages of the second of them."""
-    for layers, count in _repeated_layers(config, model):
-        if count == len(layers):
-            continue
-        own = [*layers[1].parameters()]
-        inside = {address(parameter) for parameter in own}
-        begins = min(ledger.first_read[key] for key in inside if key in ledger.first_read)
-        following = (
-            {address(parameter) for parameter in layers[2].parameters()}
-            if len(layers) > 2
-            else {address(parameter) for parameter in model.parameters()} - inside
-        )
-        # Parameters of earlier layers may be among them, which were first read before this layer.
-        ends = min(ledger.first_read[key] for key in following if ledger.first_read.get(key, 0) > begins)
-        layer = Repeated(count - len(layers), begins)
-        layer.saved = _sum(
-            size for s, size in observed.spans if begins <= s.born < ends and observed._is_saved(s)
-        )
-        if training:
-            born = [ledger.gradient_made[key] for key in inside if key in ledger.gradient_made]
-            layer.backward, layer.backward_end = min(born), max(born)
-            layer.gradients = _sum(
-                size
-                for s, size in observed.spans
-                if layer.backward <= s.born <= layer.backward_end and s.died is None
-            )
-        else:
-            layer.backward = layer.backward_end = observed.end + 1
-        yield layer
-
-
-def _repeated_layers(config: ModelConfig, model: ImageModel) -> Iterator[tuple[list[nn.Module], int]]:
-    """List the built layers of each kind that is repeated, and their number in the whole model."""
-    trunk: Any = model if isinstance(model, ResNet) else getattr(model, "stem", None)
-    if isinstance(trunk, ResNet | ResNetStem):
-        whole: Any = config if isinstance(model, ResNet) else config.backbone  # type: ignore[union-attr]
-        for stage, units in zip(trunk.stages, whole.layers, strict=True):
-            yield list(stage.children()), units
-    if isinstance(config, ViTConfig):
-        yield model.layers(), config.depth
-
-
-def _sum(sizes: Iterator[BatchBytes]) -> BatchBytes:
-    listed = list(sizes)
-    return sum(size[0] for size in listed), sum(size[1] for size in listed)
+    ledger.alive = {}  # what goes later counts as having stayed
+    return ledger

@@ -17,6 +17,7 @@ from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.scores import likeliest, probabilities
 from vitkit.models.config.card import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import page
@@ -139,15 +140,24 @@ class LabelAnswering(ABC):
         """Name the numbers by which two models are put side by side, each with its formatted value, the most
         important first and calibration last."""
 
-    @abstractmethod
     def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
         """Name the most probable classes of images, best first, by the loss that the model was trained with.
 
         Args:
-            outputs: `(B, K)`.
-            card: the model's.
-            top: the most classes of an image.
+            outputs: `(B, K)`, finite.
+            card: the model's, with K class names or none.
+            top: the most classes of an image; it leaves no label out, each of which is a question of its own.
         """
+        # Not always by softmax: the probabilities of a sigmoid model need not sum to 1.
+        rows = probabilities(outputs, "sigmoid" if self.several_labels else card.loss)
+        kind = "label" if self.several_labels else "class"
+        names = card.class_names or tuple(f"{kind} {i}" for i in range(outputs.shape[1]))
+        every = (-outputs).argsort(1, kind="stable") if self.several_labels else None
+        classes = likeliest(outputs, min(top, len(names))) if every is None else every
+        return [
+            [Guess(names[i], float(row[i])) for i in chosen]
+            for row, chosen in zip(rows, classes.tolist(), strict=True)
+        ]
 
     @abstractmethod
     def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:

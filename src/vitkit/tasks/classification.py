@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +11,12 @@ from vitkit.evaluation.calibration import CalibrationBin
 from vitkit.evaluation.classify import Classification, ClassScore, classification, mark_repeats
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import likeliest, probabilities
-from vitkit.models.config.card import Card
+from vitkit.evaluation.scores import likeliest
 from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering, Pooled
 from vitkit.tasks.page import count_cell, fraction_cell, percent
 from vitkit.text import pluralize
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TIES_SHOWN = 3
 """The most classes in a cell where a class is taken for several equally often."""
@@ -94,23 +90,6 @@ class ClassificationAnswering(LabelAnswering):
         right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
         return Pooled(right, images, binomial_interval(right, images))
 
-    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
-        """Name the most probable classes of images, best first, by the loss that the model was trained with.
-
-        Args:
-            outputs: `(B, K)`, finite.
-            card: the model's, with K class names or none.
-            top: how many classes for each image at most.
-        """
-        # Not always by softmax: the probabilities of a sigmoid model need not sum to 1.
-        rows = probabilities(outputs, card.loss)
-        names = card.class_names or tuple(f"class {i}" for i in range(outputs.shape[1]))
-        classes = likeliest(outputs, min(top, len(names)))
-        return [
-            [Guess(names[i], float(row[i])) for i in chosen]
-            for row, chosen in zip(rows, classes.tolist(), strict=True)
-        ]
-
     def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Give the class with the largest logit, which either loss predicts."""
         return likeliest(outputs, 1)
@@ -162,11 +141,6 @@ class ClassificationAnswering(LabelAnswering):
 
 
 def _confusion(result: Classification, images: str) -> Section:
-    def draw() -> "Figure":
-        from vitkit.analysis.figures import confusion_matrix  # matplotlib: a terminal does not wait for it
-
-        return confusion_matrix(result.confusion_cells, result.class_names, images)
-
     alt, pairs = f"Confusion matrix of {len(result.class_names)} classes on {images}.", confused_pairs(result)
     about = (
         "Rows are the true classes, columns the predicted ones; the diagonal is right. The colour is the "
@@ -174,16 +148,13 @@ def _confusion(result: Classification, images: str) -> Section:
     )
     of_pairs = "The pairs that are confused most often, and how many images are of the true class."
     listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
-    blocks = (Plot(draw, "confusion", alt), Text(about, "caption"), *listed)
+    cells, names = result.confusion_cells, result.class_names
+    drawn = Plot(lambda: page.figures().confusion_matrix(cells, names, images), "confusion", alt)
+    blocks = (drawn, Text(about, "caption"), *listed)
     return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
 def _classes(result: Classification, images: str) -> Section:
-    def draw() -> "Figure":
-        from vitkit.analysis.figures import class_accuracy
-
-        return class_accuracy(result.per_class, images)
-
     # Classes without images, which have no recall, come last.
     rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
     table = table_of(
@@ -200,7 +171,11 @@ def _classes(result: Classification, images: str) -> Section:
         sortable=True,
     )
     blocks = (
-        Plot(draw, "classes", f"Accuracy by class on {images}."),
+        Plot(
+            lambda: page.figures().class_accuracy(result.per_class, images),
+            "classes",
+            f"Accuracy by class on {images}.",
+        ),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
@@ -251,12 +226,8 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
 
 
 def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
-    def draw() -> "Figure":
-        from vitkit.analysis.figures import calibration_figure
-
-        return calibration_figure(models, data)
-
-    return Plot(draw, "calibration", f"Accuracy against confidence {what}.")
+    alt = f"Accuracy against confidence {what}."
+    return Plot(lambda: page.figures().calibration_figure(models, data), "calibration", alt)
 
 
 def _calibration(result: Classification, images: str) -> Section:

@@ -1,7 +1,7 @@
 """Answers of a model of several labels: each a yes or no of its own."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,15 +9,11 @@ from numpy.typing import NDArray
 from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import probabilities
-from vitkit.models.config.card import Card
 from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering
 from vitkit.tasks.page import count_cell, fraction_cell, percent
 from vitkit.text import pluralize
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ATTENTION_TRIED = 24
 """Images of each label that are tried, as some may not be readable any more."""
@@ -87,15 +83,6 @@ class MultiLabelAnswering(LabelAnswering):
     def details(self, result: MultiLabel) -> Table:
         """Make the table of every label, the worst first."""
         return label_table(result, worst_first=True)
-
-    def guesses(self, outputs: NDArray[np.float32], card: Card, top: int) -> list[list[Guess]]:
-        """Give every label with its probability, the most probable first; `top` leaves none out, because each
-        label is a question of its own."""
-        names = card.class_names or tuple(f"label {i}" for i in range(outputs.shape[1]))
-        return [
-            [Guess(names[i], float(row[i])) for i in (-row).argsort(kind="stable").tolist()]
-            for row in probabilities(outputs, "sigmoid")
-        ]
 
     def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
         """Give 1 for each predicted label, else 0, `(B, K)`."""
@@ -172,13 +159,12 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
 
 
 def _labels(result: MultiLabel, images: str) -> Section:
-    def draw() -> "Figure":
-        from vitkit.analysis.figures import label_precision  # matplotlib: a terminal does not wait for it
-
-        return label_precision(result.per_label, result.count, images)
-
     blocks = (
-        Plot(draw, "labels", f"Average precision by label on {images}."),
+        Plot(
+            lambda: page.figures().label_precision(result.per_label, result.count, images),
+            "labels",
+            f"Average precision by label on {images}.",
+        ),
         Text(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "

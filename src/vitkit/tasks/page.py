@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -131,6 +132,13 @@ def shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     thumbnail = Image.fromarray(image)
     thumbnail.thumbnail((THUMBNAIL, THUMBNAIL))  # never enlarges
     return np.asarray(thumbnail)
+
+
+def figures() -> ModuleType:
+    """Import the figures and matplotlib, for which a terminal does not wait."""
+    from vitkit.analysis import figures
+
+    return figures
 
 
 def answer_texts(
