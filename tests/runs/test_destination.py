@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -100,20 +99,3 @@ def test_leftovers_of_dead_processes_are_swept_and_others_stay(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in (alive, elsewhere, own))
     with beside(tmp_path / "out"):
         assert not alive.exists()
-
-
-def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, made = tempfile.mkdtemp, list[str]()
-
-    def mkdtemp(**arguments: str) -> str:
-        made.append(whole(**arguments))
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
-
-    monkeypatch.setattr("vitkit.runs.folder.tempfile.mkdtemp", mkdtemp)
-    with beside(tmp_path / "out") as place:
-        assert str(place) == made[1] and place.is_dir()
-    assert list(tmp_path.iterdir()) == []

@@ -28,7 +28,7 @@ from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
-from vitkit.runs.finish import evaluate_split, find_training_images, with_repeats
+from vitkit.runs.finish import evaluate_split, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
@@ -269,7 +269,8 @@ def without_training_images(
     answering, recorded = answering_of(model.card), card_of(model).data
     if trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
-        repeated = find_training_images(images, others, listener)
+        with listener.progress("looking for training images among the others"):
+            repeated = repeats_of_training(images.splits, others, images.same, images.shared.digests)
         return with_repeats(result, predictions, repeated, split, answering, listener)
     if recorded is None:
         return result

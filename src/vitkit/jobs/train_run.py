@@ -52,7 +52,7 @@ from vitkit.runs.plan import (
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
-from vitkit.runs.steps import RunPosition, fit
+from vitkit.runs.steps import fit
 from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
@@ -144,18 +144,18 @@ def train_run(
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
             plan = replace(plan, record=read_start_record(folder) or plan.record)
-        position = RunPosition(command_to_continue(folder, threads, device, world))
         parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
         with stop_signals() as stop, lost_processes_explained(world):
+            stop.point = "before the first step"
             try:
                 (folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
-                _complete(plan, parts, recorded, from_scratch, position, stop, world, listener)
+                _complete(plan, parts, recorded, from_scratch, stop, world, listener)
             except NonFiniteError as error:
                 keep_divergence(folder, error)
                 raise
             except StopRequest as request:
-                where = f"{position.point} ({request})"
-                raise InterruptedTraining(where, position.again, request.number) from None
+                again = command_to_continue(folder, threads, device, world)
+                raise InterruptedTraining(f"{stop.point} ({request})", again, request.number) from None
     return folder
 
 
@@ -164,7 +164,6 @@ def _complete(
     parts: Parts,
     recorded: Mapping[str, Any],
     from_scratch: bool,
-    position: RunPosition,
     stop: StopSignals,
     world: World,
     listener: Listener,
@@ -174,12 +173,11 @@ def _complete(
     Args:
         plan, parts, recorded: the run, its parts, and the contents of its `config.json`.
         from_scratch, listener: as for `train_run`.
-        position: of the run, which is kept up to date.
-        stop: the signals that stop it.
+        stop: the signals that stop it; its point is kept up to date.
         world: the processes that train together.
 
     Raises:
-        StopRequest: a signal asked to stop; `position` holds where the run stands.
+        StopRequest: a signal asked to stop; `stop.point` says where the run stands.
     """
     run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
     with listener.progress("looking for checkpoints"):
@@ -218,13 +216,13 @@ def _complete(
     trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
-        position.point = f"at step {trainer.state.progress.step}, which was committed before"
+        stop.point = f"at step {trainer.state.progress.step}, which was committed before"
     listener.show(reading_rows(run, parts.data))
     for sentence in differences:
         listener.warn(sentence)
     require_locked(folder)
-    fit(trainer, parts.rejects, position, stop, listener)
-    position.point = "after the last step, which is committed, before the report was written"
+    fit(trainer, parts.rejects, stop, listener)
+    stop.point = "after the last step, which is committed, before the report was written"
     require_locked(folder)  # saving the model would make it anew
     try:
         _finish(plan, parts, recorded, trainer, listener)
@@ -353,5 +351,5 @@ def follow(world: World) -> Path | None:
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
     with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
         trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
-        fit(trainer, parts.rejects, RunPosition(""), stop, SILENT)
+        fit(trainer, parts.rejects, stop, SILENT)
     return folder

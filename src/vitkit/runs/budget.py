@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline
@@ -177,22 +177,21 @@ def _sample(parts: Parts) -> Parts:
     the images of the run will be.
     """
     data, loading = parts.data, parts.run.loading
-    splits = {
+    most = {
         # Two batches at least, so that not every step has the same images.
-        "train": _some(data.splits["train"], max(SAMPLE, 2 * parts.run.training.batch_size)),
-        **({"val": _some(data.splits["val"], VALIDATED)} if "val" in data.splits else {}),
+        "train": max(SAMPLE, 2 * parts.run.training.batch_size),
+        "val": VALIDATED,
+    }
+    splits = {
+        split: samples.take(samples.spread(most[split]))
+        for split, samples in data.splits.items()
+        if split in most
     }
     part = len(splits["train"]) / len(data.splits["train"])
     # Unreadable files are for the run to refuse, not for this measurement.
     limited = replace(loading, memory_gib=loading.memory_gib * part, bad_quota=1.0)
     run = replace(parts.run, loading=limited)
     return replace(parts, run=run, data=replace(data, splits=splits))
-
-
-def _some(samples: Samples, count: int) -> Samples:
-    """Take so many images of a split, evenly spread over it."""
-    chosen = np.unique(np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(np.int64))
-    return samples.take(chosen)
 
 
 ENOUGH_SECONDS = 0.5

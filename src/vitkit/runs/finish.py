@@ -1,6 +1,6 @@
 """Finish a run: take the final weights, evaluate them, and check whether its files are complete."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,9 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
     if answering is None:
         return
     loading, training = run.loading, run.training
-    repeated = find_training_images(parts.data, _evaluated(parts), listener)
+    data = parts.data
+    with listener.progress("looking for training images among the others"):
+        repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
     precision = prepare(parts.model, device, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
@@ -139,8 +141,8 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
     if task.answering is not None:
         return
     samples = splits.get("val", splits["train"])
-    spread = np.unique(np.linspace(0, len(samples) - 1, EXAMPLES).astype(np.int64))
-    (batch,) = evaluation_batches(samples, preprocessing_of(parts.model), EXAMPLES, indices=spread)
+    some, rule = samples.spread(EXAMPLES), preprocessing_of(parts.model)
+    (batch,) = evaluation_batches(samples, rule, EXAMPLES, indices=some)
     if batch.mask.any():
         picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
         if picture is not None:
@@ -153,14 +155,6 @@ def _evaluated(parts: Parts) -> list[str]:
         return []
     splits = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
     return [split for split in splits if split in parts.data.splits]
-
-
-def find_training_images(
-    data: ImageData, splits: Sequence[str], listener: Listener = SILENT
-) -> dict[str, NDArray[np.int64]]:
-    """Find the images of splits that are training images too: their numbers by split."""
-    with listener.progress("looking for training images among the others"):
-        return repeats_of_training(data.splits, splits, data.same, data.shared.digests)
 
 
 def with_repeats(

@@ -444,13 +444,20 @@ def beside(out: Path) -> Iterator[Path]:
     It is removed afterwards, and so are new parents of `out` if they are empty, and the temporary folders of
     killed processes that were writing `out`.
     """
+    import fcntl
+
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
     make_folder(out.parent)
     for leftover in out.parent.glob(f".{escape(out.name)}.*{UNFINISHED}"):
         if leftover.is_dir() and not leftover.is_symlink():
             _remove_dead(leftover)
-    folder, lock = _make_locked(out)
+    # Locked before it gets the name of a leftover, by which another process could remove it.
+    made_folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    lock = os.open(made_folder, os.O_RDONLY)
+    with suppress(OSError):  # a disk without locks, where no folder is taken for a leftover
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder = made_folder.rename(f"{made_folder}{UNFINISHED}")
     try:
         yield folder
     finally:
@@ -459,33 +466,6 @@ def beside(out: Path) -> Iterator[Path]:
         with suppress(OSError):  # not empty: the work succeeded
             for parent in made:
                 parent.rmdir()
-
-
-def _make_locked(out: Path) -> tuple[Path, int]:
-    """Make a hidden folder beside `out`, and lock it as long as this process lives.
-
-    Returns:
-        The folder, and the descriptor of its lock.
-    """
-    import fcntl
-
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=UNFINISHED, dir=out.parent))
-        # Before it is locked another process may remove it as a leftover: then a new one is made.
-        try:
-            lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-        except BlockingIOError:
-            held = False
-        except OSError:  # a disk without locks, where no folder is taken for a leftover
-            held = True
-        if held and folder.exists():
-            return folder, lock
-        os.close(lock)
 
 
 def _remove_dead(folder: Path) -> None:

@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,13 @@ from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
 
-@dataclass
-class RunPosition:
-    """The position that a run has reached, for the message when a signal stops it."""
-
-    again: str
-    """The command that continues the run."""
-    point: str = "before the first step"
-    """The position in the message, after "Stopped"; updated as the run goes on."""
-
-
-def fit(
-    trainer: Trainer, rejects: RejectedFiles, position: RunPosition, stop: StopSignals, listener: Listener
-) -> None:
+def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: Listener) -> None:
     """Train to the end.
 
     Args:
         trainer: of the run, at step 0 or resumed.
         rejects: the files that cannot be read, recorded at every checkpoint.
-        position: of the run; updated at every checkpoint.
-        stop: the signals that stop it.
+        stop: the signals that stop it; its point is updated at every checkpoint.
         listener: hears every step.
 
     Raises:
@@ -62,7 +48,7 @@ def fit(
         if start:
             progress(start)
         else:
-            position.point = "before the first checkpoint was committed"
+            stop.point = "before the first checkpoint was committed"
         seconds, steps = 0.0, 0  # since the last line of the speed log
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
@@ -94,7 +80,7 @@ def fit(
                 )
             if report.checkpoint is not None:
                 committed = step_of(report.checkpoint)
-                position.point = f"at step {committed} of {report.total_steps}, which is committed"
+                stop.point = f"at step {committed} of {report.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 if world.writes:
