@@ -28,9 +28,9 @@ from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
-from vitkit.runs.finish import evaluate_split, with_repeats
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
+from vitkit.runs.steps import evaluate_split, with_repeats
 from vitkit.runs.trained_model import is_training_data, name_other_images, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of
 from vitkit.weights.model_card import Described, card_of

@@ -28,7 +28,6 @@ from vitkit.runs.config import (
     read_config,
     write_config,
 )
-from vitkit.runs.finish import evaluate_finished, is_complete, keep_examples, take_final_weights
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.machine import (
     InterruptedTraining,
@@ -52,7 +51,7 @@ from vitkit.runs.plan import (
 from vitkit.runs.processes import await_message, divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.records import DIVERGED, keep_divergence, read_start_record
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
-from vitkit.runs.steps import fit
+from vitkit.runs.steps import evaluate_finished, fit, is_complete, keep_examples, take_final_weights
 from vitkit.runs.trained_model import RejectedFiles
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize

@@ -322,8 +322,8 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
     if start.image_mean is not None and start.image_std is not None:
         return run
     which = (run.splits, run.preprocessing)
-    known = data.shared.statistics
-    mean, std = known[which] = known.get(which) or _measure_pixels(run, data, listener)
+    statistics = data.shared.statistics
+    mean, std = statistics[which] = statistics.get(which) or _measure_pixels(run, data, listener)
     start = replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std)
     return replace(run, start=start)
 

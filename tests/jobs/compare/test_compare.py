@@ -22,8 +22,8 @@ from vitkit.jobs.compare.compare import make_labels
 from vitkit.jobs.compare.result import ModelComparison
 from vitkit.models.config.card import Task
 from vitkit.runs.config import Run
-from vitkit.runs.finish import evaluate_split
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.steps import evaluate_split
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.training.config import TrainingConfig
