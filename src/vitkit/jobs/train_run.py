@@ -143,12 +143,14 @@ def train_run(
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
             plan = replace(plan, record=read_start_record(folder) or plan.record)
-        parts = build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
+        parts = build_parts(
+            plan.run, plan.images, folder, listener, compute, plan.config, plan.device, plan.record, world
+        )
         with stop_signals() as stop, lost_processes_explained(world):
             stop.point = "before the first step"
             try:
                 (folder / DIVERGED).unlink(missing_ok=True)  # the run is continued
-                _complete(plan, parts, recorded, from_scratch, stop, world, listener)
+                _complete(plan, parts, recorded, from_scratch, stop, listener)
             except NonFiniteError as error:
                 keep_divergence(folder, error)
                 raise
@@ -164,7 +166,6 @@ def _complete(
     recorded: Mapping[str, Any],
     from_scratch: bool,
     stop: StopSignals,
-    world: World,
     listener: Listener,
 ) -> None:
     """Bring a run to its end from its last checkpoint, its start, or new weights.
@@ -173,12 +174,11 @@ def _complete(
         plan, parts, recorded: the run, its parts, and the contents of its `config.json`.
         from_scratch, listener: as for `train_run`.
         stop: the signals that stop it; its point is kept up to date.
-        world: the processes that train together.
 
     Raises:
         StopRequest: a signal asked to stop; `stop.point` says where the run stands.
     """
-    run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
+    run, folder, model, world = plan.run, parts.folder, parts.model, parts.world
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
     if is_complete(parts, checkpoint):
@@ -196,7 +196,7 @@ def _complete(
     # The screen stands before everything that takes time.
     sharding: Sharding = "replicas"
     if world.size > 1:
-        sharding = choose_sharding(model.config, run, device, world)
+        sharding = choose_sharding(model.config, run, parts.device, world)
     elif run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
@@ -212,7 +212,7 @@ def _complete(
         world.tell(
             Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
         )
-    trainer, differences, parts = begin_steps(parts, checkpoint, device, world, listener, sharding)
+    trainer, differences, parts = begin_steps(parts, checkpoint, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
         stop.point = f"at step {trainer.state.progress.step}, which was committed before"
@@ -239,12 +239,12 @@ def _finish(
     The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
     or is written again from the final checkpoint.
     """
-    folder, device = parts.folder, plan.device
+    folder = parts.folder
     model, weights = take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
     save_model(model, folder)
-    keep_examples(parts, trainer.evaluated_objective, device, listener)
-    evaluate_finished(parts, device, listener)
+    keep_examples(parts, trainer.evaluated_objective, listener)
+    evaluate_finished(parts, listener)
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
@@ -346,9 +346,9 @@ def follow(world: World) -> Path | None:
     drawn = invitation.checkpoint is not None
     model = build_new(run, invitation.config, invitation.compute, SILENT, drawn)
     model.card = invitation.card
-    parts = Parts(run, data, folder, model, invitation.rejects)
+    parts = Parts(run, data, folder, model, invitation.rejects, device, world)
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
     with deterministic(device), stop_signals() as stop, lost_processes_explained(world):
-        trainer, _, parts = begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
+        trainer, _, parts = begin_steps(parts, checkpoint, sharding=invitation.sharding)
         fit(trainer, parts.rejects, stop, SILENT)
     return folder

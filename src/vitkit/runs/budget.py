@@ -122,8 +122,8 @@ def measure_pace(
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, config)
-        trainer = build_trainer(parts, device)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, config, device)
+        trainer = build_trainer(parts)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
         step = _time_steps(trainer, run, parts)
@@ -134,7 +134,7 @@ def measure_pace(
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)
-        measured = find_task(run.task).learning.evaluators(build_validation(sample, device))
+        measured = find_task(run.task).learning.evaluators(build_validation(sample))
         began = time.monotonic()
         for evaluator in measured.values():
             evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)

@@ -96,7 +96,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
             steps, seconds = steps + 1, seconds + report.seconds
             # The first step of a session is slower: it takes memory. Minutes that were asked for are shown.
             if report.step == start + 2 and not report.finished and trainer.config.minutes is None:
-                left = format_duration((report.total_steps - report.step) * report.seconds)
+                left = format_duration((trainer.total_steps - report.step) * report.seconds)
                 listener.show([("time", [f"about {left} left (measured on step {report.step})"])])
             rejects.share(world)
             for name, numbers in report.measured.items():
@@ -119,7 +119,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                 )
             if report.checkpoint is not None:
                 committed = step_of(report.checkpoint)
-                stop.point = f"at step {committed} of {report.total_steps}, which is committed"
+                stop.point = f"at step {committed} of {trainer.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 if world.writes:
@@ -239,7 +239,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     return model.eval(), which
 
 
-def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) -> None:
+def evaluate_finished(parts: Parts, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and write the evaluations."""
     run, answering = parts.run, find_task(parts.run.task).answering
     if answering is None:
@@ -249,13 +249,13 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
     with listener.progress("looking for training images among the others"):
         repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
-    precision = prepare(parts.model, device, training.precision, training.exact, "evaluation")
+    precision = prepare(parts.model, parts.device, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,
             parts.data,
             split,
-            device,
+            parts.device,
             parts.rejects.of_split[split],
             precision=precision,
             workers=worker_count(parts.data.splits[split], loading),
@@ -268,13 +268,12 @@ def evaluate_finished(parts: Parts, device: torch.device, listener: Listener) ->
         listener.show([(split, [result.summary()])])
 
 
-def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, listener: Listener) -> None:
+def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> None:
     """Draw the predictions of a task without answers on some validation images, else on training images.
 
     Args:
         parts: of the run that has finished.
         objective: trained with the model.
-        device: of the model and the objective.
         listener: hears the path of the picture.
     """
     task, splits = find_task(parts.run.task), parts.data.splits
@@ -284,7 +283,7 @@ def keep_examples(parts: Parts, objective: nn.Module, device: torch.device, list
     some, rule = samples.spread(EXAMPLES), preprocessing_of(parts.model)
     (batch,) = evaluation_batches(samples, rule, EXAMPLES, indices=some)
     if batch.mask.any():
-        picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(device))
+        picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(parts.device))
         if picture is not None:
             listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 

@@ -11,7 +11,6 @@ buffers of the objective, such as to move a teacher to its student.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import assert_never
 
 import numpy as np
 import torch
@@ -73,10 +72,8 @@ class Classification(nn.Module):
             if self.log_prior is not None and model.training:  # Menon et al. 2020, eq. 10
                 adjusted = logits + self.config.logit_adjustment * self.log_prior
             losses = F.cross_entropy(adjusted, targets, reduction="none")  # (B,)
-        elif self.config.loss == "sigmoid":
+        else:  # sigmoid
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
-        else:
-            assert_never(self.config.loss)
         if self.class_weights is not None:
             # A mixed image has the mean weight of its classes.
             losses = losses * (targets @ self.class_weights)

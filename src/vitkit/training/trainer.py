@@ -245,7 +245,6 @@ class StepReport:
 
     step: int
     """Updates made so far, this one included."""
-    total_steps: int
     loss: float
     """Mean over the batch's readable images, before the update, in the last step whose numbers were read: on
     a GPU that may be the step before this one."""
@@ -457,7 +456,6 @@ class Trainer:
                 checkpoint = self.writer.take_committed()
                 yield StepReport(
                     step=step + 1,
-                    total_steps=self.total_steps,
                     loss=loss,
                     seconds=seconds,
                     measured=measured,
