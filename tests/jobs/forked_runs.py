@@ -186,7 +186,7 @@ MOMENTS = {
     "step": "vitkit.training.trainer.Trainer.launch",
     "validation": "vitkit.runs.build.evaluation_batches",
     "save": "vitkit.training.checkpoint.commit",
-    "evaluation": "vitkit.runs.finish.evaluation_batches",
+    "evaluation": "vitkit.runs.steps.evaluation_batches",
     "report": "vitkit.report.page.render_report",
     "nowhere": "vitkit.report.page.render_report",
 }

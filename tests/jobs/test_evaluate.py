@@ -75,7 +75,7 @@ def test_evaluation_waits_for_workers_as_long_as_asked(
         timeouts.append(options["worker_timeout"])
         return evaluation_batches(*arguments, **options)
 
-    monkeypatch.setattr("vitkit.runs.finish.evaluation_batches", spy)
+    monkeypatch.setattr("vitkit.runs.steps.evaluation_batches", spy)
     assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
     vitkit.evaluate(trained)
     assert timeouts == [12.5, WORKER_TIMEOUT]

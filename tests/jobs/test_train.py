@@ -141,8 +141,8 @@ def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
     [
         "jobs.train_run.save_model",
         # These lie between the first and the last.
-        pytest.param("runs.finish.evaluate_split", marks=pytest.mark.slow),
-        pytest.param("runs.finish.write_evaluation", marks=pytest.mark.slow),
+        pytest.param("runs.steps.evaluate_split", marks=pytest.mark.slow),
+        pytest.param("runs.steps.write_evaluation", marks=pytest.mark.slow),
         "jobs.train_run.write_report",
     ],
 )

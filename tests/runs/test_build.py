@@ -1,5 +1,6 @@
 """The parts of a run that several processes build alike."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,9 +21,10 @@ def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_t
 ) -> None:
     """Another evaluator measures in the first process, for which it needs all images."""
     data = list_images(RUN)
-    parts = build_parts(RUN, data, tmp_path, Hearing(), PLAIN, model_config_of(RUN, 10))
+    config, cpu = model_config_of(RUN, 10), torch.device("cpu")
+    parts = build_parts(RUN, data, tmp_path, Hearing(), PLAIN, config, cpu)
     worlds = [World(rank, 3) for rank in range(3)]
-    opened = [build_validation(parts, torch.device("cpu"), world) for world in worlds]
+    opened = [build_validation(replace(parts, world=world)) for world in worlds]
     every = torch.arange(len(data.splits["val"]))
     for validation in opened:
         assert torch.equal(torch.cat([batch.ids for batch in validation.batches()]), every)

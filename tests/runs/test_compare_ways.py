@@ -290,7 +290,9 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )
     run = vitkit.recipe("digits", model="ViT-32x3x2/4")
-    parts = build_parts(run, list_images(run), tmp_path, Hearing(), FAST, model_config_of(run, 10))
+    parts = build_parts(
+        run, list_images(run), tmp_path, Hearing(), FAST, model_config_of(run, 10), torch.device("cpu")
+    )
     compute_as(parts.model, FAST)
     for sharding in ("replicas", "full"):
         build._compare_ways(parts, nn.Identity(), sharding)  # type: ignore[arg-type]

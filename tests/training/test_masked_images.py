@@ -23,7 +23,7 @@ from vitkit.training.masked_images import (
     MAE,
     OBJECTIVE_OF,
     AbsoluteBaseline,
-    ClassBaseline,
+    Baseline,
     MaskedImages,
     MaskedPatches,
     SquaredBaseline,
@@ -360,7 +360,7 @@ def test_a_new_head_of_colours_knows_nothing(target: str) -> None:
 
 
 def test_the_baseline_of_classes_is_their_entropy() -> None:
-    baseline = ClassBaseline(2, 4)
+    baseline = Baseline(2, 4)
     baseline.add(torch.tensor([[0, 3], [0, 3], [1, 3]]))
     baseline.add(torch.tensor([[1, 3]]))
     nothing, constant = baseline.losses()

@@ -362,6 +362,10 @@ class Samples:
         """Give some of the images, which are not in memory: `rows` are their indices."""
         return replace(self, numbers=self.numbers[rows], labels=self.labels[rows], held=None)
 
+    def spread(self, most: int) -> NDArray[np.int64]:
+        """Return the numbers of `most` samples that are spread evenly; of all where there are fewer."""
+        return np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).astype(np.int64))
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -398,7 +402,7 @@ class Samples:
 
 def some_headers(samples: Samples, most: int) -> Iterator[Header]:
     """Yield headers of at most so many images, evenly spread over a split; unreadable ones are skipped."""
-    for index in np.linspace(0, len(samples) - 1, min(most, len(samples))).astype(np.int64).tolist():
+    for index in samples.spread(most).tolist():
         with suppress(DecodeError):
             yield samples.header(index)
 

@@ -28,7 +28,7 @@ from vitkit.listener import SILENT, Listener, added_up, hushed
 from vitkit.models.config.card import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
-from vitkit.runs import finish, processes, trained_model
+from vitkit.runs import processes, steps, trained_model
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import Answering, answering_of
 from vitkit.weights.model_card import Described, card_of
@@ -182,7 +182,7 @@ def evaluate(
             trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
             images, split = choose_split(images, split, data is not None, trained_on)
         rejects: dict[str, str] = {}
-        result, predictions = finish.evaluate_split(
+        result, predictions = steps.evaluate_split(
             ready.model,
             images,
             split,
@@ -258,8 +258,9 @@ def without_training_images(
     answering, recorded = answering_of(model.card), card_of(model).data
     if trained_on:
         others = () if parse_split(split)[0] == "train" else (split,)
-        repeated = finish.find_training_images(images, others, listener)
-        return finish.with_repeats(result, predictions, repeated, split, answering, listener)
+        with listener.progress("looking for training images among the others"):
+            repeated = repeats_of_training(images.splits, others, images.same, images.shared.digests)
+        return steps.with_repeats(result, predictions, repeated, split, answering, listener)
     if recorded is None:
         return result
     try:
@@ -275,7 +276,7 @@ def without_training_images(
     shown = images.name if is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
     repeated = {split: alike["others"]} if alike else {}
-    return finish.with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
+    return steps.with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

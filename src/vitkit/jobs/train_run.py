@@ -19,7 +19,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs import budget, build, finish, machine, processes, records, steps, trained_model
+from vitkit.runs import budget, build, machine, processes, records, steps, trained_model
 from vitkit.runs.config import (
     Run,
     changed_options,
@@ -130,18 +130,21 @@ def train_run(
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
             plan = replace(plan, record=records.read_start_record(folder) or plan.record)
-        position = steps.RunPosition(command_to_continue(folder, threads, device, world))
-        parts = build.build_parts(plan.run, plan.images, folder, listener, compute, plan.config, plan.record)
+        parts = build.build_parts(
+            plan.run, plan.images, folder, listener, compute, plan.config, plan.device, plan.record, world
+        )
         with stop_signals() as stop, processes.lost_processes_explained(world):
+            stop.point = "before the first step"
             try:
                 (folder / records.DIVERGED).unlink(missing_ok=True)  # the run is continued
-                _complete(plan, parts, recorded, from_scratch, position, stop, world, listener)
+                _complete(plan, parts, recorded, from_scratch, stop, listener)
             except NonFiniteError as error:
                 records.keep_divergence(folder, error)
                 raise
             except StopRequest as request:
-                where = f"{position.point} ({request})"
-                raise machine.InterruptedTraining(where, position.again, request.number) from None
+                again = command_to_continue(folder, threads, device, world)
+                where = f"{stop.point} ({request})"
+                raise machine.InterruptedTraining(where, again, request.number) from None
     return folder
 
 
@@ -150,9 +153,7 @@ def _complete(
     parts: build.Parts,
     recorded: Mapping[str, Any],
     from_scratch: bool,
-    position: steps.RunPosition,
     stop: StopSignals,
-    world: World,
     listener: Listener,
 ) -> None:
     """Bring a run to its end from its last checkpoint, its start, or new weights.
@@ -160,17 +161,15 @@ def _complete(
     Args:
         plan, parts, recorded: the run, its parts, and the contents of its `config.json`.
         from_scratch, listener: as for `train_run`.
-        position: of the run, which is kept up to date.
-        stop: the signals that stop it.
-        world: the processes that train together.
+        stop: the signals that stop it; its point is kept up to date.
 
     Raises:
-        StopRequest: a signal asked to stop; `position` holds where the run stands.
+        StopRequest: a signal asked to stop; `stop.point` says where the run stands.
     """
-    run, folder, model, device = plan.run, parts.folder, parts.model, plan.device
+    run, folder, model, world = plan.run, parts.folder, parts.model, parts.world
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
-    if finish.is_complete(parts, checkpoint):
+    if steps.is_complete(parts, checkpoint):
         # The same command again computes nothing.
         listener.show([("", [f"This run has finished: {folder}"])])
         tell_set_aside(folder, listener)
@@ -185,7 +184,7 @@ def _complete(
     # The screen stands before everything that takes time.
     sharding: Sharding = "replicas"
     if world.size > 1:
-        sharding = choose_sharding(model.config, run, device, world)
+        sharding = choose_sharding(model.config, run, parts.device, world)
     elif run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
@@ -201,16 +200,16 @@ def _complete(
         world.tell(
             Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
         )
-    trainer, differences, parts = build.begin_steps(parts, checkpoint, device, world, listener, sharding)
+    trainer, differences, parts = build.begin_steps(parts, checkpoint, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
-        position.point = f"at step {trainer.state.progress.step}, which was committed before"
+        stop.point = f"at step {trainer.state.progress.step}, which was committed before"
     listener.show(reading_rows(run, parts.data))
     for sentence in differences:
         listener.warn(sentence)
     require_locked(folder)
-    steps.fit(trainer, parts.rejects, position, stop, listener)
-    position.point = "after the last step, which is committed, before the report was written"
+    steps.fit(trainer, parts.rejects, stop, listener)
+    stop.point = "after the last step, which is committed, before the report was written"
     require_locked(folder)  # saving the model would make it anew
     try:
         _finish(plan, parts, recorded, trainer, listener)
@@ -228,12 +227,12 @@ def _finish(
     The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
     or is written again from the final checkpoint.
     """
-    folder, device = parts.folder, plan.device
-    model, weights = finish.take_final_weights(parts.model, trainer, listener)
+    folder = parts.folder
+    model, weights = steps.take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
     save_model(model, folder)
-    finish.keep_examples(parts, trainer.evaluated_objective, device, listener)
-    finish.evaluate_finished(parts, device, listener)
+    steps.keep_examples(parts, trainer.evaluated_objective, listener)
+    steps.evaluate_finished(parts, listener)
     listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
@@ -335,9 +334,9 @@ def follow(world: World) -> Path | None:
     drawn = invitation.checkpoint is not None
     model = build.build_new(run, invitation.config, invitation.compute, SILENT, drawn)
     model.card = invitation.card
-    parts = build.Parts(run, data, folder, model, invitation.rejects)
+    parts = build.Parts(run, data, folder, model, invitation.rejects, device, world)
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
     with machine.deterministic(device), stop_signals() as stop, processes.lost_processes_explained(world):
-        trainer, _, parts = build.begin_steps(parts, checkpoint, device, world, sharding=invitation.sharding)
-        steps.fit(trainer, parts.rejects, steps.RunPosition(""), stop, SILENT)
+        trainer, _, parts = build.begin_steps(parts, checkpoint, sharding=invitation.sharding)
+        steps.fit(trainer, parts.rejects, stop, SILENT)
     return folder

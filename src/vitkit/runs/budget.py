@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from vitkit.data.sources import ImageData, Samples
+from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline
@@ -122,8 +122,8 @@ def measure_pace(
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, config)
-        trainer = build_trainer(parts, device)
+        parts = build_parts(run, data, Path(folder), SILENT, compute, config, device)
+        trainer = build_trainer(parts)
         sample = read_images(_sample(parts), SILENT)
         trainer.loader = build_loader(sample)
         step = _time_steps(trainer, run, parts)
@@ -134,7 +134,7 @@ def measure_pace(
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)
-        measured = find_task(run.task).learning.evaluators(build_validation(sample, device))
+        measured = find_task(run.task).learning.evaluators(build_validation(sample))
         began = time.monotonic()
         for evaluator in measured.values():
             evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
@@ -177,22 +177,21 @@ def _sample(parts: Parts) -> Parts:
     the images of the run will be.
     """
     data, loading = parts.data, parts.run.loading
-    splits = {
+    most = {
         # Two batches at least, so that not every step has the same images.
-        "train": _some(data.splits["train"], max(SAMPLE, 2 * parts.run.training.batch_size)),
-        **({"val": _some(data.splits["val"], VALIDATED)} if "val" in data.splits else {}),
+        "train": max(SAMPLE, 2 * parts.run.training.batch_size),
+        "val": VALIDATED,
+    }
+    splits = {
+        split: samples.take(samples.spread(most[split]))
+        for split, samples in data.splits.items()
+        if split in most
     }
     part = len(splits["train"]) / len(data.splits["train"])
     # Unreadable files are for the run to refuse, not for this measurement.
     limited = replace(loading, memory_gib=loading.memory_gib * part, bad_quota=1.0)
     run = replace(parts.run, loading=limited)
     return replace(parts, run=run, data=replace(data, splits=splits))
-
-
-def _some(samples: Samples, count: int) -> Samples:
-    """Take so many images of a split, evenly spread over it."""
-    chosen = np.unique(np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(np.int64))
-    return samples.take(chosen)
 
 
 ENOUGH_SECONDS = 0.5

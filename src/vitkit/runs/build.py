@@ -54,7 +54,7 @@ from vitkit.world import ALONE, World, prepared_together
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a run: its configuration, images, folder, model and rejected files."""
+    """The parts of a run: configuration, images, folder, model and rejected files, and who computes it."""
 
     run: Run
     data: ImageData
@@ -63,6 +63,10 @@ class Parts:
     model: ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
+    device: torch.device
+    """The device of this process."""
+    world: World = ALONE
+    """The processes that train together."""
 
 
 def build_parts(
@@ -72,14 +76,16 @@ def build_parts(
     listener: Listener,
     compute: Compute,
     config: ModelConfig,
+    device: torch.device,
     start: StartRecord | None = None,
+    world: World = ALONE,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
 
     The model of a run that begins from a start has no weights yet: `jobs.train_run` loads them.
 
     Args:
-        run, data, folder: the fields of `Parts`.
+        run, data, folder, device, world: the fields of `Parts`.
         listener: hears the progress.
         compute: the way in which the model computes.
         config: of the model.
@@ -93,7 +99,7 @@ def build_parts(
     drawn = start is None or bool(newest_first(folder / FOLDER))
     model = build_new(run, config, compute, listener, drawn)
     model.card = run_card(run, record, config, start)
-    return Parts(run, data, folder, model, RejectedFiles(folder, record))
+    return Parts(run, data, folder, model, RejectedFiles(folder, record), device, world)
 
 
 def build_new(
@@ -120,16 +126,15 @@ def build_new(
     return model
 
 
-def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts:
+def read_images(parts: Parts, listener: Listener) -> Parts:
     """Decode the splits that fit into memory; images of the others are read as they are needed.
 
     Args:
         parts: of the run.
         listener: hears the progress.
-        world: the processes that train together; the processes of a machine share the memory for images.
     """
-    loading = parts.run.loading
-    # The bytes of memory for the images of a split in each of the processes on a machine.
+    loading, world = parts.run.loading, parts.world
+    # The bytes of memory for the images of a split in each of the processes on a machine, which share it.
     limit, splits = int(loading.memory_gib * 2**30 / world.on_machine), dict[str, Samples]()
     for split, samples in parts.data.splits.items():
         if split == "test" and not parts.run.training.evaluate_test:  # nobody looks at them
@@ -150,26 +155,19 @@ def read_images(parts: Parts, listener: Listener, world: World = ALONE) -> Parts
     return replace(parts, data=replace(parts.data, splits=splits))
 
 
-def build_trainer(
-    parts: Parts,
-    device: torch.device,
-    world: World = ALONE,
-    sharding: Sharding = "replicas",
-    compares: bool = False,
-) -> Trainer:
+def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool = False) -> Trainer:
     """Move the model to its device, and build what trains it.
 
     Args:
         parts: of the run.
-        device: where this process computes.
-        world: the processes that train together.
-        sharding: the division of the state among them.
+        sharding: the division of the state among the processes.
         compares: whether the chosen way to compute is compared with the plain one.
 
     Raises:
         VitkitError: the chosen way gives another result than the plain one.
     """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
+    device, world = parts.device, parts.world
     with torch.random.fork_rng():
         # The objective's own weights follow from the run's seed alone, by a hash of it, so that they are
         # other numbers than the model's. No update has the number -1.
@@ -193,11 +191,11 @@ def build_trainer(
         parts.folder,
         parts.model,
         objective,
-        build_loader(parts, world),
+        build_loader(parts),
         len(data.splits["train"]),
         run.training,
         run.optimizer,
-        build_evaluators(parts, device, world),
+        build_evaluators(parts),
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
         compute=parts.model.chosen,
@@ -235,17 +233,17 @@ def _compare_ways(parts: Parts, objective: nn.Module, sharding: Sharding) -> Non
     compare_once(whole, [*facts, *sorted(device_features(whole.pixel_mean.device))], compare)
 
 
-def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
+def build_loader(parts: Parts) -> TrainLoader:
     """Build the stream of training images; files that it cannot read are added to the rejected files."""
     run, train = parts.run, parts.data.splits["train"]
-    portions = divide(run.training.batch_size, run.training.micro_batch_size, world)
+    portions = divide(run.training.batch_size, run.training.micro_batch_size, parts.world)
     loader = TrainLoader(
         train,
         run.preprocessing,
         run.augmentation,
         batch_size=run.training.batch_size,
         seed=run.training.seed,
-        workers=worker_count(train, run.loading, world),
+        workers=worker_count(train, run.loading, parts.world),
         bad_quota=run.loading.bad_quota,
         places=places_of(portions, getattr(run.objective, "mixes", False)),
         worker_timeout=run.loading.worker_timeout,
@@ -254,11 +252,11 @@ def build_loader(parts: Parts, world: World = ALONE) -> TrainLoader:
     return loader
 
 
-def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -> dict[str, Evaluator]:
+def build_evaluators(parts: Parts) -> dict[str, Evaluator]:
     """Build the validation and the other evaluators of a run."""
     run, evaluators = parts.run, dict[str, Evaluator]()
     if "val" in parts.data.splits:
-        evaluators |= find_task(run.task).learning.evaluators(build_validation(parts, device, world))
+        evaluators |= find_task(run.task).learning.evaluators(build_validation(parts))
     own = card_of(parts.model).data
     followed: dict[str, tuple[FewShotTracking, Sequence[Method]]] = {}
     if run.fewshot.data:
@@ -274,20 +272,20 @@ def build_evaluators(parts: Parts, device: torch.device, world: World = ALONE) -
         extractor_of = partial(
             FeatureExtractor,
             preprocessing=run.preprocessing,
-            device=device,
+            device=parts.device,
             precision=run.training.precision,
             batch_size=run.training.micro_batch_size or run.training.batch_size,
             workers=run.loading.workers or 0,
         )
-        measure = follow(tracked, extractor_of, methods, () if own is None else (own,), world)
+        measure = follow(tracked, extractor_of, methods, () if own is None else (own,), parts.world)
         evaluators[name] = Evaluator(measure, tracked.every, tracked.line, together=True)
     return evaluators
 
 
-def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -> Validation:
+def build_validation(parts: Parts) -> Validation:
     """Make the value by which the task measures a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
-    reading = worker_count(samples, run.loading, world)
+    reading = worker_count(samples, run.loading, parts.world)
 
     def batches(world: World = ALONE) -> Iterator[Batch]:
         return evaluation_batches(
@@ -300,26 +298,18 @@ def build_validation(parts: Parts, device: torch.device, world: World = ALONE) -
             world=world,
         )
 
-    return Validation(
-        run.objective, parts.data.class_names, batches, device, parts.model.chosen.precision, world
-    )
+    names, precision = parts.data.class_names, parts.model.chosen.precision
+    return Validation(run.objective, names, batches, parts.device, precision, parts.world)
 
 
 def begin_steps(
-    parts: Parts,
-    checkpoint: Path | None,
-    device: torch.device,
-    world: World,
-    listener: Listener = SILENT,
-    sharding: Sharding = "replicas",
+    parts: Parts, checkpoint: Path | None, listener: Listener = SILENT, sharding: Sharding = "replicas"
 ) -> tuple[Trainer, list[str], Parts]:
     """Read the images of a run and build what trains it, in all processes alike.
 
     Args:
         parts: the parts of the run; the model of process 0 has the weights that the run begins with.
         checkpoint: from which it continues; None: all begin with the weights of process 0.
-        device: the device of this process.
-        world: the processes.
         listener: hears the progress.
         sharding: the division of the state among the processes.
 
@@ -327,13 +317,14 @@ def begin_steps(
         The trainer, a sentence for each difference from where the checkpoint was written, and the parts with
         their images.
     """
+    world = parts.world
     if world.size > 1:
         limit_waiting()
-    parts = read_images(parts, listener, world)
+    parts = read_images(parts, listener)
     parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
-    trainer, differences = build_trainer(parts, device, world, sharding, compares=True), []
+    trainer, differences = build_trainer(parts, sharding, compares=True), []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)

@@ -445,6 +445,7 @@ def beside(out: Path) -> Iterator[Path]:
     Raises:
         BusyError: another process is writing `out`.
     """
+
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
     folder = out.with_name(f".{out.name}{UNFINISHED}")

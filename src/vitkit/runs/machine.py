@@ -418,7 +418,7 @@ def require_same_gradients(model: ImageModel, objective: nn.Module, batch: Batch
     """
     if is_plain(model.chosen):
         return
-    device, results = model.pixel_mean.device, list[Results]()
+    device = model.pixel_mean.device
     trial, task = copy.deepcopy(model).eval(), copy.deepcopy(objective).to(device).eval()
     trained = nn.ModuleDict({"model": trial, "objective": task}).requires_grad_()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -426,25 +426,18 @@ def require_same_gradients(model: ImageModel, objective: nn.Module, batch: Batch
         with torch.no_grad():
             for weights in trained.parameters():
                 weights.add_(torch.empty_like(weights).uniform_(-NOISE, NOISE))
-        for way in _ways(model.chosen):
-            if is_plain(way):
-                compute_as(trial, way)
+
+        def gradients(precision: Precision) -> Results:
             torch.manual_seed(0)
             trained.zero_grad()
-            with autocast(device, way.precision):
+            with autocast(device, precision):
                 loss, _ = task(trial, batch.to(device), 0, total_steps)
             loss.backward()
             named = ((name, weights.grad) for name, weights in trained.named_parameters())
-            gradients = {f"the gradient of {name}": grad for name, grad in named if grad is not None}
-            results.append({"the loss": loss.detach(), **gradients})
-    if difference := describe_difference(results, model):
-        raise VitkitError(f"{difference} Train in the plain way: begin the run with --exact.")
+            of_weights = {f"the gradient of {name}": grad for name, grad in named if grad is not None}
+            return {"the loss": loss.detach(), **of_weights}
 
-
-def _ways(chosen: Compute) -> list[Compute]:
-    """List the chosen way, the plain one and, in bfloat16, the plain one in float32, which shows rounding."""
-    plain = replace(PLAIN, precision=chosen.precision)
-    return [chosen, plain] if plain == PLAIN else [chosen, plain, PLAIN]
+        _refuse_difference(trial, gradients, "Train in the plain way: begin the run with --exact.")
 
 
 def compare_once(model: ImageModel, facts: Sequence[Any], compare: Callable[[], None]) -> None:
@@ -483,49 +476,53 @@ def require_same_features(model: ImageModel) -> None:
     trial = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
     # One image: a prediction of a few should not wait for more.
     pixels = torch.randint(0, 256, (1, *shape), generator=torch.Generator().manual_seed(0))
-    pixels, results = pixels.to(device, torch.uint8), list[Results]()
+    pixels = pixels.to(device, torch.uint8)
+
+    def features(precision: Precision) -> Results:
+        with autocast(device, precision):
+            results = {"an image's features": trial.features(pixels)}
+            # Pixels are folded where they are more than the weights of the patch embedding.
+            if chosen.pixels == "folded":
+                vit = cast("ViT", trial)
+                weights = vit.get_parameter("stem.weight").numel()
+                many = pixels.expand(1 + weights // math.prod(shape), *shape)
+                results["the embedding of patches"] = vit.patches(many)
+        return results
+
     with evaluation_mode(trial):
-        for way in _ways(chosen):
-            if is_plain(way):
-                compute_as(trial, way)
-            with autocast(device, way.precision):
-                features = {"an image's features": trial.features(pixels)}
-                # Pixels are folded where they are more than the weights of the patch embedding.
-                if chosen.pixels == "folded":
-                    vit = cast("ViT", trial)
-                    weights = vit.get_parameter("stem.weight").numel()
-                    many = pixels.expand(1 + weights // math.prod(shape), *shape)
-                    features["the embedding of patches"] = vit.patches(many)
-            results.append(features)
-    if difference := describe_difference(results, model):
-        raise VitkitError(f"{difference} Compute in the plain way: with --exact.")
+        _refuse_difference(trial, features, "Compute in the plain way: with --exact.")
 
 
-def describe_difference(results: Sequence[Results], model: ImageModel) -> str:
-    """Describe the largest difference between the results of a model's chosen way and of the plain one.
+def _refuse_difference(model: ImageModel, compute: Callable[[Precision], Results], advice: str) -> None:
+    """Refuse a model whose chosen way gives other results than the plain one, by more than rounding.
+
+    Results of the plain way that are not finite are for the step or the answer itself to refuse.
 
     Args:
-        results: in the order of `_ways`.
-        model: with its way chosen.
-
-    Returns:
-        A sentence; "" where the difference is rounding, or where the plain way's results are not finite: the
-        step or the answer itself refuses those.
+        model: with its way chosen; the plain way is chosen for it here.
+        compute: computes the results by the model, in a precision.
+        advice: ends the error.
     """
-    chosen, (quick, plain, *exact) = model.chosen, results
+    chosen, plain_way = model.chosen, replace(PLAIN, precision=model.chosen.precision)
+    quick = compute(chosen.precision)
+    compute_as(model, plain_way)
+    plain = compute(chosen.precision)
     name, difference = largest_difference(quick, plain)
-    tolerance = ROUNDINGS * largest_difference(plain, exact[0])[1] if exact else FLOAT32_TOLERANCE
-    if exact and getattr(model.config, "pool", "") == "max":
-        tolerance = max(tolerance, MAXIMUM_TOLERANCE)
+    tolerance = FLOAT32_TOLERANCE
+    if plain_way != PLAIN:  # the plain way in float32 shows the rounding of bfloat16
+        compute_as(model, PLAIN)
+        tolerance = ROUNDINGS * largest_difference(plain, compute(PLAIN.precision))[1]
+        if getattr(model.config, "pool", "") == "max":
+            tolerance = max(tolerance, MAXIMUM_TOLERANCE)
     # Written so that a difference that is not a number does not pass.
     if difference <= tolerance or not all(value.isfinite().all() for value in plain.values()):
-        return ""
+        return
     values = {own.name: getattr(chosen, own.name) for own in fields(chosen) if own.name != "precision"}
     ways = [f"{name} {value}" for name, value in values.items() if value != getattr(PLAIN, name)]
-    return (
+    raise VitkitError(
         f"The chosen way to compute this model ({', '.join(ways)}) gives another result than the plain "
         f"way: {name} differs by {difference:.2g} of its size, where rounding in {chosen.precision} is below "
-        f"{tolerance:.2g}. Something in the model is computed in the plain way alone."
+        f"{tolerance:.2g}. Something in the model is computed in the plain way alone. {advice}"
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitkit.config import to_json
 from vitkit.data.check import advise_on_start, where_to_ask
@@ -29,7 +28,7 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.budget import Pace, choose_steps, measure_pace, with_steps
+from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
 from vitkit.runs.folder import kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import available_memory, find_device
@@ -130,10 +129,6 @@ class Plan(Opened):
     device: torch.device
     device_name: str
     """The device as it was given."""
-
-    def measure(self, listener: Listener) -> Pace:
-        """Time the steps of the run on this machine; its folder is not needed."""
-        return measure_pace(self.run, self.images, self.config, self.device, listener)
 
 
 def plan_run(
@@ -316,7 +311,7 @@ LEAST_STD = 1 / 255
 
 
 def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
-    """Fill in the pixel statistics of a run with `measure_pixels`, where they are not given.
+    """Fill in the pixel statistics of a run with `_measure_pixels`, where they are not given.
 
     The same images give the same figures, so that the same command again is the same run.
 
@@ -326,14 +321,11 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
     start = run.start
     if start.image_mean is not None and start.image_std is not None:
         return run
-    measured = data.shared.statistics
     which = (run.splits, run.preprocessing)
-    if which not in measured:
-        measured[which] = _measure_pixels(run, data, listener)
-    mean, std = measured[which]
-    return replace(
-        run, start=replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std)
-    )
+    statistics = data.shared.statistics
+    mean, std = statistics[which] = statistics.get(which) or _measure_pixels(run, data, listener)
+    start = replace(start, image_mean=start.image_mean or mean, image_std=start.image_std or std)
+    return replace(run, start=start)
 
 
 def _measure_pixels(
@@ -341,7 +333,7 @@ def _measure_pixels(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Measure mean and standard deviation of the pixels of training images, and show them."""
     samples, channels = data.splits["train"], run.preprocessing.decode.channels
-    numbers = np.unique(np.linspace(0, len(samples) - 1, MOST_IMAGES).astype(np.int64)).tolist()
+    numbers = samples.spread(MOST_IMAGES).tolist()
     sums, squares, count, readable, reason = np.zeros(channels), np.zeros(channels), 0, 0, ""
     with listener.progress("measuring the pixels", len(numbers)) as progress:
         for done, index in enumerate(numbers, start=1):
@@ -356,17 +348,13 @@ def _measure_pixels(
             progress(done)
     if not count:
         raise VitkitError(f"The pixels cannot be measured, for no training image can be read. {reason}")
-    mean = sums / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
-    measured = _rounded(mean / 255), _rounded(np.maximum(std / 255, LEAST_STD))
-    listener.note(
-        f"Pixels: mean {measured[0]}, std {measured[1]}, on {pluralize(readable, 'training image')}."
+    deviation = np.sqrt(np.maximum(squares / count - (sums / count) ** 2, 0)) / 255
+    mean, std = (
+        tuple(round(float(value), 4) for value in values)
+        for values in (sums / count / 255, np.maximum(deviation, LEAST_STD))
     )
-    return measured
-
-
-def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(round(float(value), 4) for value in values)
+    listener.note(f"Pixels: mean {mean}, std {std}, on {pluralize(readable, 'training image')}.")
+    return mean, std
 
 
 Row = tuple[str, list[str]]

@@ -1,48 +1,73 @@
 """Run the steps of training to the last one: report, log, and stop where nothing is lost.
 
+Then finish the run: take the final weights, evaluate them, and check whether its files are complete.
+
 speed.jsonl   images/s and memory by the clock, at the steps of the metrics log; of several processes also the
               slowest, and the fraction of the time that another waits for it
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from vitkit._version import __version__
+from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
+from vitkit.data.sources import ImageData
+from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.durable import open_to_append
-from vitkit.listener import Listener
-from vitkit.runs.machine import memory_used
-from vitkit.runs.trained_model import RejectedFiles
+from vitkit.engines.runners import EngineModel
+from vitkit.evaluation import run_model
+from vitkit.listener import SILENT, Listener, added_up
+from vitkit.models.config.compute_config import Precision
+from vitkit.models.image_model import ImageModel
+from vitkit.runs.build import Parts
+from vitkit.runs.machine import memory_used, prepare
+from vitkit.runs.start import model_is_whole, tell_damage
+from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples
 from vitkit.signals import StopSignals
+from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.text import format_bytes, format_duration
-from vitkit.training.checkpoint import step_of
+from vitkit.training.checkpoint import (
+    FOLDER,
+    find_damage,
+    load_objective,
+    load_weights,
+    read_ended,
+    read_progress,
+    remove_checkpoints,
+    set_aside,
+    step_name,
+    step_of,
+)
+from vitkit.training.sharding import assemble
 from vitkit.training.trainer import Trainer
-from vitkit.world import World
+from vitkit.weights.model_card import card_of, preprocessing_of
+from vitkit.world import ALONE, World, prepared_together
+
+EXAMPLES = 8
+"""Images in the picture of a model's predictions."""
+EVALUATED = ("val", "test")
+"""The splits that a finished run is evaluated on, where its data has them; the test split only with
+`TrainingConfig.evaluate_test`."""
 
 
-@dataclass
-class RunPosition:
-    """The position that a run has reached, for the message when a signal stops it."""
-
-    again: str
-    """The command that continues the run."""
-    point: str = "before the first step"
-    """The position in the message, after "Stopped"; updated as the run goes on."""
-
-
-def fit(
-    trainer: Trainer, rejects: RejectedFiles, position: RunPosition, stop: StopSignals, listener: Listener
-) -> None:
+def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: Listener) -> None:
     """Train to the end.
 
     Args:
         trainer: of the run, at step 0 or resumed.
         rejects: the files that cannot be read, recorded at every checkpoint.
-        position: of the run; updated at every checkpoint.
-        stop: the signals that stop it.
+        stop: the signals that stop it; its point is updated at every checkpoint.
         listener: hears every step.
 
     Raises:
@@ -62,7 +87,7 @@ def fit(
         if start:
             progress(start)
         else:
-            position.point = "before the first checkpoint was committed"
+            stop.point = "before the first checkpoint was committed"
         seconds, steps = 0.0, 0  # since the last line of the speed log
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
@@ -71,7 +96,7 @@ def fit(
             steps, seconds = steps + 1, seconds + report.seconds
             # The first step of a session is slower: it takes memory. Minutes that were asked for are shown.
             if report.step == start + 2 and not report.finished and trainer.config.minutes is None:
-                left = format_duration((report.total_steps - report.step) * report.seconds)
+                left = format_duration((trainer.total_steps - report.step) * report.seconds)
                 listener.show([("time", [f"about {left} left (measured on step {report.step})"])])
             rejects.share(world)
             for name, numbers in report.measured.items():
@@ -94,7 +119,7 @@ def fit(
                 )
             if report.checkpoint is not None:
                 committed = step_of(report.checkpoint)
-                position.point = f"at step {committed} of {report.total_steps}, which is committed"
+                stop.point = f"at step {committed} of {trainer.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
                 if world.writes:
@@ -161,3 +186,188 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
             file.flush()
 
         yield log
+
+
+def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
+    """Whether a run has finished and its files are complete; the report is written last."""
+    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
+    if not finished:
+        return False
+    evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
+    names = ("model.safetensors", "model.json", *evaluations, "report.html")
+    return all((parts.folder / name).exists() for name in names) and model_is_whole(parts.folder)
+
+
+def tidy(folder: Path, listener: Listener) -> None:
+    """Remove the checkpoints of a finished run of a series, and record that it has ended."""
+    try:
+        remove_checkpoints(folder)
+    except OSError as error:  # the series goes on without the space
+        listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
+
+
+def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) -> tuple[ImageModel, str]:
+    """Load the final weights of a run into its model, and name them in its card.
+
+    Returns:
+        The model, a new one where the run's is sharded, and a phrase that names the weights.
+    """
+    progress, config = trainer.state.progress, trainer.config
+    kind = "weights" if trainer.state.average is None else "Polyak average"
+    if trainer.skeleton is None:
+        model.load_state_dict(trainer.evaluated_model.state_dict())
+    else:  # this process alone cannot collect the weights; the last checkpoint has all of them
+        last = load_weights(trainer.run / FOLDER / step_name(progress.step))
+        model = assemble(trainer.skeleton, last, trainer.device)
+    which = f"{kind} of the last step, {progress.step}"
+    best = progress.best_step
+    if config.select == "best" and best not in (None, progress.step):
+        checkpoint = trainer.run / FOLDER / step_name(best)
+        reason = find_damage(checkpoint)
+        if reason is None:
+            model.load_state_dict(load_weights(checkpoint))
+            if state := load_objective(checkpoint):
+                trainer.evaluated_objective.load_state_dict(state)
+            which = f"{kind} of step {best}, the best validation"
+        else:
+            which += f", because {checkpoint.name}, the best validation, is not whole"
+            if checkpoint.exists():  # else it was set aside before
+                tell_damage(checkpoint, reason, set_aside(checkpoint), listener)
+    card = card_of(model)
+    origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
+    model.card = replace(card, origin=origin)
+    return model.eval(), which
+
+
+def evaluate_finished(parts: Parts, listener: Listener) -> None:
+    """Evaluate the finished model on validation and test images, and write the evaluations."""
+    run, answering = parts.run, find_task(parts.run.task).answering
+    if answering is None:
+        return
+    loading, training = run.loading, run.training
+    data = parts.data
+    with listener.progress("looking for training images among the others"):
+        repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
+    # As `vitkit evaluate` computes, so that both get the same numbers.
+    precision = prepare(parts.model, parts.device, training.precision, training.exact, "evaluation")
+    for split in _evaluated(parts):
+        result, predictions = evaluate_split(
+            parts.model,
+            parts.data,
+            split,
+            parts.device,
+            parts.rejects.of_split[split],
+            precision=precision,
+            workers=worker_count(parts.data.splits[split], loading),
+            worker_timeout=loading.worker_timeout,
+            folder=parts.folder,
+            listener=listener,
+        )
+        result = with_repeats(result, predictions, repeated, split, answering, listener)
+        write_evaluation(parts.folder, split, result, predictions)
+        listener.show([(split, [result.summary()])])
+
+
+def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> None:
+    """Draw the predictions of a task without answers on some validation images, else on training images.
+
+    Args:
+        parts: of the run that has finished.
+        objective: trained with the model.
+        listener: hears the path of the picture.
+    """
+    task, splits = find_task(parts.run.task), parts.data.splits
+    if task.answering is not None:
+        return
+    samples = splits.get("val", splits["train"])
+    some, rule = samples.spread(EXAMPLES), preprocessing_of(parts.model)
+    (batch,) = evaluation_batches(samples, rule, EXAMPLES, indices=some)
+    if batch.mask.any():
+        picture = task.learning.examples(parts.model, objective, batch.images[batch.mask].to(parts.device))
+        if picture is not None:
+            listener.show([("examples", [str(write_examples(parts.folder, picture))])])
+
+
+def _evaluated(parts: Parts) -> list[str]:
+    """List the splits that a run is evaluated on when it has finished; none for a task without answers."""
+    if find_task(parts.run.task).answering is None:
+        return []
+    splits = [split for split in EVALUATED if split != "test" or parts.run.training.evaluate_test]
+    return [split for split in splits if split in parts.data.splits]
+
+
+def with_repeats(
+    result: Any,
+    predictions: Any,
+    repeated: Mapping[str, NDArray[np.int64]],
+    split: str,
+    answering: Answering,
+    listener: Listener = SILENT,
+    shown: str = "",
+    where: str = "train",
+) -> Any:
+    """Add to the result of a split the numbers without training images, and warn of them.
+
+    Args:
+        result, predictions, split, answering: the numbers, the predictions they are counted from, the name of
+            the split, and the task's answering half.
+        repeated: the images of each split that are training images.
+        listener: is warned.
+        shown: the split's name in the warning; left out, `split`.
+        where: the training images' name in the warning.
+    """
+    if split not in repeated:
+        return result
+    rows, shown = repeated[split], shown or split
+    if len(rows):
+        listener.warn(f"{describe_repeats(len(rows), shown, where)}: the figures for {shown} are too good.")
+    return answering.mark_repeats(result, predictions, rows)
+
+
+def evaluate_split(
+    model: ImageModel | EngineModel,
+    data: ImageData,
+    split: str,
+    device: torch.device | str,
+    rejects: dict[str, str],
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    worker_timeout: float = WORKER_TIMEOUT,
+    precision: Precision = "auto",
+    folder: Path | None = None,
+    listener: Listener = SILENT,
+    world: World = ALONE,
+) -> tuple[Any, Any]:
+    """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
+
+    Logits that do not fit into memory are written to a file in `folder`, or in the system's folder for
+    temporary files. The processes of a `world` compute different batches, and all get the same results.
+
+    Returns:
+        The task's numbers, and the predictions that they are counted from.
+    """
+    samples, answering = data.splits[split], answering_of(model.card)
+    batches = evaluation_batches(
+        samples,
+        preprocessing_of(model),
+        batch_size,
+        workers,
+        rejects,
+        worker_timeout=worker_timeout,
+        world=world,
+    )
+    with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
+        predictions = run_model.predict(
+            model,
+            batches,
+            loss=model.card.loss,
+            device=device,
+            precision=precision,
+            progress=added_up(progress),
+            folder=folder,
+            world=world,
+        )
+    for unreadable in world.gather(rejects):
+        rejects.update(unreadable)
+    return answering.measure(predictions, data.class_names), predictions

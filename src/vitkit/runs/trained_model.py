@@ -279,16 +279,14 @@ def file_states(data: ImageData, content: bool, listener: Listener) -> States:
         for files, numbers in _on_disk(data)
         for start in range(0, len(numbers), _AT_A_TIME)
     ]
-    total, done = sum(len(numbers) for _, numbers in portions), 0
+    total = sum(len(numbers) for _, numbers in portions)
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
         for states_of_files in pool.map(
             lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
         ):
-            rows = np.array(states_of_files, dtype=np.int64)
-            states.append(rows)
-            done += len(rows)
-            progress(done, total)
+            states.append(np.array(states_of_files, dtype=np.int64))
+            progress(sum(map(len, states)), total)
     return np.concatenate(states)
 
 

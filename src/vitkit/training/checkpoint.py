@@ -581,26 +581,26 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
         # "12.exp_avg" is divided between the processes as parameter 12 is.
         lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
     )
-    shapes: dict[str, dict[str, torch.Size]] = {}
+    states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        shapes.setdefault(index, {})[name] = value.shape
+        states.setdefault(index, {})[name] = value
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
-    if not shapes.keys() <= parameters.keys() or not all(
-        of_one.keys() == state_names(state.optimizer, parameters[index])
-        and set(of_one.values()) <= {torch.Size(), parameters[index].shape}
-        for index, of_one in shapes.items()
-    ):
+    fits = states.keys() <= parameters.keys() and all(
+        own.keys() == state_names(state.optimizer, parameters[index])
+        and {value.shape for value in own.values()} <= {torch.Size(), parameters[index].shape}
+        for index, own in states.items()
+    )
+    if not fits:
         raise VitkitError(
             f"{checkpoint} holds the state of another optimiser than the run's options describe. {_EDITED}"
         )
     # Not by its `load_state_dict`, which would turn a bfloat16 momentum into float32, the parameter's type.
     state.optimizer.state.clear()
-    state.optimizer.state.update((parameter, {}) for parameter in parameters.values())
-    for key, value in tensors.items():
-        index, _, name = key.partition(".")
-        state.optimizer.state[parameters[index]][name] = value.to(parameters[index].device)
+    for index, parameter in parameters.items():
+        own = {name: value.to(parameter.device) for name, value in states.get(index, {}).items()}
+        state.optimizer.state[parameter] = own
     state.progress = progress
     return manifest
 

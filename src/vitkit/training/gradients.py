@@ -193,9 +193,9 @@ class Gradients:
                 # draws the same, and a checkpoint stores no state of any random generator. This seeds the
                 # generators of the CPU and of every GPU.
                 torch.manual_seed(step_seed(self.seed, step, share.part))
-                part = self._slice(batch, at, share, start) if len(share) else batch.blank()
+                part, rows = self._take(batch, at, share, start, step)
                 micro = send_batch(part, self.device, self.copies)
-                self._set_rows(self._rows(share, start, len(micro), step) if len(share) else None)
+                self._set_rows(rows)
                 with self.autocast():
                     loss, metrics = self.objective(self.model, micro, step, self.total_steps)
                 # The loss is a mean over the micro-batch's readable images. Weighted by their fraction of the
@@ -208,21 +208,24 @@ class Gradients:
         self._set_rows(None)  # the next training images may be a whole batch
         return totals
 
-    def _slice(self, batch: Batch, at: int, share: Share, start: int) -> Batch:
-        """Take at most `size` images of a share, from number `start` on; its first is at place `at`."""
-        stop = min(start + self.size, len(share))
-        before = None
-        if self.mixes and stop - start < share.total:
-            # The first image of a micro-batch is mixed with its last one, which the process has or has read.
-            before = at + (start - 1) % len(share) if len(share) == share.total else at + start - 1
-        return batch.slice(at + start, at + stop, before)
+    def _take(
+        self, batch: Batch, at: int, share: Share, start: int, step: int
+    ) -> tuple[Batch, BatchRows | None]:
+        """Take at most `size` images of a share, from number `start` on; its first is at place `at`.
 
-    def _rows(self, share: Share, start: int, count: int, step: int) -> BatchRows | None:
-        """Describe which images of a micro-batch are computed at a time; None: all of it."""
-        if count == share.total:
-            return None
-        first = share.start + start
-        return BatchRows(first, first + count, share.total, step_seed(self.seed, step, share.part, first))
+        Returns:
+            The images, and which of a micro-batch they are; None: all of it, or none.
+        """
+        if not len(share):
+            return batch.blank(), None
+        stop, before, rows = min(start + self.size, len(share)), None, None
+        if stop - start < share.total:
+            if self.mixes:  # the first image with the last one, which the process has or has read
+                before = at + (start - 1) % len(share) if len(share) == share.total else at + start - 1
+            first = share.start + start
+            seed = step_seed(self.seed, step, share.part, first)
+            rows = BatchRows(first, share.start + stop, share.total, seed)
+        return batch.slice(at + start, at + stop, before), rows
 
     def _set_rows(self, rows: BatchRows | None) -> None:
         if isinstance(self.model, ImageModel) and rows != self.model.batch_rows:

@@ -53,7 +53,9 @@ class Hidden:
 class Baseline:
     """Losses that need no model: of knowing nothing, and of the best prediction that is the same everywhere.
 
-    They follow from counts of the targets of some images; counts of different images may be added.
+    They follow from counts of the targets of some images; counts of different images may be added. Here they
+    are of a cross entropy: of equal probabilities, and of the frequencies of the classes. Its counts are of
+    each class, for each of the T predictions of a patch.
 
     Args:
         shape: of the counts, in float64.
@@ -70,7 +72,8 @@ class Baseline:
 
     def losses(self) -> tuple[float, float]:
         """Compute the loss of knowing nothing, and of the best constant prediction, from the counts."""
-        raise NotImplementedError
+        entropy = torch.special.entr(self.counts / self.counts.sum(1, keepdim=True)).sum(1).mean()
+        return math.log(self.counts.shape[1]), float(entropy)
 
 
 class MaskedImages(nn.Module):
@@ -106,7 +109,19 @@ class MaskedImages(nn.Module):
 
         PyTorch's default generator decides which ones.
         """
+        index = self.draw_hidden(model, images)
+        shown, outputs = self.predict_hidden(model, images, index)
+        with torch.no_grad():
+            targets = self.targets(model, self.cut_patches(model, images, index))
+        return Hidden(index, shown, outputs, targets)
+
+    def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict the hidden patches; returns `shown` and `outputs` of `Hidden`."""
         raise NotImplementedError
+
+    def targets(self, model: ViT, patches: Tensor) -> Tensor:
+        """Make the right answers of hidden patches `(B, M, C, p, q)` uint8: their normalised pixels."""
+        return normalized(model, patches).flatten(2)  # (B, M, C * p * q)
 
     def losses(self, hidden: Hidden) -> Tensor:
         """Compute the loss of each hidden patch, `(B, M)`; left as it is, the mean squared difference."""
@@ -170,10 +185,14 @@ class MaskedImages(nn.Module):
         shown = take_patches(patches, hidden.shown.clamp(min=0))
         seen = torch.where(hidden.shown[..., None] < 0, 128.0, shown)  # grey, the middle of 0 to 255
         predicted = self.pixels(model, hidden, true.reshape(*true.shape[:2], *self.patch_shape)).flatten(2)
-        return tuple(  # type: ignore[return-value]
-            _join(put_patches(patches, hidden.index, new), config).round().clamp(0, 255).to(torch.uint8)
+        patch = config.patch_size
+        size = tuple(count * side for count, side in zip(config.grid, patch, strict=True))
+        drawn = (
+            F.fold(put_patches(patches, hidden.index, new).mT, size, patch, stride=patch)
             for new in (seen, predicted)
         )
+        first, second = (pixels.round().clamp(0, 255).to(torch.uint8) for pixels in drawn)
+        return first, second
 
 
 class MaskedPatches(MaskedImages):
@@ -200,9 +219,9 @@ class MaskedPatches(MaskedImages):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def predict(self, model: ViT, images: Tensor) -> Hidden:
+    def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         # The order of the draws decides the bits: patches, kinds, distances.
-        config, index = self.config, self.draw_hidden(model, images)
+        config = self.config
         num_hidden, num_patches = index.shape[1], math.prod(self.model_config.grid)
         kind = draw(model, len(images), num_hidden, images.device)  # (B, M), from 0 to 1
         # Any other patch with the same probability: 1 to N - 1 places further on, where the first patch
@@ -217,8 +236,7 @@ class MaskedPatches(MaskedImages):
         corrupted = take_patches(embedded, shown.clamp(min=0))
         corrupted = torch.where(is_mask[..., None], self.mask_token.to(embedded.dtype), corrupted)
         tokens = encode(model, put_patches(embedded, index, corrupted))
-        outputs = self.head(take_patches(tokens, index))
-        return Hidden(index, shown, outputs, self._targets(model, images, index))
+        return shown, self.head(take_patches(tokens, index))
 
     def losses(self, hidden: Hidden) -> Tensor:
         if not self.cells:
@@ -230,7 +248,7 @@ class MaskedPatches(MaskedImages):
         return entropies.view_as(hidden.targets).mean(2)  # of (B, M, cells**2)
 
     def baseline(self, model: ViT) -> Baseline:
-        return ClassBaseline(self.cells**2, self.num_classes) if self.cells else super().baseline(model)
+        return Baseline(self.cells**2, self.num_classes) if self.cells else super().baseline(model)
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         config = self.model_config
@@ -244,12 +262,8 @@ class MaskedPatches(MaskedImages):
         )
         return colours[:, :, row][:, :, :, column].movedim(4, 2).float()  # (B, M, C, p, q)
 
-    @torch.no_grad()
-    def _targets(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
-        patches = self.cut_patches(model, images, index)
-        if self.cells:
-            return colour_classes(patches, self.cells)
-        return normalized(model, patches).flatten(2)
+    def targets(self, model: ViT, patches: Tensor) -> Tensor:
+        return colour_classes(patches, self.cells) if self.cells else super().targets(model, patches)
 
 
 class SimMIM(MaskedImages):
@@ -273,14 +287,11 @@ class SimMIM(MaskedImages):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def predict(self, model: ViT, images: Tensor) -> Hidden:
-        index = self.draw_hidden(model, images)
+    def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         embedded = model.patches(images)  # (B, N, D)
         token = self.mask_token.to(embedded.dtype).expand(*index.shape, -1)
         tokens = encode(model, put_patches(embedded, index, token))
-        with torch.no_grad():
-            targets = normalized(model, self.cut_patches(model, images, index)).flatten(2)
-        return Hidden(index, torch.full_like(index, -1), self.head(take_patches(tokens, index)), targets)
+        return torch.full_like(index, -1), self.head(take_patches(tokens, index))
 
     def losses(self, hidden: Hidden) -> Tensor:
         return (hidden.outputs.float() - hidden.targets).abs().mean(2)
@@ -323,8 +334,8 @@ class MAE(MaskedImages):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def predict(self, model: ViT, images: Tensor) -> Hidden:
-        index, prefix = self.draw_hidden(model, images), self.model_config.prefix_tokens
+    def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        prefix = self.model_config.prefix_tokens
         placed = model.place(model.patches(images))  # (B, T, D), with positions
         num_patches = math.prod(self.model_config.grid)
         is_hidden = torch.zeros(len(images), num_patches, dtype=torch.bool, device=images.device)
@@ -339,10 +350,7 @@ class MAE(MaskedImages):
         decoded = torch.cat([encoded[:, :prefix], decoded], dim=1)
         for block in self.blocks:
             decoded = block(decoded)
-        outputs = self.head(self.norm(take_patches(decoded[:, prefix:], index)))
-        with torch.no_grad():
-            targets = self._targets(model, self.cut_patches(model, images, index))
-        return Hidden(index, torch.full_like(index, -1), outputs, targets)
+        return torch.full_like(index, -1), self.head(self.norm(take_patches(decoded[:, prefix:], index)))
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
         outputs = hidden.outputs.float()
@@ -353,8 +361,8 @@ class MAE(MaskedImages):
             outputs = outputs * deviation + mean
         return from_normalized(model, outputs, self.model_config)
 
-    def _targets(self, model: ViT, patches: Tensor) -> Tensor:
-        pixels = normalized(model, patches).flatten(2)  # (B, M, C * p * q)
+    def targets(self, model: ViT, patches: Tensor) -> Tensor:
+        pixels = super().targets(model, patches)
         if not self.config.normalize_patches:
             return pixels
         mean, deviation = _patch_statistics(pixels)
@@ -367,17 +375,6 @@ OBJECTIVE_OF: Mapping[type[MaskedImagesConfig], type[MaskedImages]] = {
     MAEConfig: MAE,
 }
 """The objective that each configuration makes."""
-
-
-class ClassBaseline(Baseline):
-    """Baseline of a cross entropy: equal probabilities, and the frequencies of the classes.
-
-    Its counts are of each class, for each of the T predictions of a patch.
-    """
-
-    def losses(self) -> tuple[float, float]:
-        entropy = torch.special.entr(self.counts / self.counts.sum(1, keepdim=True)).sum(1).mean()
-        return math.log(self.counts.shape[1]), float(entropy)
 
 
 class SquaredBaseline(Baseline):
@@ -538,11 +535,3 @@ def _patch_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute mean and deviation of the normalised pixels `(B, M, T)` of each patch, `(B, M, 1)` each."""
     variance, mean = torch.var_mean(pixels, dim=2, keepdim=True)  # divided by T - 1, as MAE does
     return mean, (variance + MAE_EPS).sqrt()
-
-
-def _join(patches: Tensor, config: ViTConfig) -> Tensor:
-    """Put flattened patches `(B, N, C * p * q)` together to images `(B, C, rows * p, columns * q)`."""
-    rows, columns = config.grid
-    height, width = config.patch_size
-    parts = patches.reshape(-1, rows, columns, config.in_channels, height, width)
-    return parts.permute(0, 3, 1, 4, 2, 5).reshape(-1, config.in_channels, rows * height, columns * width)

@@ -4,13 +4,13 @@ An objective is a module. Its parameters are trained and averaged with the model
 buffers are in checkpoints, but never in the `model.safetensors` that a run ends with. It returns the
 mean loss over the images of the batch's mask, a scalar, and scalars to be logged. It draws its randomness
 from PyTorch's default generator, which the trainer seeds for every step. It is called once for each
-micro-batch of an update, with the number of the update, from 0, and how many the run has; after the update
-its `after_step` is called, where it has one (`AfterStep`).
+micro-batch of an update, with the number of the update, from 0, and how many the run has. Where it has a
+method `after_step()`, this is called once after the optimiser, without gradients: it may change parameters or
+buffers of the objective, such as to move a teacher to its student.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol, assert_never, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,14 +21,6 @@ from torch import Tensor, nn
 from vitkit.data.stream.batch import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.config import ClassificationConfig
-
-
-@runtime_checkable
-class AfterStep(Protocol):
-    """An objective that has something to do after each update, such as to move a teacher to its student."""
-
-    def after_step(self) -> None:
-        """Change parameters or buffers of the objective, once after the optimiser, without gradients."""
 
 
 class Classification(nn.Module):
@@ -80,10 +72,8 @@ class Classification(nn.Module):
             if self.log_prior is not None and model.training:  # Menon et al. 2020, eq. 10
                 adjusted = logits + self.config.logit_adjustment * self.log_prior
             losses = F.cross_entropy(adjusted, targets, reduction="none")  # (B,)
-        elif self.config.loss == "sigmoid":
+        else:  # sigmoid
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
-        else:
-            assert_never(self.config.loss)
         if self.class_weights is not None:
             # A mixed image has the mean weight of its classes.
             losses = losses * (targets @ self.class_weights)

@@ -9,7 +9,7 @@ head come after the last one.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, assert_never
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,10 +43,8 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
     elif config.schedule == "linear":
         end = np.float32(LINEAR_END)
         rate = end + (peak - end) * (np.float32(1) - progress)
-    elif config.schedule == "constant":
+    else:  # constant
         rate = peak
-    else:
-        assert_never(config.schedule)
     if step < warmup:
         rate *= np.float32(step) / np.float32(warmup)
     return float(rate)

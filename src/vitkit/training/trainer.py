@@ -26,7 +26,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,6 @@ from vitkit.training.checkpoint import (
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
 from vitkit.training.gradients import Gradients
-from vitkit.training.objectives import AfterStep
 from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
 from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
@@ -116,24 +115,20 @@ class MetricsLog:
     def __init__(self, path: Path, length: int) -> None:
         self.path = path
         self.fresh: list[Mapping[str, Any]] = []
-        try:
-            # Without O_NONBLOCK, opening a pipe waits for a reader.
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-            self.descriptor = os.open(path, flags, 0o644)
-        except OSError as error:
-            raise self._refused(error) from error
-        self.folder = -1
-        try:
-            # Open until the end, so that no other folder gets the same number.
-            self.folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            self.length, self.digest = _hash_beginning(path, length)
-            os.ftruncate(self.descriptor, self.length)
-        except OSError as error:
-            self.close()
-            raise self._refused(error) from error
-        except VitkitError:
-            self.close()
-            raise
+        with ExitStack() as stack:  # closed again where something is refused
+            try:
+                # Without O_NONBLOCK, opening a pipe waits for a reader.
+                flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+                self.descriptor = os.open(path, flags, 0o644)
+                stack.callback(os.close, self.descriptor)
+                # Open until the end, so that no other folder gets the same number.
+                self.folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self.folder)
+                self.length, self.digest = _hash_beginning(path, length)
+                os.ftruncate(self.descriptor, self.length)
+            except OSError as error:
+                raise self._refused(error) from error
+            self.close = stack.pop_all().close
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line.
@@ -170,11 +165,6 @@ class MetricsLog:
             raise self._refused(error) from error
         return self.length, self.digest.hexdigest()
 
-    def close(self) -> None:
-        os.close(self.descriptor)
-        if self.folder >= 0:
-            os.close(self.folder)
-
     def _require_same_folder(self) -> None:
         """Refuse to go on where the path of the run folder leads to no folder, or to another one."""
         folder = self.path.parent
@@ -186,25 +176,6 @@ class MetricsLog:
             f"{self.path} could not be written: {error.strerror or error}. Checkpoints committed before are "
             "untouched: mend this (is there room?), then run the same command again to continue."
         )
-
-
-class NoLog:
-    """The log of a process that writes none, because another one of the same run does."""
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        pass
-
-    def take(self) -> tuple[Mapping[str, Any], ...]:
-        return ()
-
-    def sync(self) -> tuple[int, str | None]:
-        return 0, None
-
-    def close(self) -> None:
-        pass
-
-
-Log = MetricsLog | NoLog
 
 
 def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
@@ -274,7 +245,6 @@ class StepReport:
 
     step: int
     """Updates made so far, this one included."""
-    total_steps: int
     loss: float
     """Mean over the batch's readable images, before the update, in the last step whose numbers were read: on
     a GPU that may be the step before this one."""
@@ -384,6 +354,7 @@ class Trainer:
         self.lag = 1 if self.device.type == "cuda" and skips else 0
         self.unread: deque[StepNumbers] = deque()
         self.loss: float | None = None  # of the last step whose numbers were read
+        self.log: MetricsLog | None = None  # open in `fit`, in the process that writes
         self.gradients = Gradients(
             model, self.objective, optimizer, self.autocast, self.total_steps, config, mixes, world
         )
@@ -447,7 +418,7 @@ class Trainer:
         if self.world.writes:
             make_folder(self.run)
         # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
-        log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else NoLog()
+        self.log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else None
         saved_at = started = time.monotonic()
         checkpoint_every = self.config.checkpoint_every or self.evaluate_every
         try:
@@ -460,15 +431,15 @@ class Trainer:
                 # The first step of a process is waited for, so that its report has a loss.
                 self.loss = loss = self._read(0 if self.loss is None else self.lag)
                 if (step + 1) % self.config.log_every == 0 or step + 1 == self.total_steps:
-                    self._write_window(rate, log)
+                    self._write_window(rate)
                 # Taken here, so that measuring and saving do not count towards the images per second.
                 seconds = time.monotonic() - started
-                measured = self._evaluate(step + 1, log)
+                measured = self._evaluate(step + 1)
                 done = self._is_over(step + 1)  # after the validation, which may use up the patience
                 if done:
                     # Before the checkpoint, whose length of the log must include this line: a finished run is
                     # never continued, so nobody would write it later.
-                    self._write_window(rate, log)
+                    self._write_window(rate)
                 improved = state.progress.best_step == step + 1  # set by the evaluation just above
                 # `interrupted` is called once, because its answer also ends the loop below. A signal may have
                 # reached any of the processes; of the clock process 0 decides alone.
@@ -480,19 +451,18 @@ class Trainer:
                 # update overwrites them in memory.
                 if done or improved or stop or due:
                     # At once where the loop ends, so that the last report names the checkpoint.
-                    self._save(step, log, finished=done, at_once=done or stop)
+                    self._save(step, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
                 checkpoint = self.writer.take_committed()
                 yield StepReport(
                     step=step + 1,
-                    total_steps=self.total_steps,
                     loss=loss,
                     seconds=seconds,
                     measured=measured,
                     checkpoint=checkpoint,
                     finished=done,
                     lowered_to=None if self.gradients.size == size_before else self.gradients.size,
-                    logged=log.take(),
+                    logged=() if self.log is None else self.log.take(),
                 )
                 if done or stop:
                     return
@@ -501,7 +471,8 @@ class Trainer:
             try:
                 self.writer.wait()
             finally:
-                log.close()
+                if self.log is not None:
+                    self.log.close()
 
     def _is_over(self, step: int) -> bool:
         """Whether the run is over after `step` updates: all are made, or patience is used up."""
@@ -509,7 +480,7 @@ class Trainer:
         impatient = patience is not None and self.state.progress.evaluations_since_best >= patience
         return impatient or step == self.total_steps
 
-    def _save(self, step: int, log: Log, finished: bool, at_once: bool) -> None:
+    def _save(self, step: int, finished: bool, at_once: bool) -> None:
         """Save a checkpoint after update number `step`; a large one in the background, unless `at_once`."""
         self._read()
         # Only here and not at every step: looking at all weights costs a pass over them and a wait for the
@@ -525,7 +496,7 @@ class Trainer:
             )
         # The log reaches the disk before the checkpoint that records its length and hash does. The other way
         # round, a power cut between the two would leave a checkpoint whose log is shorter than it says.
-        length, digest = log.sync()
+        length, digest = (0, None) if self.log is None else self.log.sync()
         self.state.progress = replace(
             self.state.progress, log_bytes=length, log_sha256=digest, finished=finished
         )
@@ -588,9 +559,9 @@ class Trainer:
         else:
             numbers.read()
         optimizer.step()
-        if isinstance(self.objective, AfterStep):
+        if after_step := getattr(self.objective, "after_step", None):
             with torch.no_grad():
-                self.objective.after_step()
+                after_step()
         # Last, so that parameters that the objective changes in `after_step` are averaged after the change.
         averages = ((self.state.average, model), (self.state.averaged_objective, self.objective))
         for average, trained in averages:
@@ -613,7 +584,7 @@ class Trainer:
         assert self.loss is not None, "expected that a step was counted before"
         return self.loss
 
-    def _write_window(self, rate: float, log: Log) -> None:
+    def _write_window(self, rate: float) -> None:
         """Write a training line: the means over the steps since the last one (the window), if there were any.
 
         All numbers are read first. The sums are part of the progress, so that a window which began before a
@@ -622,14 +593,11 @@ class Trainer:
         self._read()
         progress = self.state.progress
         if progress.window_steps:
-            epoch = self._epoch(progress.step)
             means = {name: total / progress.window_steps for name, total in progress.window.items()}
-            log.write(
-                {"kind": "train", "step": progress.step, "epoch": epoch, "learning_rate": rate, **means}
-            )
+            self._write("train", {}, {"learning_rate": rate, **means})
             self.state.progress = replace(progress, window={}, window_steps=0)
 
-    def _evaluate(self, step: int, log: Log) -> dict[str, Mapping[str, float]]:
+    def _evaluate(self, step: int) -> dict[str, Mapping[str, float]]:
         """Run the evaluators that are due after `step` updates, and log their numbers.
 
         Returns:
@@ -655,12 +623,15 @@ class Trainer:
                     numbers = evaluator.measure(model, self.evaluated_objective)
                 measured[name] = self.world.tell(dict(numbers))
                 # Other evaluators share a kind, so that readers know all kinds and notice a damaged one.
-                line = {"kind": name} if name == VALIDATION else {"kind": "evaluation", "evaluator": name}
-                log.write({**line, "step": step, "epoch": self._epoch(step), **measured[name]})
+                kind, own = (name, {}) if name == VALIDATION else ("evaluation", {"evaluator": name})
+                self._write(kind, own, measured[name])
                 if self.monitor is not None and name == watched:
                     self.state.progress = judge(self.monitor, measured[name], step, self.state.progress)
         return measured
 
-    def _epoch(self, step: int) -> float:
-        """Count the passes over the training images in `step` updates."""
-        return step * self.config.batch_size / self.num_samples
+    def _write(self, kind: str, own: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """Write a line of the log; `own` is between its kind and its step."""
+        if self.log is not None:
+            step = self.state.progress.step
+            epoch = step * self.config.batch_size / self.num_samples  # passes over the training images
+            self.log.write({"kind": kind, **own, "step": step, "epoch": epoch, **numbers})

@@ -21,8 +21,8 @@ from vitkit.evaluation.paired import bonett_price, holm
 from vitkit.jobs.compare.compare import ModelComparison, make_labels
 from vitkit.models.config.card import Task
 from vitkit.runs.config import Run
-from vitkit.runs.finish import evaluate_split
 from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.steps import evaluate_split
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of
 from vitkit.training.config import TrainingConfig

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -188,14 +189,13 @@ def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> No
 def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Run] = []
 
-    class Timed:
-        def __init__(self, run: Run, *_: Any, **__: Any) -> None:
-            timed.append(run)
+    def measure(run: Run, *_: Any) -> Pace:
+        timed.append(run)
+        return Pace(float(len(timed)), 0.5)
 
-        def measure(self, _: Any) -> Pace:
-            return Pace(float(len(timed)), 0.5)
-
-    monkeypatch.setattr(engine, "plan_run", Timed)
+    plan = SimpleNamespace(images=None, config=None, device=None)
+    monkeypatch.setattr(engine, "plan_run", lambda run, *_, **__: SimpleNamespace(run=run, **vars(plan)))
+    monkeypatch.setattr(engine, "measure_pace", measure)
     other_rate = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=0.5))
     longer = replace(SMALL, training=replace(SMALL.training, steps=9, seed=3, select="last"))
     larger = replace(SMALL, training=replace(SMALL.training, batch_size=7))

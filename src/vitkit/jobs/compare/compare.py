@@ -46,10 +46,10 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.finish import evaluate_split
 from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
+from vitkit.runs.steps import evaluate_split
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
 from vitkit.tasks import Answering, answering_of, find_task, learned_by

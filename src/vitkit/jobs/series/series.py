@@ -26,7 +26,6 @@ from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, changed_options, name_options, require_data
-from vitkit.runs.finish import tidy
 from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import (
@@ -51,6 +50,7 @@ from vitkit.runs.series_record import (
     read_series_record,
 )
 from vitkit.runs.start import model_is_whole
+from vitkit.runs.steps import tidy
 from vitkit.runs.trained_model import is_training_data, read_record, require_same_images
 from vitkit.tasks import find_task
 

@@ -31,7 +31,7 @@ from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
-from vitkit.runs.budget import Pace
+from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
 from vitkit.runs.folder import Owner, kind_of, require_folder
 from vitkit.runs.folder import claim as claim_folder
@@ -298,7 +298,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
         if pace is None:
             plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
             with options.listener.progress(f"measuring the speed of {name}"):
-                pace = plan.measure(options.listener)
+                pace = measure_pace(plan.run, plan.images, plan.config, plan.device, options.listener)
             timed.append((run, pace))
         paces[name] = pace
     return paces

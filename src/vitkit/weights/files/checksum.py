@@ -51,7 +51,7 @@ def checksum_of(path: Path) -> Checksum:
 def _xxh3_of(path: Path) -> str:
     # Mapping the file would be no faster, and would crash if it became shorter.
     with regular_file(path) as file:  # never a pipe, which would be waited for
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()  # type: ignore[arg-type]
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def verify(path: Path, expected: Checksum) -> None:
