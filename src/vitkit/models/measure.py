@@ -465,12 +465,6 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return tensors[0].new_empty(shape, dtype=dtype)
 
 
-def _stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    shape = list(tensors[0].shape)
-    shape.insert(dim % (len(shape) + 1), len(tensors))
-    return tensors[0].new_empty(shape)
-
-
 def _padded(x: Tensor, pad: Sequence[int], *_: Any) -> Tensor:
     shape = list(x.shape)
     for axis in range(len(pad) // 2):  # PyTorch lists the last axis first
@@ -511,7 +505,7 @@ SHAPES: dict[Any, ShapeRule] = {
     _aten.amax.default: _reduced,
     _aten.linalg_vector_norm.default: lambda x, _, dims=None, keepdim=False, **__: _reduced(x, dims, keepdim),
     _aten.cat.default: _joined,
-    _aten.stack.default: _stacked,
+    _aten.stack.default: lambda tensors, dim=0: _joined([x.unsqueeze(dim) for x in tensors], dim),
     _aten.constant_pad_nd.default: _padded,
     _aten.max_pool2d_with_indices.default: _pooled,
     _aten.max_pool2d_with_indices_backward.default: lambda grad, x, *_: torch.empty_like(x),
