@@ -29,9 +29,16 @@ Talk = Callable[[socket.socket, bytes, bytes], None]
 """Answers one request: the connection, the request, the file that is served."""
 
 ENDLESS = (
-    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\ny\r\n"),
+    (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+    (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"),
+    (b"HTTP/1.1 100 Continue\r\nX: ", b"y"),
+    (b"", b"H"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n", b"X: y\r\n"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x"),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"0"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"y"),
-    (b"HTTP/1.1 200 OK\r\n\r\n", b"y"),
     (b"HTTP/1.1 302 Found\r\nLocation: /x.npz\r\n\r\n", b"body of a redirection"),
     (b"HTTP/1.1 503 Busy\r\n\r\n", b"body of an error"),
     (b"HTTP/1.1 416 No\r\n\r\n", b"body of a 416"),

@@ -284,6 +284,26 @@ def test_a_drip_ends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("raw", "repeated"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n", b"X: y\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x"),
+    ],
+    ids=["header", "interim answers", "trailers", "length of a chunk"],
+)
+def test_an_answer_that_never_begins_or_ends(
+    raw: bytes, repeated: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "WINDOW", 0.2)
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    server.files["/x.npz"] = Hosted(b"", raw=raw or b"HTTP/1.1 100 Continue\r\n\r\n", repeated=repeated)
+    message = "x.npz cannot be fetched: fewer than 30,720 bytes of the file came in 0.2 s."
+    refused(server.url("/x.npz"), message, "Nothing was changed")
+
+
 def test_what_comes_with_a_redirection_is_not_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "WINDOW", 0.5)
     server.files["/store.npz"] = Hosted(npz())

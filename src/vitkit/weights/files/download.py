@@ -11,10 +11,12 @@ import hashlib
 import http.client
 import logging
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -42,6 +44,7 @@ WINDOW = 30.0
 and then."""
 LEAST = 30 << 10
 """Bytes that must come in a window: 1 KiB a second."""
+_SLOW = f"fewer than {LEAST:,} bytes of the file came in {{:g}} s"
 CHUNK = 1 << 20
 """The most bytes that are read at a time."""
 MAX_WEIGHTS = 64 << 30
@@ -336,19 +339,17 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
     size, since, deadline = 0, 0, time.monotonic() + WINDOW
     try:
         with ExitStack() as stack:
-            read, total = open_file(address, stack)
+            read, total = _within(stack, open_file, address, stack)
             if total is not None and total > most:
                 raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-            while piece := read(CHUNK):
+            while piece := _within(stack, read, CHUNK):
                 size, since = size + len(piece), since + len(piece)
                 if size > most:
                     raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
                 if since >= LEAST:
                     since, deadline = 0, time.monotonic() + WINDOW
                 elif time.monotonic() > deadline:
-                    raise _FailedError(
-                        f"fewer than {LEAST:,} bytes of the file came in {WINDOW:g} s", again=True
-                    )
+                    raise _FailedError(_SLOW.format(WINDOW), again=True)
                 if progress is not None:
                     progress(size, total)
                 yield piece
@@ -375,6 +376,27 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
         raise _FailedError(
             f"the server cannot be reached: {reason}{anonymous * address.startswith('s3:')}", again=True
         ) from error
+
+
+def _within(stack: ExitStack, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread that is left behind after `WINDOW` seconds.
+
+    The timeout of a connection begins anew with each byte of a head that never ends.
+    """
+    answer: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(call(*arguments))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return answer.result(WINDOW)
+    except TimeoutError:
+        stack.pop_all()  # to close the connection would wait for the thread
+        raise _FailedError(_SLOW.format(WINDOW), again=True) from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
