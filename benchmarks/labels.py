@@ -33,7 +33,7 @@ from vitkit.jobs.pretrain_options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import fine_tune_without, from_start
-from vitkit.jobs.study.study import Arm, arm_table, compare_arms, complete_arm
+from vitkit.jobs.study.study import Arm, arm_table, compare_scored, complete_arm, read_scores
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.plan import look_at
@@ -155,7 +155,9 @@ def main() -> None:
                 while not (options.out / arm.folder / "model.safetensors").exists():
                     time.sleep(5)
                 completed.append(complete_arm(arm, options.out, arm.label, machine))
-            table = arm_table(compare_arms(options.out, whole, completed))
+            seeds = [member.seed for member in completed[0].members]
+            tested = read_scores(options.out, whole, completed)
+            table = arm_table(compare_scored(tested, whole, completed, seeds))
             print(f"\n{labels} labels, {options.draws} draws\n")
             shown = [0, 1, *range(len(table.headings) - 6, len(table.headings))]
             for row in (table.headings, ["---"] * len(table.headings), *table.rows):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,25 +205,17 @@ def count_cell(count: int) -> Number:
     return Number(f"{count:,}", count)
 
 
-class OnImages(Protocol):
-    """A value that was measured on a number of test images."""
-
-    @property
-    def images(self) -> int:
-        """Return their number."""
-
-
-def points(tested: OnImages, value: float, signed: bool = False) -> str:
-    """Write a difference in points, hundredths of the score, as exactly as the images allow."""
-    digits = 2 if tested.images >= MANY_IMAGES else 1
+def points(images: int, value: float, signed: bool = False) -> str:
+    """Write a difference in points, hundredths of the score, as exactly as so many test images allow."""
+    digits = 2 if images >= MANY_IMAGES else 1
     # Rounded first: a loss of 0.001 points is no "-0.0".
     rounded = round(100 * value, digits) + 0.0
     return f"{rounded:+.{digits}f}" if signed else f"{rounded:.{digits}f}"
 
 
-def shown_score(tested: OnImages, value: float | None) -> str:
-    """Write a score as a percentage, as exactly as differences are."""
-    digits = 2 if tested.images >= MANY_IMAGES else 1
+def shown_score(images: int, value: float | None) -> str:
+    """Write a score on so many test images as a percentage, as exactly as differences are."""
+    digits = 2 if images >= MANY_IMAGES else 1
     return "–" if value is None else f"{value:.{digits}%}"
 
 

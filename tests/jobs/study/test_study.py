@@ -23,8 +23,9 @@ from vitkit.jobs.study.study import (
     complete_arms,
     measure_paces,
     new_study,
-    plan_arm,
+    plan_arms,
     read_study,
+    run_seconds,
 )
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
@@ -214,7 +215,10 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
     arm = Arm("base", "the base", SMALL, SeriesOptions(sweep_rates=(0.1, 0.2, 0.3), runs=2))
-    planned = plan_arm(arm, 7, 1.5)
+    single = replace(arm, folder="single", series=SeriesOptions(sweep_rates=(0.1,)))
+    options, opened = StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL))
+    paces = dict.fromkeys(("base", "single"), Pace(1.5, 0.5))
+    planned, one_run = plan_arms([arm, single], options, opened, paces=paces).arms
     assert (planned.name, planned.label, planned.rates) == ("base", "the base", (0.1, 0.2, 0.3))
-    assert (planned.runs, planned.steps, planned.seconds) == (5, 7, 7.5)
-    assert plan_arm(replace(arm, series=SeriesOptions(sweep_rates=(0.1,))), 7, 1.5).runs == 1
+    assert (planned.runs, planned.steps, one_run.runs) == (5, SMALL.training.steps, 1)
+    assert planned.seconds == 5 * one_run.seconds == 5 * run_seconds(SMALL, paces["base"], opened.images)

@@ -790,8 +790,8 @@ def _difference(comparison: ModelComparison) -> str:
             f"{comparison.tested}."
         )
     better = "better" if difference.mean > 0 else "worse"
-    low, high = (points(comparison, value, signed=True) for value in difference.interval)
-    gap = points(comparison, abs(difference.mean))
+    low, high = (points(comparison.images, value, signed=True) for value in difference.interval)
+    gap = points(comparison.images, abs(difference.mean))
     size = f"{second} is {gap} points {better} than {first} in {comparison.score}"
     if difference.mean == 0:
         size = f"{second} and {first} have the same {comparison.score}"
@@ -801,7 +801,7 @@ def _difference(comparison: ModelComparison) -> str:
     sure = f"95 % interval of the difference {low} to {high} points; {test}, p {shown_p(difference.p)}"
     if difference.differs:
         return f"{size} on {comparison.tested} ({sure})."
-    least = f"One of {points(comparison, difference.detectable)} points or more"
+    least = f"One of {points(comparison.images, difference.detectable)} points or more"
     would = f"{least} would have been found in 8 of 10 comparisons of this size."
     if difference.detectable >= 1:
         would = "These are too few images to find any difference."
@@ -864,9 +864,9 @@ def class_table(comparison: ModelComparison) -> Table:
     rows = (
         (
             change.name,
-            Number(shown_score(comparison, change.first), change.first),
-            Number(shown_score(comparison, change.second), change.second),
-            Number(points(comparison, change.gain, signed=True), change.gain),
+            Number(shown_score(comparison.images, change.first), change.first),
+            Number(shown_score(comparison.images, change.second), change.second),
+            Number(points(comparison.images, change.gain, signed=True), change.gain),
             Number(shown_p(change.adjusted_p), change.adjusted_p),
             count_cell(change.flips.first_only),
             count_cell(change.flips.second_only),

@@ -334,6 +334,8 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
         for variant in design.variants
         if not options.only or variant.name in options.only
     )
+    if not any(find_task(variant.run.task).answering for variant in variants):
+        raise VitkitError("--only names no arm that learns from labels: add one to compare, as --plan lists.")
     return base, replace(design, variants=variants), Opened(run, data)
 
 

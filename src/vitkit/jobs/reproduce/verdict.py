@@ -99,14 +99,14 @@ def say(finding: Finding, tested: TestImages) -> str:
     difference, claim = finding.difference, finding.claim
     if difference is None:
         return f"{claim.statement}: cannot be told, because training diverged in every run of an arm."
-    low, high = (points(tested, value, signed=True) for value in difference.interval)
-    size = f"{points(tested, difference.mean, signed=True)} points (95 % interval {low} to {high})"
+    low, high = (points(tested.images, value, signed=True) for value in difference.interval)
+    size = f"{points(tested.images, difference.mean, signed=True)} points (95 % interval {low} to {high})"
     if difference.seed_variance is None or claim.one_pretraining:
         sample = "pre-training of each kind" if claim.one_pretraining else "seed"
         return f"{claim.statement}: this cannot be told from one {sample}, {size} for these weights."
     least = (
-        f"a difference of {points(tested, difference.detectable)} points or more would have been found in 8 "
-        "of 10 studies of this size"
+        f"a difference of {points(tested.images, difference.detectable)} points or more would have been "
+        "found in 8 of 10 studies of this size"
     )
     if claim.kind == "open":
         sure = finding.adjusted_p is not None and finding.adjusted_p < SURE

@@ -100,7 +100,7 @@ class Ablation(engine.StudyResult):
         results, values = [comparison.base, *comparison.arms], list(self.vary.values())
         if len(values) == 2 and len(results) == len(values[0]) * len(values[1]):  # in the order of `product`
             (first, rows), (second, columns) = self.vary.items()
-            means = iter([shown_score(comparison, arm.mean) for arm in results])
+            means = iter([shown_score(comparison.images, arm.mean) for arm in results])
             headings = (first, *(f"{second} {value}" for value in columns))
             table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
             cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
@@ -172,7 +172,9 @@ def ablate(
     with study.claim(place) as folder:
         completed = engine.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
-            comparison = engine.compare_arms(folder, study.arms, completed)
+            tested = engine.read_scores(folder, study.arms, completed)
+            seeds_made = [member.seed for member in completed[0].members]
+            comparison = engine.compare_scored(tested, study.arms, completed, seeds_made)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
         model = best.folder if best.scores else ""
         described_by = (design.base, design.rates, design.levels)

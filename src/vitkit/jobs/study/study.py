@@ -219,12 +219,6 @@ class StudyPlan(Result):
         return {"arms": [to_json(arm) for arm in self.arms], "seconds": seconds}
 
 
-def plan_arm(arm: Arm, steps: int, seconds: float) -> Planned:
-    """Plan the runs of an arm, each of which has so many steps and takes so many seconds."""
-    runs = arm.series.num_runs
-    return Planned(arm.folder, arm.label, arm.series.sweep_rates, runs, steps, runs * seconds)
-
-
 def plan_arms(
     arms: Sequence[Arm],
     options: StudyOptions,
@@ -252,7 +246,8 @@ def plan_arms(
         data = list_images(arm.run, opened)
         opened = Opened(arm.run, data)  # arms that train on the same images list them once
         steps = arm.run.training.total_steps(len(data.splits["train"]))
-        planned.append(plan_arm(arm, steps, run_seconds(arm.run, paces[arm.folder], data)))
+        runs, seconds = arm.series.num_runs, run_seconds(arm.run, paces[arm.folder], data)
+        planned.append(Planned(arm.folder, arm.label, arm.series.sweep_rates, runs, steps, runs * seconds))
     return StudyPlan(tuple(planned), remarks)
 
 
@@ -512,7 +507,8 @@ class _ArmListener(RelayingListener):
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         for heading, lines in rows:
             if heading in ("run", "val", "chosen"):
-                super().note(f"{self._place}: {_with_own_option(' '.join(lines))}")
+                what = "validation: " * (heading == "val")
+                super().note(f"{self._place}: {what}{_with_own_option(' '.join(lines))}")
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
@@ -618,12 +614,6 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
     return ScoredArms(answering.image_score, split, 0 if tested is None else len(tested), tuple(scored))
 
 
-def compare_arms(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) -> Comparison:
-    """Compare the arms of a study with the first one, with the arguments and errors of `read_scores`."""
-    seeds = [member.seed for member in completed[0].members]
-    return compare_scored(read_scores(folder, arms, completed), arms, completed, seeds)
-
-
 def compare_scored(
     tested: ScoredArms, arms: Sequence[Arm], completed: Sequence[Series], seeds: Sequence[int]
 ) -> Comparison:
@@ -692,10 +682,10 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
         sentence = f"{arm.label}: the same as {base.label} on every test image"
     else:
         better = "better than" if difference.mean > 0 else "worse than" if difference.mean < 0 else "from"
-        low, high = (points(comparison, value, signed=True) for value in difference.interval)
+        low, high = (points(comparison.images, value, signed=True) for value in difference.interval)
         sure = f"95 % interval {low} to {high}, adjusted p {shown_p(arm.adjusted_p)}"
-        size = f"{points(comparison, abs(difference.mean))} points {better} {base.label} ({sure})"
-        least = points(comparison, difference.detectable)
+        size = f"{points(comparison.images, abs(difference.mean))} points {better} {base.label} ({sure})"
+        least = points(comparison.images, difference.detectable)
         sentence = f"{arm.label}: {size}"
         if not arm.differs:
             sentence = (
@@ -714,15 +704,16 @@ def arm_table(comparison: Comparison) -> Table:
         compared = ("–",) * 4
         if arm.difference is not None:
             signed = (arm.difference.mean, *arm.difference.interval)
-            mean, low, high = (points(comparison, value, signed=True) for value in signed)
-            least = points(comparison, arm.difference.detectable)
+            mean, low, high = (points(comparison.images, value, signed=True) for value in signed)
+            least = points(comparison.images, arm.difference.detectable)
             compared = (mean, f"{low} to {high}", shown_p(arm.adjusted_p), least)
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
         by_seed = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
         each = (
-            "diverged" if seed in arm.diverged else shown_score(comparison, score) for seed, score in by_seed
+            "diverged" if seed in arm.diverged else shown_score(comparison.images, score)
+            for seed, score in by_seed
         )
-        rows.append((arm.label, shown_score(comparison, arm.mean), *compared, rate, ", ".join(each)))
+        rows.append((arm.label, shown_score(comparison.images, arm.mean), *compared, rate, ", ".join(each)))
     headings = ("arm", f"mean {comparison.score}", "difference", "95 % interval", "p by Holm", "detectable")
     return Table((*headings, "learning rate", "each seed"), tuple(rows))
 
