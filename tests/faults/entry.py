@@ -31,7 +31,7 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import parts
 from vitkit.jobs import train_run as training
-from vitkit.jobs.study import pretraining, scale
+from vitkit.jobs.study import study
 from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Built, Source
@@ -103,8 +103,7 @@ def complete_study(name: str, shared: Path, out: Path) -> NoReturn:
     Its steps would follow from the speed of the machine, which is given here.
     """
     without_pictures()
-    for module in (pretraining, scale):
-        setattr(module, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1)))  # noqa: B010
+    setattr(study, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1)))  # noqa: B010
     small: dict[str, Any] = {"image_size": 8, "steps": 10, "batch_size": 16, "threads": 1, "quiet": True}
     run = small_run(10)
     result: Any

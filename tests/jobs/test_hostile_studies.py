@@ -20,7 +20,7 @@ from tests.helpers.small_digits import small_run
 from tests.vtab_layout import small_task
 from vitkit.errors import VitkitError
 from vitkit.jobs.series import series
-from vitkit.jobs.study import pretraining, scale, study
+from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
@@ -75,8 +75,7 @@ def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(series, "train_run", train)
-        for module in (study, scale, pretraining):
-            patched.setattr(module, "measure_paces", paces)
+        patched.setattr(study, "measure_paces", paces)
         made = {}
         for name, call in calls.items():
             result = None

@@ -83,7 +83,7 @@ def test_timm_is_told_the_rate_and_tells_it(tmp_path: Path) -> None:
 
 
 def test_impossible_rates_are_explained() -> None:
-    with pytest.raises(VitkitError, match="drop_path is a fraction"):
+    with pytest.raises(VitkitError, match="drop_path is a number from 0 to below 1"):
         dataclasses.replace(TINY, drop_path=1.0)
     with pytest.raises(VitkitError, match="leave out drop_path"):
         dataclasses.replace(TINY, attention="axial", pool="mean", drop_path=0.1)

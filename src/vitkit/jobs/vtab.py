@@ -41,6 +41,7 @@ from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
+from vitkit.runs.folder import require_folder
 from vitkit.runs.plan import Opened, list_images
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.runs.trained_model import read_evaluations, read_record
@@ -287,6 +288,8 @@ def vtab(
     if protocol not in RATES:
         raise VitkitError(f"protocol is {' or '.join(RATES)}, found {protocol!r}.")
     require_at_least(1, steps=steps, batch_size=batch_size, micro_batch_size=micro_batch_size)
+    own = Path("runs") / f"vtab-{Path(absolute_start(str(start))).name}" if out is None else Path(out)
+    require_folder(own)
     tried = study.read_rates(rates, RATES[protocol])
     tried = tried if sweep else ()
     with options.listener.progress("looking at the tasks"):
@@ -309,7 +312,6 @@ def vtab(
     place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
     described: dict[str, Any] = {**settings, "seed": seed, **place, "protocol": protocol, "sweep": sweep}
     described |= {"rates": list(tried) if sweep else None, "weights_of_start": weights}
-    own = Path("runs") / f"vtab-{Path(place['start']).name}" if out is None else Path(out)
     # Without the arms: other tasks may be added to those that have ended.
     with study.new_study("vtab", command, described, ()).claim(own) as folder:
         scores = []

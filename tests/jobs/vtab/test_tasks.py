@@ -43,7 +43,7 @@ def test_options_are_refused_before_lists_and_weights_are_read(tmp_path: Path) -
     nowhere = (tmp_path / "start", tmp_path / "root")
     assert refusal(*nowhere, protocol="papper") == "protocol is paper or finetune, found 'papper'."
     for sweep in (True, False):
-        assert "rates are above 0" in refusal(*nowhere, sweep=sweep, rates=(0.1, -1.0))
+        assert "rates is a number above 0" in refusal(*nowhere, sweep=sweep, rates=(0.1, -1.0))
         assert refusal(*nowhere, sweep=sweep, rates=[]) == "rates are numbers above 0, found none."
 
 

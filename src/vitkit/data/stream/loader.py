@@ -5,6 +5,7 @@ that begins or that is resumed. A file that cannot be read has its slot in the b
 by name.
 """
 
+import math
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -125,10 +126,10 @@ def evaluation_batches(
         VitkitError: a worker takes more than `worker_timeout` seconds for a batch; 0 waits for ever. Or one
             of these numbers is too low.
     """
-    if batch_size < 1:
-        raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
-    if workers < 0:
-        raise VitkitError(f"workers is at least 0, found {workers}.")
+    limits = {"batch_size": (batch_size, 1), "workers": (workers, 0), "worker_timeout": (worker_timeout, 0)}
+    for name, (value, least) in limits.items():
+        if not least <= value < math.inf:
+            raise VitkitError(f"{name} is at least {least}, found {value:g}.")
     ids = np.arange(len(samples)) if indices is None else np.asarray(indices, dtype=np.int64)
     batches = _Batches(samples, preprocessing, batch_size, ids)
     count = -(-len(ids) // batch_size)  # rounded up

@@ -211,11 +211,6 @@ class ModelComparison(Result):
         images = describe_images(self.images, self.split) if self.split else pluralize(self.images, "image")
         return f"{images} of {self.data}"
 
-    @property
-    def flipped(self) -> str:
-        """The verb for a model that beats the other on an image."""
-        return "is better" if self.difference.flips.graded else "alone is right"
-
     def heading(self) -> str:
         """Name the two models and the images."""
         return f"{self.second.label} beside {self.first.label} on {self.tested}"
@@ -906,7 +901,8 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
     sides, samples, labels = (comparison.first, comparison.second), comparison.samples, comparison.labels
     scores = [answering.score_images(side.predictions) for side in sides]
     rows = np.flatnonzero(scores[better] > scores[1 - better])
-    title, images = f"Images on which {labels[better]} {comparison.flipped}", pluralize(len(rows), "image")
+    verb = "is better" if comparison.difference.flips.graded else "alone is right"
+    title, images = f"Images on which {labels[better]} {verb}", pluralize(len(rows), "image")
     if not len(rows) or samples is None:
         why = f"{images}, which cannot be shown: they are not at hand." if len(rows) else "There is none."
         return Section(title, (why,), page_only=True)

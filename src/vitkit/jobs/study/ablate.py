@@ -164,9 +164,8 @@ def ablate(
 
     if plan:
         return _plan(study.arms, options, opened)
-    given = None if out is None else Path(out)
     numbered = partial(numbered_folders, base, opened.images.name, ENDING)
-    place, has_begun = next(folders_for(study.owner, given, numbered))
+    place, has_begun = next(folders_for(study.owner, None if out is None else Path(out), numbered))
     if not has_begun:
         options.listener.note(_plan(study.arms, options, opened).summary())
     with study.claim(place) as folder:
