@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,6 +99,19 @@ def test_numbers_that_are_none_in_float32_are_refused_by_name(number: float) -> 
         Finite(rate=number)
     with pytest.raises(VitkitError, match="area: expected a finite number"):
         from_json(Finite, {"area": [0.5, number]}, "x")
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    given: list[Any] = [np.int64(3), np.float32(2.5), np.uint64(2**63), np.float32("inf"), 224]
+    config = TrainingConfig(seed=given[0], epochs=given[1])
+    assert (type(config.seed), config.seed, type(config.epochs), config.epochs) == (int, 3, float, 2.5)
+    assert json.dumps(to_json(config))
+    with pytest.raises(VitkitError, match="seed"):
+        TrainingConfig(seed=given[2])
+    with pytest.raises(VitkitError, match="weight_decay: expected a finite number"):
+        OptimizerConfig(weight_decay=given[3])
+    with pytest.raises(VitkitError, match=r"image_size is tuple\[int, int\], found 224"):
+        Preprocessing(image_size=given[4])
 
 
 CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [

@@ -14,7 +14,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.result import Listing, Number, Result, Table, html_table
+from vitkit.result import Listing, Result, Table, html_table
 from vitkit.tasks.answering import Guess
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -109,8 +109,16 @@ def test_text_from_outside_is_harmless() -> None:
     assert html_table(Table(("a",), ())) == "<table><thead><tr><th>a</th></tr></thead><tbody></tbody></table>"
 
 
-def test_tables_are_printed_as_csv() -> None:
-    table = Table(("name", "count"), (("=a, b", Number("1,234", 1234)), ("c", "")))
-    listed = Listing("two", ["words", table, table], (), None)
-    lines = 'name,count\n"\'=a, b","1,234"\nc,\n'
-    assert listed.to_csv() == f"{lines}\n{lines}"
+def test_numbers_are_printed_as_csv() -> None:
+    rows = [
+        {"name": "=a, b", "count": 1234, "interval": [0.5, 1.0]},
+        {"name": "c", "count": None, "more": {"x": True}},
+    ]
+    listed = Listing("two", (), (), {"seed": 3, "few": [{"a": 1}], "rows": rows})
+    assert listed.to_csv().splitlines() == [
+        "seed,rows.name,rows.count,rows.interval.0,rows.interval.1,rows.more.x",
+        '3,"\'=a, b",1234,0.5,1.0,',
+        "3,c,,,,True",
+    ]
+    assert Listing("none", (), (), {"accuracy": 0.25, "names": []}).to_csv() == "accuracy\n0.25\n"
+    assert Listing("a list", (), (), [{"a": 1}, {"a": 2}]).to_csv() == "a\n1\n2\n"

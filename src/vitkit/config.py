@@ -142,15 +142,18 @@ def require_valid(config: Any) -> None:
     """
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not abs(number) <= FLOAT32_MOST:
+        given = getattr(config, field.name)
+        for number in given if isinstance(given, tuple) else (given,):
+            is_fraction = isinstance(number, Real) and not isinstance(number, Integral)  # of numpy too
+            if is_fraction and not abs(float(number)) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
-                raise VitkitError(f"{field.name}: expected a finite number{limit}, found {value}.")
+                raise VitkitError(f"{field.name}: expected a finite number{limit}, found {given}.")
         try:
-            _typed(hints[field.name], value, field.name)
+            value = _typed(hints[field.name], given, field.name)
         except VitkitError as error:
             raise VitkitError(str(error).replace(": expected ", " is ", 1)) from None
+        if value is not given:  # a number of numpy, say, which no record could be written with
+            object.__setattr__(config, field.name, value)
 
 
 class Valid:
@@ -266,16 +269,18 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
                 for key, item in value.items()
             }
         raise VitkitError(f"{where}: expected an object, found {describe_value(value)}.")
-    if hint is int and isinstance(value, int) and abs(value) >= 2**63:
-        raise VitkitError(f"{where}: the number {describe_value(value)} is too large.")
     # In Python a truth value is a whole number, in a configuration it is not.
-    if hint is Any or (
-        isinstance(value, Integral if hint is int else hint) and not (hint is int and isinstance(value, bool))
-    ):
+    if hint is int and not isinstance(value, bool) and isinstance(value, Integral):  # numpy's numbers too
+        if abs(int(value)) >= 2**63:
+            raise VitkitError(f"{where}: the number {describe_value(value)} is too large.")
+        return int(value)
+    if hint is Any or (hint is not int and isinstance(value, hint)):
         return value
     raise VitkitError(f"{where}: expected {_name(hint)}, found {describe_value(value)}.")
 
 
 def _name(hint: Any) -> str:
     """Name a type for an error message: "int", or "tuple[int, int]" with its arguments."""
-    return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return hint.__name__
+    return re.sub(r"typing\.Annotated\[(\w+), .*?\)\]", r"\1", str(hint)).replace("typing.", "")

@@ -10,10 +10,11 @@ import html
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from vitkit import config
-from vitkit.text import csv_line, visible
+from vitkit.text import csv_line, json_text, visible
 
 if TYPE_CHECKING:  # prediction and evaluation draw nothing, and do not wait for matplotlib
     from matplotlib.figure import Figure
@@ -160,6 +161,25 @@ class Section:
     """One or two words for the line of links above a long page; empty: it has no link."""
 
 
+def is_records(data: Sequence[Any]) -> bool:
+    """Whether a list holds objects alone, as a table holds rows."""
+    return bool(data) and all(isinstance(record, Mapping) for record in data)
+
+
+def flatten(data: Any, name: str = "") -> dict[str, Any]:
+    """List the values within plain data by their places: interval.0, difference.mean.
+
+    A list of lists or objects is one value, as JSON.
+    """
+    if not isinstance(data, Mapping | list | tuple):
+        return {name: data}
+    if not isinstance(data, Mapping) and any(isinstance(part, Mapping | list | tuple) for part in data):
+        return {name: json_text(data)}
+    parts = data.items() if isinstance(data, Mapping) else enumerate(data)
+    places = {f"{name}.{key}" if name else str(key): part for key, part in parts}
+    return {place: value for key, part in places.items() for place, value in flatten(part, key).items()}
+
+
 class Result:
     """The result of a job, which five printers show: terminal, `--json`, page, notebook and Python prompt.
 
@@ -197,10 +217,18 @@ class Result:
         return config.to_json(self)
 
     def to_csv(self) -> str:
-        """Write the tables as lines of CSV, with an empty line between two."""
-        tables = [block.table() if isinstance(block, Facts) else block for block in self.blocks()]
-        rows = [(table.headings, *table.rows) for table in tables if isinstance(table, Table)]
-        return "\n".join("".join(f"{csv_line(map(_text, row))}\n" for row in table) for table in rows)
+        """Write all numbers as a table: a row for each entry of the longest list, with the numbers of the
+        whole in front."""
+        data = self.to_json()
+        whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"": data}
+        lists = {name: part for name, part in whole.items() if isinstance(part, list) and is_records(part)}
+        longest = max(lists, key=lambda name: len(lists[name]), default="")
+        common = flatten({name: part for name, part in whole.items() if name not in lists})
+        rows = [common | flatten(record, longest) for record in lists.get(longest, [{}])]
+        columns = list(dict.fromkeys(chain.from_iterable(rows)))
+        cells = ([row.get(column) for column in columns] for row in rows)
+        texts = (["" if cell is None else str(cell) for cell in row] for row in cells)
+        return "".join(f"{csv_line(line)}\n" for line in (columns, *texts))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {visible(self.summary())}>"

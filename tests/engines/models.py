@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vitkit.engines.runners import FILES
+from vitkit.engines.runners import FILES, shape_of
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
@@ -51,6 +51,9 @@ class FakeRunner:
     def __init__(self, model: ImageModel, change: Callable[[Logits], Logits] = np.asarray) -> None:
         self.model, self.change = model, change
         self.batches: list[int] = []
+
+    def shape(self) -> str:
+        return shape_of(self.model.config)
 
     def __call__(self, images: NDArray[np.uint8]) -> Logits:
         self.batches.append(len(images))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vitkit
-from tests.engines.models import fake_engines, small
+from tests.engines.models import FakeRunner, fake_engines, small
 from vitkit.engines.folder import _digest, read_description_of
 from vitkit.errors import VitkitError
 
@@ -73,6 +73,25 @@ def test_a_description_in_another_format_is_refused(out: Path, written: object) 
         vitkit.Predictor(out)
 
 
+def test_a_description_of_another_graph_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in (small(size=(16, 16)), small(channels=1)):
+        monkeypatch.setattr(
+            "vitkit.engines.folder.OpenVINORunner", lambda *arguments, model=other: FakeRunner(model)
+        )
+        with pytest.raises(VitkitError, match=r"of uint8 Nx3x16x24 to Nx5, and the graph beside it goes"):
+            vitkit.Predictor(out)
+
+
+def test_another_number_of_classes_is_refused(out: Path) -> None:
+    def change(data: Any) -> None:
+        data["model"]["architecture"]["num_classes"] = 4
+        data["model"]["class_names"] = data["model"]["class_names"][:4]
+
+    edit(out, change, hashed=True)
+    with pytest.raises(VitkitError, match="Nx4, and the graph beside it goes from uint8 Nx3x16x24 to Nx5"):
+        vitkit.Predictor(out)
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../model/model.safetensors", "sub/graph.bin", "graph.onnx"])
 def test_names_of_files_are_no_paths(out: Path, name: str) -> None:
     edit(out, lambda data: data["files"].update({name: data["files"]["graph.bin"]}), hashed=True)
@@ -80,11 +99,23 @@ def test_names_of_files_are_no_paths(out: Path, name: str) -> None:
         vitkit.Predictor(out)
 
 
+@pytest.mark.parametrize("name", ["graph.bin", "engine.json"])
+def test_links_out_of_the_folder_are_refused_and_links_inside_are_not(out: Path, name: str) -> None:
+    (out / name).rename(out / "other")
+    (out / name).symlink_to("other")
+    vitkit.Predictor(out)
+    (out / "other").rename(out.parent / "other")
+    (out / name).unlink()
+    (out / name).symlink_to(out.parent / "other")
+    with pytest.raises(VitkitError, match="expected a regular file in this folder, found a link out of it"):
+        vitkit.Predictor(out)
+
+
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(out: Path) -> None:
     (out / "graph.bin").unlink()
     os.mkfifo(out / "graph.bin")
     edit(out, lambda data: data["files"]["graph.bin"].update(bytes=0), hashed=True)
-    with pytest.raises(VitkitError, match=r"graph\.bin is not the file that engine\.json"):
+    with pytest.raises(VitkitError, match="found a folder, a pipe, a device"):
         vitkit.Predictor(out)
 
 

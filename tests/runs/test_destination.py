@@ -1,6 +1,8 @@
 """Where results are written: a place that cannot be one is refused, and leftovers of killed processes go."""
 
+import fcntl
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -82,18 +84,36 @@ def leftover(name: str) -> Path:
 
 
 def test_leftovers_of_dead_processes_are_swept_and_others_stay(tmp_path: Path) -> None:
-    dead, elsewhere, own = (
-        leftover(f"{tmp_path}/{name}") for name in (".out.unfinished", ".other.unfinished", ".out.backup")
+    dead, alive, elsewhere, own = (
+        leftover(f"{tmp_path}/{name}")
+        for name in (".out.dead.unfinished", ".out.alive.unfinished", ".other.x.unfinished", ".out.backup")
     )
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as another process holds it
+    try:
+        with beside(tmp_path / "out") as place:
+            assert not dead.exists() and place.parent == tmp_path
+            with beside(tmp_path / "out") as second:  # another one that works on the same
+                assert place.exists() and second != place
+    finally:
+        os.close(lock)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in (alive, elsewhere, own))
+    with beside(tmp_path / "out"):
+        assert not alive.exists()
+
+
+def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, made = tempfile.mkdtemp, list[str]()
+
+    def mkdtemp(**arguments: str) -> str:
+        made.append(whole(**arguments))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr("vitkit.runs.folder.tempfile.mkdtemp", mkdtemp)
     with beside(tmp_path / "out") as place:
-        assert place.parent == tmp_path and not (dead / "graph.bin").exists()
-        with (
-            pytest.raises(VitkitError, match=r"Another process is at work in .*\.out\.unfinished"),
-            beside(tmp_path / "out"),
-        ):
-            pass
-        assert place.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in (elsewhere, own))
-    with beside(tmp_path / "new" / "out"):
-        pass
-    assert not (tmp_path / "new").exists()
+        assert str(place) == made[1] and place.is_dir()
+    assert list(tmp_path.iterdir()) == []

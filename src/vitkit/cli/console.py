@@ -319,3 +319,11 @@ class TerminalListener(Listener):
                 err.print("  ".join(filter(None, parts)), markup=False, soft_wrap=True)
 
             yield progress
+
+
+class BesideData(TerminalListener):
+    """Leaves standard output to the data of --json and --csv."""
+
+    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+        for heading, lines in rows:
+            self.note(f"{heading}  {' '.join(lines)}".strip())

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from vitkit.cli.console import TerminalListener, download, print_result
+from vitkit.cli.console import BesideData, TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
 from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
 from vitkit.cli.parser import parse_words, read
@@ -89,6 +89,8 @@ class Verb:
             options = (*options, *of_training(read(arguments, options).given))
         given = parse_given(self.signature, options, arguments, self.name)
         own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
+        if own.get("json") and own.get("csv"):
+            raise VitkitError("--json and --csv are two forms of the same: give one of them.")
         require_checkpoints(*self._weights(own))
         require_models(own.get("models", ()))
         if any(option.name == "OUT" and option.is_required for option in self.options):
@@ -209,7 +211,8 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequen
         else:
             hints[name] = parameter.annotation
     named = {name: given[name] for name in hints if name in given}
-    named |= {name: TerminalListener() for name in hints if name == "listener"}
+    listener = BesideData() if given.get("json") or given.get("csv") else TerminalListener()
+    named |= {name: listener for name in hints if name == "listener"}
     for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
         within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
         named[section] = dataclass_in(hints[section])(**within)

@@ -32,8 +32,6 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, predict, and print the guesses."""
     given = VERB.parse(arguments)
     as_json, as_csv = bool(given.get("json")), bool(given.get("csv"))
-    if as_json and as_csv:
-        raise VitkitError("--json and --csv are two forms of the same: give one of them.")
     if "out" in given and (as_json or as_csv):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
     given["images"] = read_names(given["images"])

@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> None:
         return
     given = options.parse_given(VERB.signature, VERB.options, arguments, "reproduce")
     options.require_images(given.get("data"))
-    if given["item"] != "fig12":  # which times models by name too
+    if given["item"] == "fig12":  # which times models by name too
+        options.require_models(given.get("start", ()))
+    else:
         options.require_checkpoints(*given.get("start", ()))
     VERB.run(arguments, given)

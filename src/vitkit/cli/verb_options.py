@@ -105,7 +105,7 @@ class Option:
         return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in items)
 
 
-CSV = Option("--csv", "csv", "", "print the tables as CSV.", False)
+CSV = Option("--csv", "csv", "", "print all numbers as CSV, in one table.", False)
 JSON = Option("--json", "json", "", "print everything as JSON.", False)
 """The options of a verb whose result programs can read."""
 SEVERAL = (

@@ -28,9 +28,9 @@ from vitkit.engines.runners import (
     EngineModel,
     OnnxRunner,
     OpenVINORunner,
-    Runner,
     computed_gelu,
     describe_gelu,
+    shape_of,
 )
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
@@ -168,9 +168,10 @@ def read_description_of(folder: Path) -> EngineRecord:
     """Read `engine.json`, and check the hashes that it holds of itself and of the graph's files.
 
     Raises:
-        VitkitError: it was changed, or is of another format; or the files are others.
+        VitkitError: it was changed, or is of another format; or the files are others, or not in the folder.
     """
     path = folder / DESCRIPTION
+    _require_inside(folder, DESCRIPTION)
     data = read_json(path)
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not what vitkit export writes (its 'format' is not '{FORMAT}').")
@@ -199,6 +200,7 @@ def _check_files(folder: Path, names: tuple[str, ...], recorded: Mapping[str, Ch
             f"found {', '.join(map(describe_value, recorded))}. Export the model again."
         )
     for name in names:
+        _require_inside(folder, name)
         try:
             verify(folder / name, recorded[name])
         except (VitkitError, OSError) as error:
@@ -208,11 +210,28 @@ def _check_files(folder: Path, names: tuple[str, ...], recorded: Mapping[str, Ch
             ) from error
 
 
+def _require_inside(folder: Path, name: str) -> None:
+    """Refuse a path that is there and is no regular file, or a link out of the folder."""
+    path = folder / name
+    try:
+        regular = not path.exists() or path.is_file()
+        inside = path.resolve().parent == folder.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        regular = inside = False
+    if not (regular and inside):
+        kind = "a link out of it" if regular else "a folder, a pipe, a device or a link to itself"
+        raise VitkitError(
+            f"{path}: expected a regular file in this folder, found {kind}: copy the files themselves into "
+            "the folder."
+        )
+
+
 def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]:
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
 
     Raises:
-        VitkitError: the folder is damaged, or the engine is not installed or cannot read the graph.
+        VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
+            installed, or cannot read the graph.
     """
     record = read_description_of(folder)
     require_engine(record.engine)
@@ -220,8 +239,15 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
         refuse_precision(record.engine, record.precision)
     advice = "Export the model again with the version that is installed."
     with refusing(record.engine, f"read the graph in {folder}", advice):
+        runner: OpenVINORunner | OnnxRunner
         if record.engine == "openvino":
-            runner: Runner = OpenVINORunner(folder, record.precision, threads)
+            runner = OpenVINORunner(folder, record.precision, threads)
         else:
             runner = OnnxRunner(folder, threads)
+        shape, expected = runner.shape(), shape_of(record.described[0])
+    if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
+        raise VitkitError(
+            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
+            f"beside it goes from {shape}: these two do not belong together. Export the model again."
+        )
     return EngineModel(*record.described, runner), record

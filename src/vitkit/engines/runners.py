@@ -5,7 +5,7 @@ Neither torch nor an engine is imported before a graph is read.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,15 @@ class OpenVINORunner:
         self._any_size: Any = None
         self._lock = threading.Lock()  # a request is for one caller at a time
 
+    def shape(self) -> str:
+        """Describe the inputs and outputs of the graph, as `describe_shape` does."""
+
+        def sizes(port: Any) -> list[object]:
+            return [size.get_length() if size.is_static else None for size in port.partial_shape]
+
+        inputs = [(port.element_type.to_dtype().name, sizes(port)) for port in self._graph.inputs]
+        return describe_shape(inputs, map(sizes, self._graph.outputs))
+
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self._lock:
             request = self._request(len(images))
@@ -120,9 +129,38 @@ class OnnxRunner:
             str(folder / FILES["onnxruntime"][0]), options, providers=["CPUExecutionProvider"]
         )
 
+    def shape(self) -> str:
+        """Describe the inputs and outputs of the graph, as `describe_shape` does."""
+        # ONNX Runtime writes a type as tensor(uint8).
+        inputs = [(value.type[len("tensor(") : -1], value.shape) for value in self._session.get_inputs()]
+        return describe_shape(inputs, (value.shape for value in self._session.get_outputs()))
+
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         logits: NDArray[np.float32] = self._session.run(["logits"], {"images": images})[0]
         return logits
+
+
+def describe_shape(
+    inputs: Iterable[tuple[str, Iterable[object]]], outputs: Iterable[Iterable[object]]
+) -> str:
+    """Describe the inputs and outputs of a graph: "uint8 Nx3x224x224 to Nx1000".
+
+    Args:
+        inputs: the type of each input's numbers, and its sizes; one that is no number may change.
+        outputs: the sizes of each output.
+    """
+
+    def product(sizes: Iterable[object]) -> str:
+        return "x".join(str(size) if isinstance(size, int) else "N" for size in sizes)
+
+    read = " and ".join(f"{name} {product(sizes)}" for name, sizes in inputs)
+    return f"{read} to {' and '.join(map(product, outputs))}"
+
+
+def shape_of(config: ModelConfig) -> str:
+    """Describe the inputs and outputs of the graph of a model."""
+    images = (None, config.in_channels, *config.image_size)
+    return describe_shape([("uint8", images)], [(None, config.num_classes)])
 
 
 def computed_gelu(config: ModelConfig, precision: EnginePrecision) -> Gelu | None:

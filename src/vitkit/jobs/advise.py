@@ -309,10 +309,10 @@ def advise(
     advice = Advice(data, opened.name, *counts, ways, chosen, scratch, sentences, name)
     if not go:
         return advice
+    listener.show([("advice", list(advice.sentences))])
     if not advice.can_go:
         start = f"{advice.default or 'START'} --go"
         raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(data)} {start}.")
-    listener.show([("advice", list(advice.sentences))])
     run = (chosen or scratch).run
     folder = train_run(run, out, device=device, threads=threads, command=command, listener=listener)
     return replace(advice, folder=folder)

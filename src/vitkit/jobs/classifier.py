@@ -226,7 +226,8 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
         try:
             return [read_regular_file(path, DEFAULT_RULE.max_bytes) for path in paths]
         except OSError as error:
-            raise VitkitError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
+            name = error.filename or "An image"  # a disk that fails while it is read names no file
+            raise VitkitError(f"{name} cannot be read: {error.strerror or error}.") from error
     array = np.asarray(images)
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]

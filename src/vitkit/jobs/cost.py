@@ -290,7 +290,7 @@ def count_table6() -> Listing:
     about = (
         "Pre-training on 303 million images at 224 pixels: 6 FLOPs for each multiply-accumulate of the "
         "forward pass, without the head and the zeros of padding. The paper's 7 epochs of R50+ViT-L/16 "
-        "are more than half of its own 14."
+        "are more than half of its own 14. The accuracies need JFT-300M, and are not measured here."
     )
     table = Table(("model", "epochs", "paper, exaFLOPs", "ours", "ratio"), tuple(rows))
     return Listing(counted, (table, about), (), counts)

@@ -280,6 +280,8 @@ def vtab(
         InterruptedTraining: a signal stopped it; the same call continues.
     """
     options = StudyOptions(command=command, **machine)
+    if not start:
+        raise VitkitError("Which weights to begin from? Name a run, a checkpoint or a published start.")
     if not root:
         raise VitkitError(
             "Where are the tasks? Give --root FOLDER, a folder with a folder for each task, such as cifar/ "
@@ -332,7 +334,7 @@ def vtab(
         cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
         lines = map(csv_line, [table.headings, *cells])
         replace_file(folder / "vtab.csv", ["".join(f"{line}\n" for line in lines).encode()])
-        study.publish(result, arms, options)
+        study.publish(result, (arm.folder for arm in arms), options)
     return result
 
 

@@ -23,10 +23,12 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -437,34 +439,67 @@ def _no_folder(out: Path, error: OSError) -> VitkitError:
 
 @contextmanager
 def beside(out: Path) -> Iterator[Path]:
-    """Make a hidden folder on the same disk as `out`, from which the finished result is moved there.
+    """Make a temporary folder on the same disk as `out`, from which the finished result is moved there.
 
-    It is locked, and what a killed process left in it is removed first. It is removed afterwards, and so are
-    new parents of `out` if they are empty.
-
-    Raises:
-        BusyError: another process is writing `out`.
+    It is removed afterwards, and so are new parents of `out` if they are empty, and the temporary folders of
+    killed processes that were writing `out`.
     """
 
     made = [parent for parent in out.parents if not parent.exists()]
     require_folder(out.parent)
-    folder = out.with_name(f".{out.name}{UNFINISHED}")
+    make_folder(out.parent)
+    for leftover in out.parent.glob(f".{escape(out.name)}.*{UNFINISHED}"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            _remove_dead(leftover)
+    folder, lock = _make_locked(out)
     try:
-        with lock_folder(folder):
-            require_locked(folder)  # the process before may have removed it as it was locked
-            try:
-                for left in folder.iterdir():
-                    if left.is_dir():
-                        shutil.rmtree(left)
-                    elif left.name != ".lock":
-                        left.unlink()
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+        yield folder
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
         with suppress(OSError):  # not empty: the work succeeded
             for parent in made:
                 parent.rmdir()
+
+
+def _make_locked(out: Path) -> tuple[Path, int]:
+    """Make a hidden folder beside `out`, and lock it as long as this process lives.
+
+    Returns:
+        The folder, and the descriptor of its lock.
+    """
+    import fcntl
+
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=UNFINISHED, dir=out.parent))
+        # Before it is locked another process may remove it as a leftover: then a new one is made.
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError:  # a disk without locks, where no folder is taken for a leftover
+            held = True
+        if held and folder.exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove a folder that no living process has locked; on a disk without locks nothing is removed."""
+    import fcntl
+
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
 
 
 def require_runs(folder: str | Path) -> Path:

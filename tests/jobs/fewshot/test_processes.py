@@ -133,6 +133,14 @@ def test_processes_that_see_other_images_do_not_go_on(processes: Processes, fold
     assert processes.run(2, open_others, folder, 2) == [None, None]
 
 
+def test_a_process_without_the_images_ends_all_at_once(processes: Processes, folder: Path) -> None:
+    (folder / "fewer").mkdir(exist_ok=True)
+    shutil.rmtree(folder / "fewer")
+    sentence, *others = processes.run(3, open_others, folder, 1)
+    assert sentence.startswith("Process 1 of 3 on ") and "No data at" in sentence
+    assert others == [1, 1]
+
+
 def fail(world: World, folder: Path, failing: int) -> str | int | None:
     """Measure where one process fails at its second batch; returns what this one says, or its exit code."""
     joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)

@@ -34,6 +34,7 @@ def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> No
     (tmp_path / "part/pets/test.txt").unlink()
     assert "pets has no test.txt." in refusal(start, tmp_path / "part")
     assert "No checkpoint at" in refusal(tmp_path / "no start", root)
+    assert "Which weights to begin from?" in refusal("", root)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("do not lose me")
     assert "holds no study" in refusal(start, root, out=tmp_path / "full")

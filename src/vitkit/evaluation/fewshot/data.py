@@ -105,6 +105,8 @@ def open_fewshot_data(
                 f"{spec} leaves nothing to test on: expected a class with two images or more, found one "
                 "image of each. Add images, or a folder test/ with some."
             )
+    # In a block of its own: a process without the images is at the end of the first one, and not in `tell`.
+    with prepared_together(world):
         fingerprint = data.fingerprint() if world.size > 1 else ""
         expected = world.tell(fingerprint)
         if fingerprint != expected:

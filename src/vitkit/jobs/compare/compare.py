@@ -470,12 +470,15 @@ def _evaluate(
     for place in (*places, folder):
         try:
             result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
-            _refuse_outdated(contender, tested, place, result, predictions, batch_size)
-            break
         except FileNotFoundError:
             continue
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
+            continue
+        outdated = _explain_outdated(contender, tested, place, result, predictions, batch_size)
+        if not outdated:
+            break
+        listener.note(f"Evaluated again: {outdated}")
     else:
         place = folder
         if data is None:
@@ -518,10 +521,10 @@ def _evaluate(
     )
 
 
-def _refuse_outdated(
+def _explain_outdated(
     contender: Contender, tested: Tested, place: Path, result: Any, predictions: Any, batch_size: int
-) -> None:
-    """Refuse a stored evaluation that is not of the images and weights that are there now.
+) -> str:
+    """Say why a stored evaluation is not of the images and weights that are there now; "" where it is.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
     are computed again. Where the images are not at hand, nobody can look.
@@ -539,9 +542,9 @@ def _refuse_outdated(
             and np.array_equal(predictions.labels, samples.labels[ids])
         )
     if not same:
-        raise VitkitError(f"{refused} is not of the {tested.split} images and classes that are there now.")
+        return f"{refused} is not of the {tested.split} images and classes that are there now."
     if data is None:
-        return
+        return ""
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
     batches = evaluation_batches(samples, preprocessing_of(ready.model), batch_size, indices=ids[rows])
     stored = predictions.logits[rows]
@@ -552,7 +555,8 @@ def _refuse_outdated(
         not np.array_equal(fresh.ids, ids[rows])
         or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
     ):
-        raise VitkitError(f"{refused} differs from the model's answers now: its weights have been replaced.")
+        return f"{refused} differs from the model's answers now: its weights have been replaced."
+    return ""
 
 
 def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:

@@ -234,6 +234,8 @@ def reproduce(
             "VTAB-1k needs the folder of its tasks, and digits is none: give --data FOLDER, with a folder "
             "for each task, such as cifar/ and dtd/."
         )
+    if starts and not shown.needs_start and item != "fig12":
+        raise VitkitError(f"{shown.title} takes no --start: leave it out.")
     if len(starts) > 1 and not shown.pictures and item != "fig12":
         raise VitkitError(
             f"{shown.title} is about one checkpoint, found {len(starts)}: give one --start, and another "
@@ -260,9 +262,10 @@ def reproduce(
                 refuse_link(folder / "vtab")  # the study may be somebody else's
                 measured = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
             answer = (measured.summary(), *(remarks(measured) if isinstance(measured, Vtab) else ()))
-            part, numbers = Section("Here", measured.blocks()), without_places(measured.to_json())
+            blocks = [block for block in measured.blocks() if block and block not in answer]
+            part, numbers = Section("Here", blocks), without_places(measured.to_json())
             result = Reproduction(folder, shown, answer, (part,), collected=numbers)
-        return _publish(result, (), trained_by)
+        return _publish(result, ["vtab"], trained_by)
 
 
 def _train(
@@ -293,13 +296,13 @@ def _train(
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
             result = _add_few_shot(result, base.run.data, models, trained_by)
-        return _publish(result, record.arms, trained_by)
+        return _publish(result, [arm.folder for arm in record.arms], trained_by)
 
 
-def _publish(result: Reproduction, arms: Sequence[study.Arm], options: StudyOptions) -> Reproduction:
+def _publish(result: Reproduction, folders: Sequence[str], options: StudyOptions) -> Reproduction:
     """Write a result, and its page beside the paper's numbers, and say where it is."""
     replace_json(result.folder / "result.json", result.to_json())
-    study.publish(result, arms, options)
+    study.publish(result, folders, options)
     options.listener.show([("report", [str(result.folder / "report.html")])])
     return result
 

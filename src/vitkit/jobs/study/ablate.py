@@ -165,10 +165,10 @@ def ablate(
     if plan:
         return _plan(study.arms, options, opened)
     numbered = partial(numbered_folders, base, opened.images.name, ENDING)
-    place, has_begun = next(folders_for(study.owner, None if out is None else Path(out), numbered))
-    if not has_begun:
+    given = None if out is None else Path(out)
+    if not next(folders_for(study.owner, given, numbered))[1]:  # it has not begun
         options.listener.note(_plan(study.arms, options, opened).summary())
-    with study.claim(place) as folder:
+    with study.claim(given, numbered) as folder:
         completed = engine.complete_arms(study.arms, folder, options)
         with options.listener.progress("comparing the arms"):
             tested = engine.read_scores(folder, study.arms, completed)
@@ -178,7 +178,7 @@ def ablate(
         model = best.folder if best.scores else ""
         described_by = (design.base, design.rates, design.levels)
         ablation = Ablation(folder, *described_by, comparison, opened.images.name, best=model)
-        engine.publish(ablation, study.arms, options)
+        engine.publish(ablation, [arm.folder for arm in study.arms], options)
     return ablation
 
 

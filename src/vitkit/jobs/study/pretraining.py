@@ -180,7 +180,7 @@ def compare_pretraining(
         second = engine.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
         numbers = options.draws, length.pretrainings, Path(options.then).name
         helped = Helped(folder, first, second, *numbers, best=with_it.folder)
-        engine.publish(helped, study.arms, machine)
+        engine.publish(helped, [arm.folder for arm in study.arms], machine)
     return helped
 
 

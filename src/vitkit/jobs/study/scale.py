@@ -352,7 +352,7 @@ def scale(
         # That it diverges is a result too: the law is then said not to hold.
         (series,) = engine.complete_arms([last], folder, options, "the held-out point")
         law = conclude(folder, last.run, design, [*measured, _measure(places[-1], last, series)])
-        engine.publish(law, study.arms, options)
+        engine.publish(law, [arm.folder for arm in study.arms], options)
     return law
 
 

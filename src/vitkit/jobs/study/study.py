@@ -11,7 +11,7 @@ folder may be moved: where an arm begins from another arm, the path of its start
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Owner, kind_of, require_folder
+from vitkit.runs.folder import Numbered, Owner, kind_of, require_folder
 from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
@@ -117,9 +117,9 @@ class StudyResult(Result):
         return {**super().to_json(), "conclusions": list(self.headline())}
 
 
-def publish(result: StudyResult, arms: Sequence["Arm"], options: StudyOptions) -> None:
-    """Write the page of a study."""
-    pages, command = run_pages(result.folder, arms), shown_command(options.command)
+def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
+    """Write the page of a study, which links those in the folders of its arms."""
+    pages, command = run_pages(result.folder, folders), shown_command(options.command)
     write_page(result, result.folder / "report.html", folders=pages, command=command)
 
 
@@ -141,15 +141,16 @@ class Study:
         return Owner("study", RECORD, lambda folder: _changes(folder, self))
 
     @contextmanager
-    def claim(self, out: Path) -> Iterator[Path]:
+    def claim(self, out: Path | None, numbered: Numbered = lambda: iter(())) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Raises:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        require_folder(out)
-        with claim_folder(self.owner, out) as folder:
+        if out is not None:
+            require_folder(out)
+        with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists():
                 write(folder / RECORD, self)
@@ -216,7 +217,8 @@ class StudyPlan(Result):
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         seconds = sum(arm.seconds for arm in self.arms)
-        return {"arms": [to_json(arm) for arm in self.arms], "seconds": seconds}
+        arms = [to_json(arm) for arm in self.arms]
+        return {"arms": arms, "seconds": seconds, "remarks": list(self.remarks)}
 
 
 def plan_arms(
@@ -399,13 +401,13 @@ def _changes(folder: Path, study: Study) -> list[str]:
     return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
 
 
-def run_pages(folder: Path, arms: Sequence[Arm]) -> list[str]:
+def run_pages(folder: Path, arms: Iterable[str]) -> list[str]:
     """List the folders within a study that have a page: the series of each arm, then its runs."""
     return [
         page.parent.relative_to(folder).as_posix()
         for arm in arms
         for pattern in ("report.html", "*/report.html")  # one that diverged has none
-        for page in sorted((folder / arm.folder).glob(pattern))
+        for page in sorted((folder / arm).glob(pattern))
     ]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import xxhash
 
-from vitkit.data.files import regular_file
 from vitkit.durable import hash_file, replace_file
 from vitkit.errors import VitkitError
 
@@ -50,7 +49,7 @@ def checksum_of(path: Path) -> Checksum:
 
 def _xxh3_of(path: Path) -> str:
     # Mapping the file would be no faster, and would crash if it became shorter.
-    with regular_file(path) as file:  # never a pipe, which would be waited for
+    with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 

@@ -335,20 +335,21 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
     Raises:
         _FailedError: it does not come, or not whole.
     """
-    open_file = _open_url if address.startswith("http") else _open_in_store
+    is_http = address.startswith("http")
+    open_file, limit = (_open_url, WINDOW) if is_http else (_open_in_store, None)  # stores have timeouts
     size, since, deadline = 0, 0, time.monotonic() + WINDOW
     try:
         with ExitStack() as stack:
-            read, total = _within(stack, open_file, address, stack)
+            read, total = _within(stack, limit, open_file, address, stack)
             if total is not None and total > most:
                 raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-            while piece := _within(stack, read, CHUNK):
+            while piece := _within(stack, limit, read, CHUNK):
                 size, since = size + len(piece), since + len(piece)
                 if size > most:
                     raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
                 if since >= LEAST:
                     since, deadline = 0, time.monotonic() + WINDOW
-                elif time.monotonic() > deadline:
+                elif is_http and time.monotonic() > deadline:
                     raise _FailedError(_SLOW.format(WINDOW), again=True)
                 if progress is not None:
                     progress(size, total)
@@ -378,8 +379,8 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
         ) from error
 
 
-def _within(stack: ExitStack, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a thread that is left behind after `WINDOW` seconds.
+def _within(stack: ExitStack, seconds: float | None, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread that is left behind after some seconds.
 
     The timeout of a connection begins anew with each byte of a head that never ends.
     """
@@ -393,10 +394,12 @@ def _within(stack: ExitStack, call: Callable[..., Any], *arguments: Any) -> Any:
 
     threading.Thread(target=work, daemon=True).start()
     try:
-        return answer.result(WINDOW)
+        return answer.result(seconds)
     except TimeoutError:
-        stack.pop_all()  # to close the connection would wait for the thread
         raise _FailedError(_SLOW.format(WINDOW), again=True) from None
+    finally:
+        if not answer.done():  # Ctrl-C, too: to close the connection would wait for the thread
+            stack.pop_all()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
