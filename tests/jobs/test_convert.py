@@ -195,7 +195,7 @@ def test_pixel_statistics_that_a_file_does_not_say_are_given(
     assert run(["card", str(tmp_path / "out")]) == 0
     assert "resizing not in the file: the shortest side resized to 35" in capsys.readouterr().out
     assert run([*command[:2], str(tmp_path / "other"), *command[3:], "--image-std", "0"]) == 1
-    assert "--image-std finite numbers above 0" in capsys.readouterr().err
+    assert "--image-std is a number above 0" in capsys.readouterr().err
 
 
 def test_nothing_is_left_after_a_refusal_or_a_signal(tmp_path: Path) -> None:

@@ -398,8 +398,10 @@ def _within(stack: ExitStack, seconds: float | None, call: Callable[..., Any], *
     except TimeoutError:
         raise _FailedError(_SLOW.format(WINDOW), again=True) from None
     finally:
-        if not answer.done():  # Ctrl-C, too: to close the connection would wait for the thread
-            stack.pop_all()
+        if not answer.done():  # Ctrl-C, too: to close the connection would wait for the thread, which does it
+            left = stack.pop_all()
+            left.callback(stack.close)
+            answer.add_done_callback(lambda _: left.close())
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
