@@ -143,7 +143,8 @@ def require_valid(config: Any) -> None:
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         given = getattr(config, field.name)
-        for number in given if isinstance(given, tuple) else (given,):
+        items = given if isinstance(given, tuple) else (given,)
+        for number in items:
             is_fraction = isinstance(number, Real) and not isinstance(number, Integral)  # of numpy too
             if is_fraction and not abs(float(number)) <= FLOAT32_MOST:
                 limit = f", of at most {FLOAT32_MOST:.3g}" if math.isfinite(number) else ""
@@ -152,8 +153,8 @@ def require_valid(config: Any) -> None:
             value = _typed(hints[field.name], given, field.name)
         except VitkitError as error:
             raise VitkitError(str(error).replace(": expected ", " is ", 1)) from None
-        if value is not given:  # a number of numpy, say, which no record could be written with
-            object.__setattr__(config, field.name, value)
+        if not all(isinstance(item, int | float) for item in items):  # 100 epochs stay 100, and no 100.0
+            object.__setattr__(config, field.name, value)  # no record could be written of a number of numpy
 
 
 class Valid:
