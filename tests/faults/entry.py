@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest import mock
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a process that has started threads cannot be forked safely
 
@@ -103,7 +104,7 @@ def complete_study(name: str, shared: Path, out: Path) -> NoReturn:
     Its steps would follow from the speed of the machine, which is given here.
     """
     without_pictures()
-    setattr(study, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1)))  # noqa: B010
+    mock.patch.object(study, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))).start()
     small: dict[str, Any] = {"image_size": 8, "steps": 10, "batch_size": 16, "threads": 1, "quiet": True}
     run = small_run(10)
     result: Any

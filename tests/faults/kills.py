@@ -159,7 +159,7 @@ class StudyKills(Kind):
 
 
 def _hashes(out: Path, said: str) -> dict[str, str]:
-    """What a study ended with, by file, and its result as JSON without what tells of clock and folder."""
+    """Hash the files that a study ends with, and add its page and its result with the folder masked."""
     files = [path for path in sorted(out.rglob("*")) if path.name in ("model.safetensors", "metrics.jsonl")]
     files += sorted(path for path in out.rglob("evaluation/*") if path.is_file())
     ends = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -238,6 +238,11 @@ def test_bad_files_are_left_out_of_the_probe(unreadable: Path, start: Path) -> N
     assert advice.tested == 0
 
 
+def test_a_run_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VitkitError, match="out is the folder of the run that (--)?go begins"):
+        vitkit.advise("digits", out=tmp_path / "run")
+
+
 def test_too_few_images_are_refused(tmp_path: Path, start: Path) -> None:
     write_photos(tmp_path / "few", {"dark": 3, "bright": 3})
     with pytest.raises(VitkitError, match="Expected at least 10 training images"):

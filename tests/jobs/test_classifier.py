@@ -1,5 +1,6 @@
 """`vitkit.ViTClassifier` keeps the promises of scikit-learn's estimators."""
 
+import errno
 import pickle
 import subprocess
 import sys
@@ -94,6 +95,15 @@ def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) ->
     with pytest.raises(VitkitError, match=said):
         vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, [0, 1])
     assert not (tmp_path / "fit").exists()
+
+
+def test_an_image_on_a_disk_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")  # of a read, which names no file
+
+    monkeypatch.setattr("vitkit.jobs.classifier.read_regular_file", fail)
+    with pytest.raises(VitkitError, match=r"first\.png cannot be read: Input/output error"):
+        vitkit.ViTClassifier(**TINY).fit(["first.png", "second.png"], [0, 1])
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:

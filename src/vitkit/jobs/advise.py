@@ -267,6 +267,8 @@ def advise(
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")
     if not 0 < seconds < math.inf:
         raise VitkitError(f"seconds is a number above 0, found {seconds:g}.")
+    if out is not None and not go:
+        raise VitkitError("out is the folder of the run that --go begins: give --go as well.")
     processes.divide_threads(ALONE, threads)  # the speed depends on them
     listener, place, cut = hushed(listener, quiet), machine.find_device(device), splits or Splits()
     with listener.progress("looking at the starts"):

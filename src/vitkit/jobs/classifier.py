@@ -223,11 +223,13 @@ def _encoded(images: Any, unit_range: bool) -> list[bytes]:
     """Return the bytes of image files: paths are read as they are, arrays are written as PNG."""
     paths = _paths(images)
     if paths is not None:
-        try:
-            return [read_regular_file(path, DEFAULT_RULE.max_bytes) for path in paths]
-        except OSError as error:
-            name = error.filename or "An image"  # a disk that fails while it is read names no file
-            raise VitkitError(f"{name} cannot be read: {error.strerror or error}.") from error
+        files = []
+        for path in paths:
+            try:
+                files.append(read_regular_file(path, DEFAULT_RULE.max_bytes))
+            except OSError as error:  # of a disk that fails while it is read, which names no file
+                raise VitkitError(f"{path} cannot be read: {error.strerror or error}.") from error
+        return files
     array = np.asarray(images)
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
