@@ -45,8 +45,8 @@ class StopSignals:
     number: int | None = None
     """The first signal that arrived."""
     point = ""
-    """The point that the work has reached, in the words of the message that follows "Stopped"; whoever works
-    keeps it up to date."""
+    """The point that the work has reached, in the words of the message that follows "Stopped"; the work keeps
+    it up to date."""
     _holding = _answered = False
     _may_break_off = True
     _since = 0.0

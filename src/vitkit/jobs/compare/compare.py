@@ -122,7 +122,7 @@ class Side:
     was_stored: bool
     """Whether its evaluation was read from its run folder; else it was made for the comparison."""
     trained_on_tested: int | None
-    """Number of tested images that it was trained on, pixel for pixel; None where nobody could look."""
+    """Number of tested images that it was trained on, pixel for pixel; None without the images."""
     predictions: Any = field(compare=False)
 
 

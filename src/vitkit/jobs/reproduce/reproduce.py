@@ -674,7 +674,7 @@ def _add_few_shot(
         shots=SHOTS,
         methods=("ridge",),
         device=options.device,
-        cache=False,  # nobody needs the features of these models again
+        cache=False,  # the features of these models are used once
         listener=options.listener,
     )
     named = [replace(model, name=label) for label, model in zip(models, measured.models, strict=True)]

@@ -123,7 +123,7 @@ def from_hub(address: str, expected: str | None = None) -> tuple[Path, Mapping[s
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
     if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
         raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
-    if not expected:  # whoever names a hash compares with no first fetch, and records none
+    if not expected:  # a hash in the address is compared in place of the first fetch's
         write_record(
             address, first.get("source", exact), digests, {name: snapshot / name for name in weights}
         )
