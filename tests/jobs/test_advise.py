@@ -239,7 +239,7 @@ def test_bad_files_are_left_out_of_the_probe(unreadable: Path, start: Path) -> N
 
 
 def test_a_run_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="out is the folder of the run that (--)?go begins"):
+    with pytest.raises(VitkitError, match=r"out is the folder of the run that (--)?go begins"):
         vitkit.advise("digits", out=tmp_path / "run")
 
 
