@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from tests.helpers.noise_samples import PREPROCESSING, Noise, train_loader
+from vitkit.data.stream import workers
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
@@ -43,6 +44,22 @@ def test_a_dying_worker_is_named() -> None:
         VitkitError, match=r"process died while batch \d+ was awaited.*DataLoader.*by SIGKILL.*workers"
     ):
         list(train_loader(Deadly(10), batch_size=5, workers=2).batches(0, 6))
+
+
+def _close_and_die() -> None:
+    os.closerange(3, 1024)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_signal_is_named_where_connections_end_before_the_process() -> None:
+    """The kernel closes the files of a process that is killed before it has an exit code."""
+    process = multiprocessing.get_context("fork").Process(target=_close_and_die)
+    process.start()
+    pool = object.__new__(workers._Pool)
+    pool.processes = [process]
+    said = pool._death(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 2)
+    assert said is not None and f"({process.pid} by SIGKILL)" in said
 
 
 class Leaving(Noise):
@@ -166,6 +183,7 @@ def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None
 PROGRAM = """
 import time
 from tests.helpers.noise_samples import PREPROCESSING, Noise
+from vitkit.data.stream import workers
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 """

@@ -148,7 +148,7 @@ def _former_child_handler() -> Iterator[None]:
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
 
-def _is_stopped(process: multiprocessing.Process) -> bool:
+def _is_stopped(process: multiprocessing.process.BaseProcess) -> bool:
     """Whether a process is stopped (SIGSTOP) or traced, which only Linux tells."""
     try:
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -199,7 +199,7 @@ class _Pool:
             ) from error
         self.arriving = arriving
         # PyTorch has no public name for them.
-        self.processes: list[multiprocessing.Process] = list(arriving._workers)
+        self.processes: list[multiprocessing.process.BaseProcess] = list(arriving._workers)
         # At exit Python sends its child processes SIGTERM, which workers ignore, and would wait for ever.
         atexit.register(self._end_at_exit)
         if seconds:
@@ -300,8 +300,14 @@ class _Pool:
                 return None
         elif message.startswith("Caught ") or getattr(error, "errno", None) not in gone:
             return None  # an exception that the worker raised and sent: a bug, not its death
-        # A broken connection may be noticed a moment before its process has an exit code.
-        multiprocessing.connection.wait([process.sentinel for process in self.processes], timeout=10.0)
+        # A process that ends closes its connections and its sentinel first and has an exit code a moment
+        # later, for which only `join` waits.
+        ended = multiprocessing.connection.wait(
+            [process.sentinel for process in self.processes], timeout=10.0
+        )
+        for process in self.processes:
+            if process.sentinel in ended:
+                process.join(timeout=10.0)
         codes = ((process.pid, process.exitcode) for process in self.processes)
         ends = [f"{pid} by {signal.Signals(-code).name}" for pid, code in codes if code and code < 0]
         return (
