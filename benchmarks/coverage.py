@@ -26,7 +26,7 @@ from scipy import stats
 from scipy.special import expit
 
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.evaluation.calibration import overconfidence
+from vitkit.evaluation.classify import overconfidence
 from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws
 from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure

@@ -28,9 +28,9 @@ from benchmarks.slow_peers import quantized_by_default
 from torch import nn
 
 from vitkit.engines import libraries
+from vitkit.engines.folder import OpenVINORunner
 from vitkit.engines.graph import convert, quantize
 from vitkit.engines.libraries import EnginePrecision
-from vitkit.engines.runners import OpenVINORunner
 from vitkit.jobs.bench import describe_machine
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config

@@ -26,7 +26,7 @@ from benchmarks.slow_peers import compiled
 from benchmarks.utilisation import compare_utilisation
 from torch import nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import (
     Contestant,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer

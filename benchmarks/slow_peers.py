@@ -19,8 +19,8 @@ import torch
 from benchmarks.contestants import graph_to_export
 from numpy.typing import NDArray
 
+from vitkit.engines.folder import OpenVINORunner
 from vitkit.engines.libraries import import_package
-from vitkit.engines.runners import OpenVINORunner
 from vitkit.jobs.bench import Contestant
 from vitkit.models.config.vit_config import ViTConfig
 

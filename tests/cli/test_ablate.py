@@ -14,7 +14,7 @@ import pytest
 
 from vitkit.cli import console
 from vitkit.cli.main import run
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.runs.budget import Pace
 from vitkit.training.trainer import StepNumbers, Trainer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vitkit.cli.main import run
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.runs.budget import Pace
 from vitkit.training.trainer import Trainer
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import vitkit
 from tests.engines.models import NAMES, small
+from vitkit.engines.folder import EngineModel
 from vitkit.engines.graph import compare, example_images, graph_of, refuse_other_logits
-from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute

@@ -8,8 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from vitkit.evaluation.calibration import CALIBRATION_BINS, CalibrationBin, Overconfidence
-from vitkit.evaluation.classify import Classification, ClassScore, Guessing
+from vitkit.evaluation.classify import (
+    CALIBRATION_BINS,
+    CalibrationBin,
+    Classification,
+    ClassScore,
+    Guessing,
+    Overconfidence,
+)
 from vitkit.evaluation.intervals import binomial_interval, overconfidence_interval
 from vitkit.models.config.card import LossFunction
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitkit.evaluation.calibration import CALIBRATION_BINS, calibration_bins
+from vitkit.evaluation.classify import CALIBRATION_BINS, calibration_bins
 
 
 @pytest.mark.parametrize(("confidence", "number"), [(0.0, 0), (0.2, 2), (0.6, 8), (0.61, 9), (1.0, 14)])

@@ -11,7 +11,7 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, classification, mark_repeats
 from vitkit.evaluation.intervals import binomial_interval

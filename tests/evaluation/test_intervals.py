@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import ClassScore, Guessing, classification, compare_with_guessing
+from vitkit.evaluation.classify import (
+    ClassScore,
+    Guessing,
+    classification,
+    compare_with_guessing,
+    overconfidence,
+)
 from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
 from vitkit.tasks.classification import ClassificationAnswering

@@ -55,7 +55,7 @@ import torch
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.models.config.card import Card
 from vitkit.tasks import answering_of
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.run_model import predict
 

@@ -15,7 +15,7 @@ from sklearn import metrics
 from torch import nn
 
 from vitkit import config
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.predictions import Predictions

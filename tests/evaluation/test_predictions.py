@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.evaluation.reference import reference, require_alike
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation import run_model, stored
+from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
@@ -29,8 +29,8 @@ NAMES = [f"class {i}" for i in range(CLASSES)]
 def _on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if memory were for five rows, and a part were two."""
     monkeypatch.setattr(run_model, "IN_MEMORY", 5 * 4 * CLASSES)
-    monkeypatch.setattr(stored, "IN_MEMORY", 5 * 4 * CLASSES)
-    monkeypatch.setattr(stored, "PART", 2 * CLASSES)
+    monkeypatch.setattr(predictions, "IN_MEMORY", 5 * 4 * CLASSES)
+    monkeypatch.setattr(predictions, "PART", 2 * CLASSES)
 
 
 def table() -> torch.Tensor:

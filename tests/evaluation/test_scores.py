@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import predict
 from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities

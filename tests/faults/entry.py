@@ -27,7 +27,7 @@ from vitkit.config import to_json
 from vitkit.data.config import Splits
 from vitkit.data.decode import image as decoding
 from vitkit.data.sources import open_data
-from vitkit.engines.runners import EngineModel
+from vitkit.engines.folder import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs import parts

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 
 
 class Centred(nn.Module):

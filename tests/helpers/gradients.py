@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
 from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig

@@ -11,8 +11,7 @@ from vitkit.data.config import DEFAULT_RULE, Augmentation, Preprocessing
 from vitkit.data.decode.image import Header
 from vitkit.data.listing import Files, Targets
 from vitkit.data.sources import Samples
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader
+from vitkit.data.stream.loader import Batch, TrainLoader
 from vitkit.errors import DecodeError
 
 PREPROCESSING = Preprocessing((8, 8))

@@ -22,8 +22,7 @@ from torch import Tensor
 
 import vitkit
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader
+from vitkit.data.stream.loader import Batch, TrainLoader
 from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run

@@ -241,7 +241,7 @@ def test_an_engine_names_several_labels(tmp_path: Path) -> None:
 
 def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("openvino")
-    from vitkit.engines.runners import OpenVINORunner
+    from vitkit.engines.folder import OpenVINORunner
 
     thread_counts: list[Any] = []
     compile_graph = OpenVINORunner._compile

@@ -17,8 +17,7 @@ from vitkit.data.listing import Files
 from vitkit.data.sources import Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import DecodeError
-from vitkit.evaluation.calibration import overconfidence
-from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.classify import Classification, classification, overconfidence
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model

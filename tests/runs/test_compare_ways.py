@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import vitkit
 from tests.jobs.hearing import Hearing
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.compute_config import PLAIN, Compute

@@ -12,7 +12,7 @@ import torch
 import vitkit
 from tests.helpers.centred_objective import Centred
 from vitkit.config import to_json
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification
 from vitkit.evaluation.predictions import Predictions

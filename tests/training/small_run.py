@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.helpers.tiny_models import TINY
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.data.stream.order import sample_at
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.vit import ViT

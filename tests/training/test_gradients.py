@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.config import ClassificationConfig, TrainingConfig
 from vitkit.training.gradients import Gradients

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import PositionKind, ViTConfig

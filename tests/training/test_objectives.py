@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup

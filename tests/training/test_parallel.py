@@ -17,8 +17,7 @@ from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_re
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise
 from tests.helpers.processes import Processes
 from tests.training.small_run import TRAINING, fingerprint, small_trainer
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches
+from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches
 from vitkit.evaluation.run_model import predict
 from vitkit.runs.trained_model import DataRecord, RejectedFiles
 from vitkit.training.checkpoint import survey

@@ -14,7 +14,7 @@ from torch import nn
 from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, save_checkpoint, small_trainer
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vitkit.analysis import drawing
-from vitkit.evaluation.calibration import CalibrationBin
-from vitkit.evaluation.classify import ClassScore
+from vitkit.evaluation.classify import CalibrationBin, ClassScore
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.multilabel import LabelScore
 

@@ -26,9 +26,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.engines.folder import Agreement
+from vitkit.engines.folder import (
+    FILES,
+    Agreement,
+    EngineModel,
+    OnnxRunner,
+    OpenVINORunner,
+    Runner,
+    computed_gelu,
+)
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
-from vitkit.engines.runners import FILES, EngineModel, OnnxRunner, OpenVINORunner, Runner, computed_gelu
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.config.compute_config import PLAIN, Compute

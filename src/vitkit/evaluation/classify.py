@@ -22,19 +22,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
-from vitkit.evaluation.calibration import (
-    CalibrationBin,
-    Overconfidence,
-    calibration_bins,
-    calibration_error,
-    overconfidence,
+from vitkit.evaluation.intervals import (
+    binomial_interval,
+    binomial_test,
+    describe_interval,
+    overconfidence_interval,
 )
-from vitkit.evaluation.intervals import binomial_interval, binomial_test, describe_interval
 from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
 from vitkit.evaluation.scores import count_by_class, ratio
 from vitkit.models.config.card import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Result
+
+CALIBRATION_BINS = 15  # as in Guo et al. 2017
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Images whose confidence (the predicted class's probability) lies in `(lower, upper]`."""
+
+    lower: Fraction
+    upper: Fraction
+    count: Count
+    confidence: Fraction | None
+    """Mean over the bin's images."""
+    accuracy: Fraction | None
+
+
+@dataclass(frozen=True)
+class Overconfidence:
+    """The mean confidence of a model minus its accuracy, over all images."""
+
+    mean: float
+    """Mean confidence - accuracy; below 0 the model is not sure enough."""
+    interval: tuple[float, float]
+    """The 95% confidence interval of this mean."""
+
+    @property
+    def verdict(self) -> str:
+        """Say "too sure of itself" or "not sure enough" where the interval excludes 0; else ""."""
+        if self.interval[0] > 0:
+            return "too sure of itself"
+        return "not sure enough" if self.interval[1] < 0 else ""
+
+
+def overconfidence(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> Overconfidence:
+    """Compare the confidence in the predictions `(N,)` with whether they are `right`, `(N,)`."""
+    mean = (math.fsum(confidence) - int(right.sum())) / len(right)
+    return Overconfidence(mean, overconfidence_interval(confidence, right))
+
+
+def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:
+    """Put images into 15 bins of equal width by their confidence (Guo et al. 2017)."""
+    number = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1)
+    bins = []
+    for i in range(CALIBRATION_BINS):
+        inside = number == i
+        count = int(inside.sum())
+        mean = math.fsum(confidence[inside]) / count if count else None
+        accuracy = ratio(int(right[inside].sum()), count)
+        bins.append(CalibrationBin(i / CALIBRATION_BINS, (i + 1) / CALIBRATION_BINS, count, mean, accuracy))
+    return tuple(bins)
+
+
+def calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """Average the bins' |accuracy - confidence| over their images."""
+    gaps = (b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in bins)
+    return math.fsum(gaps) / sum(b.count for b in bins)
+
 
 SIGNIFICANT = 0.05
 """Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""

@@ -21,8 +21,7 @@ from safetensors.numpy import save as save_arrays
 from vitkit.config import to_json
 from vitkit.data.config import Preprocessing
 from vitkit.data.sources import Samples
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import evaluation_batches
+from vitkit.data.stream.loader import Batch, evaluation_batches
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model

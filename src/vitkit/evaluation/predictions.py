@@ -1,18 +1,30 @@
-"""Hold what a model predicted for every image of a data set, of one class or of several labels each."""
+"""Hold what a model predicted for every image of a data set, of one class or of several labels each.
 
-from collections.abc import Sequence
+On the disk each array has an `.npy` file of its own, which is mapped when it is read:
+
+test.logits.npy   (N, K) float32
+test.labels.npy   (N,) int64, the true classes; of images with several labels (N, K) uint8, 0 or 1
+test.ids.npy      (N,) int64, the readable images' numbers in their data set
+test.bad.npy      (M,) int64, the numbers of the images that could not be read
+"""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from vitkit.data.files import UnreadableFileError, regular_file
+from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores, sureness
-from vitkit.evaluation.stored import in_parts, load_arrays, save_arrays
 from vitkit.models.config.card import LossFunction
-from vitkit.text import pluralize
+from vitkit.text import first_line, pluralize
 
 
 class Predictions:
@@ -103,7 +115,7 @@ class Predictions:
         return rows[np.argsort(-worst[rows], kind="stable")], worst
 
     def save(self, path: Path) -> None:
-        """Write the files of `vitkit.evaluation.stored` beside `path`, in place of older ones.
+        """Write these files beside `path`, in place of older ones.
 
         Raises:
             VitkitError: the logits were not kept.
@@ -165,3 +177,103 @@ def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequen
             f"The model has {outputs} outputs, but {len(names)} {noun} names were given: use the names that "
             "were saved with the model."
         )
+
+
+IN_MEMORY = 64 << 20
+"""Bytes of logits up to which they are held in memory; more stay in a file that is mapped: 50,000 images of
+21,843 classes are 4.4 GB."""
+PART = 1 << 22
+"""Number of logits in a part; scoring makes a few copies of it in float64, 32 MiB each."""
+
+
+def in_parts(logits: NDArray[np.float32], *beside: NDArray[Any]) -> Iterator[tuple[NDArray[Any], ...]]:
+    """Yield all rows of `(N, K)` in order, about `PART` numbers at a time, and these rows of other arrays."""
+    count = max(1, PART // max(logits.shape[1], 1))
+    for start in range(0, len(logits), count):
+        yield tuple(array[start : start + count] for array in (logits, *beside))
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an `.npy` file for each array by its name, each in place of an older one at one instant."""
+    for name, array in arrays.items():
+        header = io.BytesIO()
+        npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+        # A memoryview of no numbers cannot be cast to bytes.
+        contents = [np.ascontiguousarray(array).data] if array.size else []
+        replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
+
+
+def load_arrays(
+    path: Path, several_labels: bool
+) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Read what `save_arrays` wrote. Nothing is trusted: all of it is read once, so that damage is noticed
+    here. Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
+
+    Args:
+        path: any file of the evaluation, such as `test.json`.
+        several_labels: whether an image has several labels or none, and not one class.
+
+    Returns:
+        logits, labels, ids and bad; the labels are int64 `(N,)`, or bool `(N, K)`.
+
+    Raises:
+        VitkitError: there are no such files, or they hold no predictions.
+    """
+    files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
+    arrays = {name: _map_array(file, name) for name, file in files.items()}
+    logits, labels = arrays["logits"], arrays["labels"]
+    ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
+    images = logits.shape[:1]
+    shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
+    if shapes != (2, logits.shape if several_labels else images, images, 1):
+        expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
+        raise VitkitError(
+            f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
+            f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
+        )
+    every = np.concatenate([ids, bad])
+    if len(np.unique(every)) != len(every):
+        raise _damaged(files["ids"], "images that are there twice")
+    limit = 2 if several_labels else logits.shape[1]
+    if labels.size and labels.max() >= limit:
+        raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
+    labels = labels.astype(np.bool_ if several_labels else np.int64)
+    return np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad
+
+
+def _map_array(file: Path, name: str) -> NDArray[Any]:
+    """Map the array in an `.npy` file, and refuse numbers that an array of this name cannot hold.
+
+    One that claims more than its file holds cannot be mapped.
+    """
+    try:
+        with regular_file(file):  # no pipe that nobody writes to, and no device: mapping could wait for ever
+            pass
+    except UnreadableFileError as error:
+        raise VitkitError(
+            f"The predictions {file} cannot be read: {error}. Run the evaluation again."
+        ) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a header that numpy has to repair is damaged
+            array = npy.open_memmap(file, mode="r")
+    except Exception as error:  # numpy promises no list of what a damaged header raises
+        raise _damaged(file, error) from None
+    kind = f"{array.dtype} of shape {array.shape}"
+    if name == "logits":
+        if array.dtype != np.float32 or array.ndim != 2 or not array.flags.c_contiguous:
+            raise _damaged(file, f"logits are {kind}, not rows of float32 (N, K)")
+        if not all(np.isfinite(part).all() for (part,) in in_parts(array)):
+            raise _damaged(file, "logits that are not finite")
+    elif array.dtype.kind not in "iu":
+        raise _damaged(file, f"{name} are {kind}, not integers")
+    elif array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**62:
+        raise _damaged(file, f"{name} from {array.min()} to {array.max()}")
+    return array
+
+
+def _damaged(file: Path, reason: object) -> VitkitError:
+    return VitkitError(
+        f"{file}: expected arrays of predictions, found something else ({first_line(reason)}). Run the "
+        "evaluation again to write it anew."
+    )

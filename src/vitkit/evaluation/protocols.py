@@ -13,9 +13,8 @@ from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
 from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval, describe_interval
-from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.predictions import Predictions, in_parts
 from vitkit.evaluation.scores import likeliest
-from vitkit.evaluation.stored import in_parts
 from vitkit.result import Block, Result, Table, Text, unreadable
 from vitkit.text import pluralize
 

@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.predictions import IN_MEMORY, Predictions
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
-from vitkit.evaluation.stored import IN_MEMORY
 from vitkit.models.config.card import LossFunction
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.image_model import autocast

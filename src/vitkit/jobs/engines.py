@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitkit.data.config import Preprocessing
-from vitkit.engines.folder import serve_folder
+from vitkit.engines.folder import EngineModel, describe_gelu, serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
-from vitkit.engines.runners import EngineModel, describe_gelu
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import LoadingOptions
 from vitkit.models.config.compute_config import Phase, Precision

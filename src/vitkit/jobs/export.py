@@ -19,9 +19,8 @@ from vitkit.data.layouts.image_paths import refuse_address
 from vitkit.data.sources import Samples, open_data
 from vitkit.data.transforms import preprocess
 from vitkit.engines import graph
-from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, write_description
+from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
-from vitkit.engines.runners import describe_gelu
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least

@@ -24,8 +24,8 @@ from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import NamedImage, find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
+from vitkit.engines.folder import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
-from vitkit.engines.runners import EngineModel
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import load_ready, take_built
 from vitkit.jobs.options import (

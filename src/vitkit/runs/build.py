@@ -16,8 +16,7 @@ from vitkit.data.sources import (
     keep_in_memory,
     largest_decoding,
 )
-from vitkit.data.stream.batch import Batch
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
+from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
 from vitkit.listener import SILENT, Listener

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils._triton import has_triton  # public functions do not say whether torch.compile can work
 
 from vitkit.config import to_json
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.kernels.block import compiled_block

@@ -25,7 +25,7 @@ from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.durable import open_to_append
-from vitkit.engines.runners import EngineModel
+from vitkit.engines.folder import EngineModel
 from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config.compute_config import Precision

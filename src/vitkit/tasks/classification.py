@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.calibration import CalibrationBin
-from vitkit.evaluation.classify import Classification, ClassScore, classification, mark_repeats
+from vitkit.evaluation.classify import (
+    CalibrationBin,
+    Classification,
+    ClassScore,
+    classification,
+    mark_repeats,
+)
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest

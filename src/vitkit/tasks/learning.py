@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitkit.data.sources import ImageData, Samples
-    from vitkit.data.stream.batch import Batch
+    from vitkit.data.stream.loader import Batch
 
 
 @dataclass(frozen=True)

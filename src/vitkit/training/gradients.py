@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import BatchRows, ImageModel
 from vitkit.training.config import TrainingConfig

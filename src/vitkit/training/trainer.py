@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.config import to_json
-from vitkit.data.stream.batch import Batch
+from vitkit.data.stream.loader import Batch
 from vitkit.durable import moved_error, read_chunks, replace_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.config.compute_config import Compute

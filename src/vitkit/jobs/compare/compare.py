@@ -29,8 +29,8 @@ from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import hash_file, remove_leftovers
+from vitkit.engines.folder import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
-from vitkit.engines.runners import EngineModel
 from vitkit.errors import VitkitError
 from vitkit.evaluation import paired, run_model
 from vitkit.evaluation.features import FeatureExtractor

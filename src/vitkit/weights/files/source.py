@@ -22,8 +22,7 @@ from vitkit.config import from_json
 from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
-from vitkit.weights.files.archives import Opened, open_npz
-from vitkit.weights.files.torch_files import open_torch
+from vitkit.weights.files.archives import Opened, open_npz, open_torch
 from vitkit.weights.format_names import ENDINGS, TORCH_ENDINGS
 from vitkit.weights.published import missing_checkpoint
 
