@@ -2,10 +2,8 @@
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
-import random
 import shutil
 import signal
 import sys
@@ -17,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutants.forked_tests import Ended, Recorded, record_tests, run_tests, warm_up
-from tests.mutants.listed import LISTS, Mutant, StaleError, mutated, read_mutants
+from tests.mutants.generated import Mutant, draw, room_of
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/vitkit")
@@ -42,10 +40,9 @@ RECORDING_SECONDS = 1800
 class Result:
     """What became of a mutant."""
 
-    key: str
     name: str
     verdict: str
-    """noticed, survived, undecided, stale or not tried."""
+    """noticed, survived or undecided."""
     detail: str
     seconds: float
     reach: str
@@ -79,16 +76,10 @@ class Runner:
     def try_mutant(self, mutant: Mutant, reach: str) -> tuple[str, str]:
         """Return verdict and detail of a mutant; the copy is as it was afterwards."""
         path = self.copy / self.package / mutant.file
-        try:
-            source = path.read_text()
-            text, lines = mutated(mutant, source)
-        except (StaleError, OSError) as error:
-            return "stale", str(error)
-        missing = [name for name in mutant.needs if importlib.util.find_spec(name) is None]
-        if missing:
-            return "not tried", f"needs {', '.join(missing)}"
+        source = path.read_text()
+        text = mutant.apply(source)
         left, tried = self.seconds, 0
-        for batch in self._batches(mutant, lines, reach):
+        for batch in self._batches(mutant, reach):
             tests = batch
             while tests:
                 _mutate(path, text)
@@ -109,8 +100,8 @@ class Runner:
                 # It fails on this machine anyway: the others are asked.
                 tests = [test for test in tests if test not in (*ended.passed, ended.failed)]
             if left <= 0:
-                return "undecided", f"{tried} tests passed in {self.seconds:.0f} s, and more run these lines"
-        return ("survived", f"{tried} tests passed") if tried else ("survived", "no test runs these lines")
+                return "undecided", f"{tried} tests passed in {self.seconds:.0f} s, and more run the line"
+        return ("survived", f"{tried} tests passed") if tried else ("survived", "no test runs the line")
 
     def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
         """Whether what failed passes without the mutant."""
@@ -134,19 +125,19 @@ class Runner:
         """Return what was recorded of a test."""
         return next((tests[test] for tests in self.memory.values() if test in tests), None)
 
-    def _batches(self, mutant: Mutant, lines: range, reach: str) -> Iterator[list[str]]:
-        """Yield the tests that run these lines, those near the file first, quick ones first."""
+    def _batches(self, mutant: Mutant, reach: str) -> Iterator[list[str]]:
+        """Yield the tests that run the line, those near the file first, quick ones first."""
         stages, seen = self._stages(mutant), set[str]()
         for files in (files for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name]):
             durations = {
                 test: recorded.seconds
                 for file in files
                 for test, recorded in self._recorded(file, mutant.file).items()
-                if not set(lines).isdisjoint(recorded.lines.get(mutant.file, ()))
+                if mutant.line in recorded.lines.get(mutant.file, ())
             }
             yield from _in_batches(durations)
             seen.update(durations)
-        # What other processes run, what runs at import alone, and C, is not recorded.
+        # What other processes run, and what runs at import alone, is not recorded.
         nearest = next((files for name in REACHES for files in stages[name] if files), [])
         reached = [
             file for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name] for file in files
@@ -167,18 +158,17 @@ class Runner:
 
         Near are the file that mirrors the mutant's, then those that name it: of its own room, then of others.
         """
-        module = mutant.file.removesuffix(".py").removesuffix(".c").replace("/", ".")
+        module = mutant.file.removesuffix(".py").replace("/", ".")
         above, _, stem = module.rpartition(".")
         imports = (
             (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
         )
-        room = mutant.file.partition("/")[0]
         mirrored, naming, naming_elsewhere, own, far = (list[str]() for _ in range(5))
         for path in sorted((self.copy / "tests").rglob("test_*.py")):
             inside = path.relative_to(self.copy / "tests")
             if inside.parts[0] in LEFT_ALONE:
                 continue
-            is_own = inside.parts[0] == room
+            is_own = inside.parts[0] == room_of(mutant.file)
             if path.name == f"test_{stem}.py" and (is_own or not above):
                 group = mirrored
             elif any(word in path.read_text() for word in imports):
@@ -207,8 +197,7 @@ class Runner:
         tests = record_tests(self.copy, self.copy / self.package, self.scratch, file, RECORDING_SECONDS)
         print(f": {time.monotonic() - start:.0f} s" if tests is not None else ": out of time", flush=True)
         package = self.copy / self.package
-        sources = [path for path in package.rglob("*") if path.suffix in (".py", ".c")]
-        hashes |= {str(path.relative_to(package)): _digest(path) for path in sources}
+        hashes |= {str(path.relative_to(package)): _digest(path) for path in package.rglob("*.py")}
         self.memory[record] = tests or {}
         record.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[record].items()}})
@@ -218,7 +207,7 @@ class Runner:
         return self.memory[record]
 
     def _keep_log(self, mutant: Mutant, ended: Ended) -> None:
-        log = self.work / "logs" / f"{mutant.name}.txt"
+        log = self.work / "logs" / f"{mutant.name.replace('/', '-')}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ended.output)
 
@@ -246,7 +235,7 @@ def _digest(path: Path) -> str:
 
 
 def tree_digest(root: Path) -> str:
-    """Hash all sources and tests, but for the list of mutants itself."""
+    """Hash all sources and tests, but for what makes the mutants."""
     digest = hashlib.sha256()
     for folder in ("src", "tests"):
         for path in sorted((root / folder).rglob("*")):
@@ -257,18 +246,18 @@ def tree_digest(root: Path) -> str:
 
 
 def read_results(path: Path, tree: str) -> dict[str, Result]:
-    """Read the results of earlier calls on the same tree by key; the last of each mutant counts."""
+    """Read the results of earlier calls on the same tree by name; the last of each mutant counts."""
     results: dict[str, Result] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         fields = json.loads(line)
         if fields.pop("tree") == tree:
-            results[fields["key"]] = Result(**fields)
+            results[fields["name"]] = Result(**fields)
     return results
 
 
 def is_settled(result: Result | None, reach: str) -> bool:
     """Whether a mutant need not be tried again: a survivor must be, if tests are looked for further away."""
-    if result is None or result.verdict in ("stale", "not tried", "undecided"):
+    if result is None or result.verdict == "undecided":
         return False
     return result.verdict == "noticed" or REACHES.index(result.reach) >= REACHES.index(reach)
 
@@ -290,19 +279,17 @@ def try_all(
     end = time.monotonic() + seconds
     with record.open("a") as file:
         for mutant in mutants:
-            result = before.get(mutant.digest)
+            result = before.get(mutant.name)
             if not is_settled(result, reach):
                 if time.monotonic() > end:
                     continue
                 start = time.monotonic()
                 verdict, detail = runner.try_mutant(mutant, reach)
                 seconds_taken = round(time.monotonic() - start, 1)
-                result = Result(mutant.digest, mutant.name, verdict, detail, seconds_taken, reach)
+                result = Result(mutant.name, verdict, detail, seconds_taken, reach)
                 file.write(json.dumps({"tree": tree, **asdict(result)}) + "\n")
                 file.flush()
-                print(
-                    f"{mutant.room} {mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True
-                )
+                print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
             assert result is not None
             results.append(result)
     return results
@@ -310,40 +297,31 @@ def try_all(
 
 def given_options(rooms: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/test-mutants", description="Break behaviours one by one and see whether a test notices."
+        prog="scripts/test-mutants", description="Break lines one by one and see whether a test notices."
     )
     parser.add_argument("--only", action="append", choices=rooms, metavar="ROOM", help=", ".join(rooms))
+    parser.add_argument("--each", type=int, default=300, metavar="N", help="places in each room")
+    parser.add_argument("--seed", type=int, default=0, help="the same one draws the same mutants")
     parser.add_argument("--mutant", action="append", metavar="NAME", help="try this one, once more")
-    parser.add_argument("--draw", type=int, metavar="N", help="N of them at random, the same ones every time")
     parser.add_argument("--list", action="store_true", help="list the mutants and what is known of them")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
-    parser.add_argument(
-        "--reach",
-        choices=REACHES,
-        default="far",
-        help="test files that are looked at",
-    )
+    parser.add_argument("--reach", choices=REACHES, default="far", help="test files that are looked at")
     parser.add_argument("--work", type=Path, default=Path("runs/mutants"), help="results, recorded lines")
     parser.add_argument("--again", action="store_true", help="forget the results of earlier calls")
     return parser.parse_args()
 
 
 def main() -> int:
-    mutants = read_mutants(LISTS)
-    given = given_options(sorted({mutant.room for mutant in mutants}))
-    unknown = set(given.mutant or ()) - {mutant.name for mutant in mutants}
-    if unknown:
-        print(f"There is no mutant named {', '.join(sorted(unknown))}: --list names them.", file=sys.stderr)
+    folders = [path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")]
+    rooms = sorted([*folders, "leaves"])
+    given = given_options(rooms)
+    chosen = list(draw(ROOT / PACKAGE, given.only or rooms, given.each, given.seed))
+    if unknown := {*(given.mutant or ())} - {mutant.name for mutant in chosen}:
+        print(f"No mutant is named {', '.join(sorted(unknown))}: --list names them.", file=sys.stderr)
         return 2
-    chosen = [
-        mutant
-        for mutant in mutants
-        if (not given.only or mutant.room in given.only) and (not given.mutant or mutant.name in given.mutant)
-    ]
-    if given.draw is not None:
-        drawn = set(random.Random(0).sample(range(len(chosen)), min(given.draw, len(chosen))))
-        chosen = [mutant for number, mutant in enumerate(chosen) if number in drawn]
+    if given.mutant:
+        chosen = [mutant for mutant in chosen if mutant.name in given.mutant]
     work = given.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     record, tree = work / "results.jsonl", tree_digest(ROOT)
@@ -352,8 +330,8 @@ def main() -> int:
     if given.list:
         recorded = read_results(record, tree)
         for mutant in chosen:
-            verdict = recorded[mutant.digest].verdict if mutant.digest in recorded else "not tried yet"
-            print(f"{mutant.room} {mutant.name} ({mutant.file}): {mutant.breaks} [{verdict}]")
+            verdict = recorded[mutant.name].verdict if mutant.name in recorded else "not tried yet"
+            print(f"{mutant.name} [{verdict}]")
         print(f"{len(chosen)} mutants")
         return 0
     # However it is ended, the copy is removed. In what a shell starts in the background Ctrl-C is ignored.
@@ -363,15 +341,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="vitkit-mutants-") as copy:
         runner = Runner(ROOT, work, Path(copy), seconds=given.limit)
         results = try_all(runner, chosen, record, tree, given.reach, given.seconds, bool(given.mutant))
-    counts = Counter(result.verdict for result in results)
-    counts["not reached"] = len(chosen) - len(results)
-    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count))
-    breaks = {mutant.digest: mutant.breaks for mutant in chosen}
-    for verdict in ("survived", "undecided", "stale", "not tried"):
-        for result in results:
-            if result.verdict == verdict:
-                print(f"{verdict}: {result.name}: {breaks[result.key]} {result.detail}")
-    return 1 if counts["survived"] or counts["stale"] else 0
+    for room in rooms:
+        counts = Counter(result.verdict for result in results if room_of(result.name) == room)
+        if judged := counts["noticed"] + counts["survived"]:
+            score = counts["noticed"] / judged
+            print(f"{room:<12}{score:>7.1%} of {judged:,} noticed, {counts['undecided']:,} undecided")
+    for result in results:
+        if result.verdict != "noticed":
+            print(f"{result.verdict}: {result.name}: {result.detail}")
+    return 0
 
 
 if __name__ == "__main__":

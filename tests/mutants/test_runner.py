@@ -1,4 +1,4 @@
-"""Mutants of a small tree: noticed, survived, stale, and what is remembered of them."""
+"""Mutants of a small tree: which are made, noticed, survive, and what is remembered of them."""
 
 import json
 import subprocess
@@ -7,27 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Result, Runner, is_settled, main, read_results, tree_digest
+from tests.mutants.__main__ import Result, Runner, is_settled, read_results, tree_digest
+from tests.mutants.generated import draw, list_places
 
 SCRIPT = """
 import json, sys
 from pathlib import Path
 from tests.mutants.__main__ import Runner, try_all
-from tests.mutants.listed import Mutant
+from tests.mutants.generated import list_places
 
 folder = Path(sys.argv[1])
-mutants = [
-    Mutant("room", "double", "room/maths.py", "", "return 2 * x", "return 3 * x"),
-    Mutant("room", "half", "room/maths.py", "", "return x / 2", "return x / 3"),
-    Mutant("room", "elsewhere", "room/maths.py", "", "return x - 1", "return x - 2"),
-    Mutant("room", "gone", "room/maths.py", "", "return 4 * x", "return 3 * x"),
-    Mutant("room", "needing", "room/maths.py", "", "return 2 * x", "return 3 * x", ("nowhere_installed",)),
-]
+file = "room/maths.py"
+places = list_places(file, (folder / "tree/src/toy" / file).read_text())
+operators = ("NumberReplacer", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOperator_Div_Mul")
+mutants = [one for place in places for one in place if one.operator in operators and one.occurrence == 0]
 (folder / "work").mkdir()
 (folder / "copy").mkdir()
 runner = Runner(folder / "tree", folder / "work", folder / "copy", Path("src/toy"))
 results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9)
-(folder / "found.json").write_text(json.dumps([(one.name, one.verdict, one.detail) for one in results]))
+ended = [(one.name.split(":")[2], one.verdict, one.detail) for one in results]
+(folder / "ended.json").write_text(json.dumps(ended))
 """
 
 
@@ -48,7 +47,7 @@ def test_what_commands_made_is_not_copied_and_rooms_of_that_name_are(
     ]
 
 
-@pytest.mark.slow  # tests/mutants/test_list.py holds the list against the source
+@pytest.mark.slow
 def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_path: Path) -> None:
     """In an interpreter of its own: it forks, which a process with threads must not."""
     source, tests = tmp_path / "tree/src/toy/room/maths.py", tmp_path / "tree/tests"
@@ -75,16 +74,15 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_pat
         cwd=Path(__file__).parents[2],
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    verdicts = {
-        name: (verdict, detail) for name, verdict, detail in json.loads((tmp_path / "found.json").read_text())
+    ended = json.loads((tmp_path / "ended.json").read_text())
+    verdicts = {operator: (verdict, detail) for operator, verdict, detail in ended}
+    assert verdicts == {
+        "NumberReplacer": ("noticed", "by tests/room/test_maths.py::test_double"),
+        "ReplaceBinaryOperator_Div_Mul": ("survived", "2 tests passed"),
+        "ReplaceBinaryOperator_Sub_Add": ("noticed", "by tests/cli/test_commands.py::test_less"),
     }
-    assert verdicts["double"] == ("noticed", "by tests/room/test_maths.py::test_double")
-    assert verdicts["half"][0] == "survived"
-    assert verdicts["elsewhere"] == ("noticed", "by tests/cli/test_commands.py::test_less")
-    assert verdicts["gone"][0] == "stale"
-    assert verdicts["needing"] == ("not tried", "needs nowhere_installed")
     assert source.read_text() == text
-    assert len(read_results(tmp_path / "work/results.jsonl", "tree")) == 4  # two are one change
+    assert len(read_results(tmp_path / "work/results.jsonl", "tree")) == 3
     assert not read_results(tmp_path / "work/results.jsonl", "another tree")
 
 
@@ -94,32 +92,48 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_pat
         ("noticed", "near", True),
         ("survived", "near", False),
         ("survived", "far", True),
-        ("stale", "far", False),
+        ("undecided", "far", False),
     ],
 )
 def test_a_survivor_is_tried_again_where_tests_are_looked_for_further_away(
     verdict: str, reach: str, settled: bool
 ) -> None:
-    assert is_settled(Result("key", "name", verdict, "", 0.0, reach), "far") == settled
+    assert is_settled(Result("name", verdict, "", 0.0, reach), "far") == settled
 
 
-def test_the_list_of_mutants_does_not_change_the_tree(tmp_path: Path) -> None:
-    for name in ("src/a.py", "tests/test_a.py", "tests/mutants/a.toml"):
+def test_what_makes_the_mutants_does_not_change_the_tree(tmp_path: Path) -> None:
+    for name in ("src/a.py", "tests/test_a.py", "tests/mutants/a.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     before = tree_digest(tmp_path)
-    (tmp_path / "tests/mutants/a.toml").write_text("x")
+    (tmp_path / "tests/mutants/a.py").write_text("x")
     assert tree_digest(tmp_path) == before
     (tmp_path / "tests/test_a.py").write_text("x")
     assert tree_digest(tmp_path) != before
 
 
-def test_a_draw_is_the_same_every_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listings = []
-    for _ in range(2):
-        monkeypatch.setattr(sys, "argv", ["mutants", "--draw", "5", "--list", "--work", str(tmp_path)])
-        assert main() == 0
-        listings.append(capsys.readouterr().out)
-    assert listings[0] == listings[1] and listings[0].endswith("\n5 mutants\n")
+def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tmp_path: Path) -> None:
+    pytest.importorskip("cosmic_ray", reason="the extra `mutants` is not installed")
+    source = """def smaller(a: "int | None", b):
+    \"\"\"Return 1 of 2.\"\"\"
+    if a < 3 and not b:
+        return a * 2
+    return -b
+"""
+    for file in ("room/maths.py", "alone.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(source)
+    mutants = list(draw(tmp_path, ["room", "leaves"], 4, seed=0))
+    assert mutants == list(draw(tmp_path, ["leaves", "room"], 4, seed=0))
+    assert mutants != list(draw(tmp_path, ["leaves", "room"], 4, seed=1))
+    assert [mutant.file for mutant in mutants] == ["alone.py"] * 4 + ["room/maths.py"] * 4
+    assert len({mutant.name for mutant in draw(tmp_path, ["room"], 1000, seed=0)}) == len(
+        list_places("room/maths.py", source)
+    )
+    for mutant in mutants:
+        before, after = source.splitlines(), mutant.apply(source).splitlines()
+        changed = [
+            number for number, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]
+        ]
+        assert changed == [mutant.line] and mutant.line >= 3
+        compile("\n".join(after), mutant.file, "exec")
