@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import vitkit
 from tests.helpers.rooms import MAY_IMPORT
 
@@ -106,12 +104,12 @@ def test_the_tutorial_names_options_that_exist() -> None:
     assert [name for name in fields if not re.search(rf'\b{name}: |"--{name}"', source)] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
-def test_no_heading_of_a_page_stands_twice(page: Path) -> None:
+def test_no_heading_of_a_page_stands_twice() -> None:
     """A merge once left half a page there twice, with other figures."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    headings = Counter(line for line in text.splitlines() if line.startswith("#"))
-    assert {heading for heading, count in headings.items() if count > 1} == set()
+    for page in sorted(DOCS.rglob("*.md")):
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        headings = Counter(line for line in text.splitlines() if line.startswith("#"))
+        assert {heading for heading, count in headings.items() if count > 1} == set(), page
 
 
 def test_every_page_is_in_the_contents_of_the_site() -> None:
@@ -126,11 +124,12 @@ def test_the_reference_lists_every_public_name_once() -> None:
     assert sorted(names) == sorted({*vitkit.__all__} - {"__version__"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_image_of_a_page_is_there(page: Path) -> None:
-    images = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
-    assert page.read_text(encoding="utf-8").count("![") == len(images), "an image has no words in its place"
-    assert [image for image in images if not (page.parent / image).is_file()] == []
+def test_every_image_of_a_page_is_there() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        images = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", text)
+        assert text.count("![") == len(images), f"{page}: an image has no words in its place"
+        assert [image for image in images if not (page.parent / image).is_file()] == [], page
 
 
 def test_pictures_stay_small() -> None:
@@ -139,21 +138,21 @@ def test_pictures_stay_small() -> None:
     assert sum(path.stat().st_size for path in pictures) < 1_500_000
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_of_code_is_run_or_says_why_not(page: Path) -> None:
-    blocks = list(load_test_docs()["read_blocks"](page))
-    assert [block.place for block in blocks if block.kind == "unmarked"] == []
-    assert [block.place for block in blocks if block.kind == "not run" and not block.mark] == []
-    marks = len(re.findall(r"<!--\s*(?:not run|run with)\b", page.read_text(encoding="utf-8")))
-    assert marks == sum(bool(block.mark) for block in blocks), (
-        "a mark stands before no block, or has no reason"
-    )
+def test_every_block_of_code_is_run_or_says_why_not() -> None:
+    read_blocks = load_test_docs()["read_blocks"]
+    for page in PAGES:
+        blocks = list(read_blocks(page))
+        assert [block.place for block in blocks if block.kind == "unmarked"] == []
+        assert [block.place for block in blocks if block.kind == "not run" and not block.mark] == []
+        marks = len(re.findall(r"<!--\s*(?:not run|run with)\b", page.read_text(encoding="utf-8")))
+        marked = sum(bool(block.mark) for block in blocks)
+        assert marks == marked, f"{page}: a mark stands before no block, or has no reason"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.name)
-def test_notebooks_are_kept_without_outputs(path: Path) -> None:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    assert len(cells) > 3 and not any(cell.get("outputs") for cell in cells)
+def test_notebooks_are_kept_without_outputs() -> None:
+    for path in sorted((ROOT / "examples").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        assert len(cells) > 3 and not any(cell.get("outputs") for cell in cells), path
 
 
 def test_blocks_are_told_apart(tmp_path: Path) -> None:

@@ -70,9 +70,8 @@ def test_a_change_of_the_public_names_is_deliberate() -> None:
     assert set(vitkit.__all__) == PUBLIC == set(dir(vitkit))
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    assert getattr(vitkit, name).__doc__
+def test_every_public_name_is_there_and_documented() -> None:
+    assert [name for name in sorted(PUBLIC - {"__version__"}) if not getattr(vitkit, name).__doc__] == []
 
 
 def test_other_names_are_not() -> None:
