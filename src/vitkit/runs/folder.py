@@ -372,11 +372,11 @@ def is_new_folder(folder: Path) -> bool:
     return all(path.name[0] == "." for path in folder.iterdir())
 
 
-def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
-    """Yield the default folders of a run below `runs/`, without end: NAME, NAME-2, NAME-3 and so on."""
+def numbered_folders(data: str, model: str, ending: str = "") -> Iterator[Path]:
+    """Yield the default folders of a run below `runs/`, without end: DATA-MODEL, DATA-MODEL-2 and so on."""
     # The name of a start's model is what its file says, with whatever characters.
-    model = re.sub(r"[/\0-\x1f\x7f]", "-", run.model)
-    name = f"{data_name}-{model}{ending}"
+    model = re.sub(r"[/\0-\x1f\x7f]", "-", model)
+    name = f"{data}-{model}{ending}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 

@@ -29,10 +29,9 @@ from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
-from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.verdict import Finding, judge, say, summarise
 from vitkit.jobs.study import study
-from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions
+from vitkit.jobs.study.options import ItemName, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config

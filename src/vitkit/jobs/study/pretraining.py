@@ -144,7 +144,7 @@ def compare_pretraining(
     # Below `runs/`, a folder that is new, or holds the study that the same command began.
     place = out or next(
         folder
-        for folder in numbered_folders(run, opened.images.name, ENDING)
+        for folder in numbered_folders(opened.images.name, run.model, ENDING)
         if not folder.is_dir()
         or ((folder / engine.RECORD).exists() and engine.read_study(folder).command == machine.command)
     )

@@ -328,7 +328,8 @@ def scale(
     refuse_start(along, start)
     run = base_run(data, recipe, start, listener)
     opened = _open_images(run, design, options)
-    place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
+    default = numbered_folders(opened.images.name, run.model, f"-scale-{along}")
+    place = next(default) if out is None else Path(out)
     begun = None if plan else engine.read_chosen(Length, place, KIND)
     steps = run.training.total_steps(len(opened.images.splits["train"]))
     if begun is not None:  # it was measured and checked then

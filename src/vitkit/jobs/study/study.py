@@ -26,7 +26,7 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import paired
-from vitkit.jobs.series.series import check_series, recorded_run, train_series
+from vitkit.jobs.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
@@ -106,11 +106,16 @@ class StudyResult(Result):
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
         return "", *super().blocks()
 
+    @property
+    def page(self) -> Path:
+        """Return the path of the page."""
+        return self.folder / "report.html"
+
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
-        page, model = self.folder / "report.html", shlex.quote(str(self.folder / self.best))
+        model = shlex.quote(str(self.folder / self.best))
         predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
-        return [f"open {shlex.quote(str(page))} in a browser", *predict]
+        return [f"open {shlex.quote(str(self.page))} in a browser", *predict]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -120,7 +125,7 @@ class StudyResult(Result):
 def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
     """Write the page of a study, which links those in the folders of its arms."""
     pages, command = run_pages(result.folder, folders), shown_command(options.command)
-    write_page(result, result.folder / "report.html", folders=pages, command=command)
+    write_page(result, result.page, folders=pages, command=command)
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,10 @@ class Study:
     """"ablation", "scale" and so on."""
     command: str
     options: Mapping[str, Any]
-    """The options of the study as plain data, without the options that the runs of the arms record."""
+    """The options of the study as plain data, without the options that the runs of the arms record; below
+    "hashes" those of files that it depends on, by what they are: "images"."""
     arms: tuple[Arm, ...]
+    """The arms that are trained, to which another call may add some."""
 
     @property
     def owner(self) -> Owner:
@@ -152,7 +159,7 @@ class Study:
             require_folder(out)
         with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
-            if not (folder / RECORD).exists():
+            if not (folder / RECORD).exists() or len(read_study(folder).arms) < len(self.arms):
                 write(folder / RECORD, self)
             yield folder
 
@@ -352,24 +359,32 @@ def read_study(folder: str | Path) -> Study:
     return study
 
 
+def read_begun(folder: Path, kind: str) -> Study | None:
+    """Read the record of a study of a kind; None where it has not begun.
+
+    Raises:
+        VitkitError: the folder holds something else, or the record is damaged.
+    """
+    owner = Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
+    return read_study(folder) if owner.refuse_others(folder) else None
+
+
 def read_chosen(cls: type[T], folder: Path, kind: str) -> T | None:
     """Read the options that were measured when a study began, so that nothing is measured again.
 
     Args:
         cls: a dataclass of these options.
-        folder: of the study.
-        kind: of the study.
+        folder, kind: of the study, as for `read_begun`.
 
     Returns:
         The options; None for a study that has not begun.
-
-    Raises:
-        VitkitError: the folder holds something else, or the record is damaged.
     """
-    if not Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind)).refuse_others(folder):
+    begun = read_begun(folder, kind)
+    if begun is None:
         return None
-    names, options = {part.name for part in fields(cls)}, read_study(folder).options  # type: ignore[arg-type]
-    return from_json(cls, {name: options[name] for name in names & options.keys()}, str(folder / RECORD))
+    names = {part.name for part in fields(cls)}  # type: ignore[arg-type]
+    chosen = {name: begun.options[name] for name in names & begun.options.keys()}
+    return from_json(cls, chosen, str(folder / RECORD))
 
 
 def _other_kind(study: Study, kind: str) -> list[str]:
@@ -386,17 +401,21 @@ def _changes(folder: Path, study: Study) -> list[str]:
     if other := _other_kind(begun, study.kind):
         return other
     changes = difference(begun.options, to_json(study)["options"])
-    # A part of an option, such as vary.pool, is no option itself.
+    # A part of an option, such as vary.pool, is no option itself; and nobody knows a file by its hash.
     changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
-    there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
-    if not changes and there != here:
+    changes = [re.sub(r"^hashes\.(.*?): .*", r"other \1", each) for each in changes]
+    there, here = ({(arm.folder, arm.label): arm for arm in arms} for arms in (begun.arms, study.arms))
+    if not changes and not there.keys() <= here.keys():
         names = [", ".join(folder for folder, _ in arms) for arms in (there, here)]
         changes = [f"arms: {names[0]} -> {names[1]}"]
-    for old, new in zip(begun.arms, study.arms, strict=False):
-        if (old.folder, old.label) == (new.folder, new.label):  # other arms differ in what makes them others
+    for name, old in there.items():
+        if name in here:  # other arms differ in what makes them others
+            new = here[name]
             moved = begins_within(new.run, folder)
             changes += name_options(changed_options(to_json(old.run), where, new.run, moved=moved))
             series = difference(to_json(old.series), to_json(new.series))
+            # The images of a sweep follow from those of the run.
+            series = [each for each in series if not each.startswith("sweep_data:")]
             changes += map(_with_own_option, name_options(series))
     return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
 

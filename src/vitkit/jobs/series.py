@@ -128,7 +128,7 @@ def train_series(
         return name_options(changed)
 
     def numbered() -> Iterator[Path]:
-        return numbered_folders(run, list_images(run, opened).name, options.ending)
+        return numbered_folders(list_images(run, opened).name, run.model, options.ending)
 
     owner, planned = Owner("series of runs", RECORD, changes, resume), None
     _, has_begun = next(folders_for(owner, own, numbered))

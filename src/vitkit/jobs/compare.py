@@ -2,28 +2,27 @@
 
 The folder of a comparison:
 
-compare.json                what is compared, by hashes, and the speeds that were measured
+study.json                  the split, and the hashes of the images and the models: a study whose two arms are
+                            trained already
+speeds.json                 the speeds that were measured
 first/evaluation/, second/evaluation/   numbers and logits of evaluations made for the comparison
 report.html
 
 The same command again reads what is there, and ends with the same page.
 """
 
-import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
-from vitkit import config
-from vitkit._version import __version__
 from vitkit.config import Positive, read, write
 from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
@@ -37,16 +36,15 @@ from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
-from vitkit.jobs.study.study import plot_differences
-from vitkit.listener import Listener, hushed
+from vitkit.jobs.study import study
+from vitkit.jobs.study.options import MachineOptions, StudyOptions
+from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import write_page
-from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
-from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
+from vitkit.result import Block, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.runs.config import changed_options, name_options, parse_run
+from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.steps import evaluate_split
@@ -58,7 +56,8 @@ from vitkit.text import distinct_ends, format_count, format_size, join_names, pl
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
-RECORD = "compare.json"
+KIND = "comparison"
+SPEEDS = "speeds.json"
 PARTS = ("first", "second")
 """The folders of the two evaluations in the folder of the comparison."""
 SPEED_BATCH = 32
@@ -164,11 +163,9 @@ class Speeds:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelComparison(Result):
+class ModelComparison(study.StudyResult):
     """Two models on the same test images."""
 
-    folder: Path
-    """The folder of the page and of the evaluations that were made."""
     task: TaskName
     score: str
     """The name of the mean score of the images: accuracy."""
@@ -190,15 +187,8 @@ class ModelComparison(Result):
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
-    command: str
-    """The command that makes the comparison again, without the paths of folders."""
     samples: Samples | None = field(compare=False)
     """The images; None where they are not at hand."""
-
-    @property
-    def page(self) -> Path:
-        """Return the path of the page."""
-        return self.folder / "report.html"
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -274,27 +264,16 @@ class ModelComparison(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        plain = config.to_json(replace(self, samples=None))
+        plain = super().to_json()
         for part, name in ((plain, "samples"), *((plain[name], "predictions") for name in PARTS)):
             del part[name]
         return plain
 
     def following(self) -> Sequence[str]:
-        """Return the command that opens the page, and the one that uses the better model."""
+        """Name the page, and the command that uses the better model."""
         better = self.second if self.difference.mean > 0 else self.first
         predict = f"vitkit predict {shlex.quote(better.given)} IMAGE_OR_FOLDER"
-        return (f"open {self.page} in a browser", *([predict] if self.difference.differs else []))
-
-
-@dataclass(frozen=True)
-class Record:
-    """The contents of `compare.json`."""
-
-    vitkit_version: str
-    facts: Mapping[str, str]
-    """The hashes of models and images, and the split, which decide every number but the speeds."""
-    speeds: Speeds | None = None
-    """None before they are measured."""
+        return [*super().following(), *([predict] if self.difference.differs else [])]
 
 
 @dataclass(frozen=True)
@@ -359,11 +338,9 @@ def compare(
     speed_seconds: float = 5.0,
     batch_size: int = 128,
     workers: int = 0,
-    device: str = "auto",
     precision: Precision = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.compare(...)",
+    **machine: Unpack[MachineOptions],
 ) -> ModelComparison:
     """Compare two models on the same images: which is better, how sure that is, and where they differ.
 
@@ -384,12 +361,10 @@ def compare(
         speed_seconds: seconds for which the speed of both is measured, in turns; 0 measures none.
         batch_size: images that are computed at a time.
         workers: processes that decode images; with 0 the main process decodes.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
         precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
             it, else float32.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: makes the comparison again; its record has it.
+        machine: what computes, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Raises:
         VitkitError: a model or the images are not there; the two models differ in task or classes, or could
@@ -399,56 +374,37 @@ def compare(
     require_at_least(1, batch_size=batch_size)
     if not 0 <= speed_seconds < math.inf:
         raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
-    require_threads(threads)
-    given, listener = None if out is None else Path(out), hushed(listener, quiet)
-    options = {"--data": data, "--split": split}
-    named = [part for name, value in options.items() if value is not None for part in (name, value)]
+    options = StudyOptions(command=command, **machine)
+    require_threads(options.threads)
+    given, listener = None if out is None else Path(out), options.listener
     if given is not None:
         require_folder(given)
-    with use_threads(threads):
+    with use_threads(options.threads):
         with listener.progress("loading the models"):
-            pair = load_contenders(str(first), str(second), device, precision)
+            pair = load_contenders(str(first), str(second), options.device, precision)
         with listener.progress("listing images"):
             tested, pair = open_tested(pair, data, split, listener)
-        facts = {"images": tested.fingerprint, "split": tested.split}
+        hashes = {"images": tested.fingerprint}
         for name, contender in zip(PARTS, pair, strict=True):
-            facts[f"weights, device or version of PyTorch of the {name} model"] = contender.fingerprint()
-
-        def changes(folder: Path) -> list[str]:
-            begun = read(Record, folder / RECORD)
-            there = {} if begun is None else begun.facts
-            return [f"other {fact}" for fact in facts if there.get(fact) != facts[fact]]
-
-        with claim(Owner("comparison", RECORD, changes), given, lambda: _numbered(pair)) as folder:
-            remove_leftovers(folder)
-            record = read(Record, folder / RECORD)
-            if record is None:  # first of all, so that the same call recognises an interrupted comparison
-                record = Record(__version__, facts)
-                write(folder / RECORD, record)
+            hashes[f"weights, device or version of PyTorch of the {name} model"] = contender.fingerprint()
+        begun = study.new_study(KIND, command, {"split": tested.split, "hashes": hashes}, ())
+        # A label is a file or a folder of any depth, with any characters.
+        labels = "-".join(re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair)
+        with begun.claim(given, partial(numbered_folders, "compare", labels)) as folder:
             first_side, second_side = (
                 _evaluate(contender, tested, folder / name, batch_size, workers, listener)
                 for name, contender in zip(PARTS, pair, strict=True)
             )
             _require_same_answers(first_side, second_side, tested)
-            speeds = record.speeds
+            speeds = read(Speeds, folder / SPEEDS)
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
-                write(folder / RECORD, replace(record, speeds=speeds))
-            command = shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named]))
+                write(folder / SPEEDS, speeds)
             measured = speeds if speed_seconds else None
-            comparison = _compare(folder, pair, tested, first_side, second_side, measured, command)
+            comparison = _compare(folder, pair, tested, first_side, second_side, measured)
             with listener.progress("writing the page"):
-                write_page(comparison, comparison.page, command=command)
+                study.publish(comparison, (), options)
             return comparison
-
-
-def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
-    """Yield folders below `runs/` for a comparison whose folder is not given."""
-    # A label is a file or a folder of any depth, with any characters.
-    names = [re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair]
-    name = f"compare-{'-'.join(names)}"
-    for number in itertools.count(1):
-        yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 
 
 def _evaluate(
@@ -584,7 +540,6 @@ def _compare(
     first: Side,
     second: Side,
     speeds: Speeds | None,
-    command: str,
 ) -> ModelComparison:
     """Compare two models by their evaluations."""
     answering, options = pair[0].answering, None
@@ -609,7 +564,6 @@ def _compare(
         speeds=speeds,
         options=options,
         notes=tuple(contender.note for contender in pair if contender.note),
-        command=command,
         samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
     )
 
@@ -949,4 +903,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
+    return study.plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
