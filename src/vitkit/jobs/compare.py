@@ -294,11 +294,6 @@ class Contender:
     evaluations alone are compared."""
 
     @property
-    def answering(self) -> Answering:
-        """Return the answering half of the model's task."""
-        return answering_of(self.ready.model.card)
-
-    @property
     def trained_on(self) -> TrainingData | None:
         """Return the training images as the card records them."""
         return card_of(self.ready.model).data
@@ -418,7 +413,8 @@ def _evaluate(
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
         batch_size, workers, listener: as for `compare`.
     """
-    answering, data, model = contender.answering, contender.data, contender.ready.model
+    data, model = contender.data, contender.ready.model
+    answering = answering_of(model.card)
     own = tested.fingerprint if data is None else data.fingerprint()
     recorded = contender.trained_on
     is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
@@ -542,7 +538,7 @@ def _compare(
     speeds: Speeds | None,
 ) -> ModelComparison:
     """Compare two models by their evaluations."""
-    answering, options = pair[0].answering, None
+    answering, options = answering_of(pair[0].ready.model.card), None
     if all(contender.place.is_run for contender in pair):
         there, here = (without_places(contender.place.require_config()) for contender in pair)
         recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
@@ -813,7 +809,6 @@ def measure_table(comparison: ModelComparison) -> Table:
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    first, second = comparison.labels
     rows = (
         (
             change.name,
@@ -827,16 +822,8 @@ def class_table(comparison: ModelComparison) -> Table:
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = (
-        "class",
-        first,
-        second,
-        "difference",
-        "p by Holm",
-        f"only {first}",
-        f"only {second}",
-        "images",
-    )
+    only = (f"only {label}" for label in comparison.labels)
+    headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 

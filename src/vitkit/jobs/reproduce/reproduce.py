@@ -16,7 +16,7 @@ from typing import Annotated, Any, Unpack
 import numpy as np
 
 from vitkit.analysis.study_figures import line_figure
-from vitkit.config import COUNT, AtLeastOne, Positive, Range, nearest, read, require_valid, to_json
+from vitkit.config import COUNT, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
@@ -66,7 +66,7 @@ SMALL_SIDE = 32
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Valid):
     """The options that decide the runs of a study, as its record has them."""
 
     item: ItemName
@@ -74,9 +74,6 @@ class Request:
     steps: AtLeastOne | None
     seeds: Annotated[int, Range(f"from 1 to {MOST_RUNS:,}", 1, MOST_RUNS)]
     only: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
     @property
     def kind(self) -> str:

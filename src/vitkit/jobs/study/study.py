@@ -123,9 +123,14 @@ class StudyResult(Result):
 
 
 def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
-    """Write the page of a study, which links those in the folders of its arms."""
-    pages, command = run_pages(result.folder, folders), shown_command(options.command)
-    write_page(result, result.page, folders=pages, command=command)
+    """Write the page of a study, which links those in the folders of its arms: of a series, then its runs."""
+    pages = [
+        page.parent.relative_to(result.folder).as_posix()
+        for arm in folders
+        for pattern in ("report.html", "*/report.html")  # one that diverged has none
+        for page in sorted((result.folder / arm).glob(pattern))
+    ]
+    write_page(result, result.page, folders=pages, command=shown_command(options.command))
 
 
 @dataclass(frozen=True)
@@ -223,9 +228,7 @@ class StudyPlan(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        seconds = sum(arm.seconds for arm in self.arms)
-        arms = [to_json(arm) for arm in self.arms]
-        return {"arms": arms, "seconds": seconds, "remarks": list(self.remarks)}
+        return {**super().to_json(), "seconds": sum(arm.seconds for arm in self.arms)}
 
 
 def plan_arms(
@@ -418,16 +421,6 @@ def _changes(folder: Path, study: Study) -> list[str]:
             series = [each for each in series if not each.startswith("sweep_data:")]
             changes += map(_with_own_option, name_options(series))
     return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
-
-
-def run_pages(folder: Path, arms: Iterable[str]) -> list[str]:
-    """List the folders within a study that have a page: the series of each arm, then its runs."""
-    return [
-        page.parent.relative_to(folder).as_posix()
-        for arm in arms
-        for pattern in ("report.html", "*/report.html")  # one that diverged has none
-        for page in sorted((folder / arm).glob(pattern))
-    ]
 
 
 def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name: str = "") -> list[Series]:
