@@ -114,8 +114,6 @@ class Side:
     """FLOPs of the forward pass of one image, with the head."""
     score: float
     """The mean score of the images, from 0 to 1."""
-    measures: tuple[tuple[str, str], ...]
-    """The numbers of its evaluation as text, calibration included, each with its name."""
     numbers: Any
     """All numbers of its evaluation, which vitkit evaluate --json prints."""
     was_stored: bool
@@ -244,7 +242,7 @@ class ModelComparison(study.StudyResult):
         assert answering is not None  # both were evaluated
         sureness = answering.compare_sureness(self.first.numbers, self.second.numbers, self.labels)
         parts = [
-            Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
+            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
             Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
@@ -422,15 +420,12 @@ def _evaluate(
     for place in (*places, folder):
         try:
             result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
+            _refuse_outdated(contender, tested, place, result, predictions, batch_size)
+            break
         except FileNotFoundError:
             continue
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
-            continue
-        outdated = _explain_outdated(contender, tested, place, result, predictions, batch_size)
-        if not outdated:
-            break
-        listener.note(f"Evaluated again: {outdated}")
     else:
         place = folder
         if data is None:
@@ -465,7 +460,6 @@ def _evaluate(
         parameters=parameters(model.config),
         forward_flops=forward_flops(model.config, head=True),
         score=float(answering.score_images(predictions).mean()),
-        measures=answering.measures(result),
         numbers=result,
         was_stored=place != folder,
         trained_on_tested=trained_on_tested,
@@ -473,13 +467,16 @@ def _evaluate(
     )
 
 
-def _explain_outdated(
+def _refuse_outdated(
     contender: Contender, tested: Tested, place: Path, result: Any, predictions: Any, batch_size: int
-) -> str:
-    """Say why a stored evaluation is not of the images and weights that are there now; "" where it is.
+) -> None:
+    """Refuse a stored evaluation that is not of the images and weights that are there now.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
     are computed again. Where the images are not at hand, nobody can look.
+
+    Raises:
+        VitkitError: it is of other images, classes or weights.
     """
     ready, data, ids = contender.ready, contender.data, predictions.ids
     card, refused = ready.model.card, f"the evaluation in {place}"
@@ -494,9 +491,9 @@ def _explain_outdated(
             and np.array_equal(predictions.labels, samples.labels[ids])
         )
     if not same:
-        return f"{refused} is not of the {tested.split} images and classes that are there now."
+        raise VitkitError(f"{refused} is not of the {tested.split} images and classes that are there now.")
     if data is None:
-        return ""
+        return
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
     batches = evaluation_batches(samples, preprocessing_of(ready.model), batch_size, indices=ids[rows])
     stored = predictions.logits[rows]
@@ -507,8 +504,7 @@ def _explain_outdated(
         not np.array_equal(fresh.ids, ids[rows])
         or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
     ):
-        return f"{refused} differs from the model's answers now: its weights have been replaced."
-    return ""
+        raise VitkitError(f"{refused} differs from the model's answers now: its weights have been replaced.")
 
 
 def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
@@ -788,10 +784,10 @@ def _classes(comparison: ModelComparison) -> str:
     return f"{comparison.second.label} {' and '.join(changes)} ({over})."
 
 
-def measure_table(comparison: ModelComparison) -> Table:
+def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
     """Make the table of both models side by side: numbers, calibration, architecture, speed."""
     sides = (comparison.first, comparison.second)
-    values = [dict(side.measures) for side in sides]
+    values = [dict(answering.measures(side.numbers)) for side in sides]
     names = dict.fromkeys([*values[0], *values[1]])
     rows: list[tuple[str, ...]] = [
         *((name, *(value.get(name, "–") for value in values)) for name in names),
