@@ -369,9 +369,7 @@ def compare(
         raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
     options = StudyOptions(command=command, **machine)
     require_threads(options.threads)
-    given, listener = None if out is None else Path(out), options.listener
-    if given is not None:
-        require_folder(given)
+    given, listener = require_folder(out), options.listener
     with use_threads(options.threads):
         with listener.progress("loading the models"):
             pair = load_contenders(str(first), str(second), options.device, precision)
@@ -389,12 +387,11 @@ def compare(
                 for name, contender in zip(PARTS, pair, strict=True)
             )
             _require_same_answers(first_side, second_side, tested)
-            speeds = read(Speeds, folder / SPEEDS)
+            speeds = read(Speeds, folder / SPEEDS) if speed_seconds else None
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / SPEEDS, speeds)
-            measured = speeds if speed_seconds else None
-            comparison = _compare(folder, pair, tested, first_side, second_side, measured)
+            comparison = _compare(folder, pair, tested, first_side, second_side, speeds)
             with listener.progress("writing the page"):
                 study.publish(comparison, (), options)
             return comparison

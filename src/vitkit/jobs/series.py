@@ -97,9 +97,7 @@ def train_series(
     """
     trained_by = StudyOptions(command=command, **machine)
     listener, device = trained_by.listener, trained_by.device
-    own = None if out is None else Path(out)
-    if own is not None:
-        require_folder(own)
+    own = require_folder(out)
     require_data(run)
     options = _complete_options(run, options)
     begun = None if own is None else recorded_run(own)

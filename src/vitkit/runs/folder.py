@@ -398,12 +398,16 @@ def refuse_taken(out: Path) -> None:
         raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
 
 
-def require_folder(out: Path) -> None:
-    """Refuse a place where no folder can be written, before work begins.
+def require_folder(out: str | Path | None) -> Path | None:
+    """Refuse a place where no folder can be written, before work begins; return its path, None where none is
+    given.
 
     Raises:
         VitkitError: it is a file, would be inside one, or may not be written.
     """
+    if out is None:
+        return None
+    out = Path(out)
     try:
         there = next(place for place in (out, *out.parents) if place.exists())
     except OSError as error:  # a folder on the way that may not be looked into, or a name that is too long
@@ -416,6 +420,7 @@ def require_folder(out: Path) -> None:
             f"This user may not write to {there}, and so not to {out}. Give another --out, or change the "
             "permissions of that folder."
         )
+    return out
 
 
 def make_folder(out: Path) -> None:

@@ -165,8 +165,7 @@ def plan_run(
             "This recipe begins from weights that are trained already: give them with --start, or begin with "
             "vitkit finetune START."
         )
-    if out is not None:
-        require_folder(out)
+    require_folder(out)
     run, computing_device = with_absolute_paths(run), find_device(device)
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)

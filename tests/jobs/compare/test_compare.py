@@ -134,7 +134,7 @@ def test_speeds_are_of_the_second_beside_the_first(
     record = tmp_path / "out" / "speeds.json"
     record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
     with pytest.raises(VitkitError, match=r"speeds\.json: ratio: expected a number above 0, found nan"):
-        compared(*runs, tmp_path / "out")
+        compared(*runs, tmp_path / "out", speed_seconds=1.0)
 
 
 def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(

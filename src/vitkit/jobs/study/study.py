@@ -160,8 +160,7 @@ class Study:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        if out is not None:
-            require_folder(out)
+        require_folder(out)
         with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists() or len(read_study(folder).arms) < len(self.arms):
@@ -555,11 +554,6 @@ class ArmResult:
         """The mean of the scores; None where there is none."""
         return float(np.mean(list(self.scores.values()))) if self.scores else None
 
-    @property
-    def differs(self) -> bool:
-        """Whether the difference from the base is significant."""
-        return self.adjusted_p is not None and self.adjusted_p < paired.SURE
-
 
 @dataclass(frozen=True)
 class TestImages:
@@ -701,7 +695,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
         size = f"{points(comparison.images, abs(difference.mean))} points {better} {base.label} ({sure})"
         least = points(comparison.images, difference.detectable)
         sentence = f"{arm.label}: {size}"
-        if not arm.differs:
+        if arm.adjusted_p is None or arm.adjusted_p >= paired.SURE:
             sentence = (
                 f"{arm.label}: no difference found, {size}; one of {least} points or more would have been "
                 "found in 8 of 10 studies of this size"
