@@ -17,6 +17,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import series as series_job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.study.study import read_study
+from vitkit.jobs.vtab import Vtab
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model
@@ -82,6 +83,29 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **options)
     assert "holds another study" in said and "\n  other weights of the start" in said
+
+
+def test_an_edited_record_of_tasks_is_refused_or_completed(start: Path, root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = vtab(start, root, out=out, **SMALL)
+    path = out / "study.json"
+    record = json.loads(path.read_text())
+    pets, clevr = record["arms"]
+
+    def again(*arms: Any) -> Vtab:
+        path.write_text(json.dumps(record | {"arms": arms}))
+        return vtab(start, root, tasks=["clevr_count"], out=out, **SMALL)
+
+    assert again(clevr).tasks == first.tasks[1:]
+    assert [arm.folder for arm in read_study(out).arms] == ["clevr_count"]
+    assert again(pets).tasks == first.tasks[1:]
+    assert [arm.folder for arm in read_study(out).arms] == ["oxford_iiit_pet", "clevr_count"]
+    for other in ({"folder": "mine"}, {"label": "mine"}):
+        with pytest.raises(VitkitError, match="holds another study:\n  arms: "):
+            again(pets, clevr | other)
+    clevr["run"]["training"]["seed"] = 7
+    with pytest.raises(VitkitError, match="holds another study:\n  seed 7 -> 0\n"):
+        again(pets, clevr)
 
 
 def ends(out: Path) -> dict[str, bytes]:
