@@ -348,10 +348,9 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
         # The images are compared before each run: they may change in the days that a series takes, and the
         # record of a run has only its own images.
         opened = _check_images(folder, run, series, listener)
-        member_run = _member_run(run, series, member)
         try:
             train_run(
-                member_run,
+                _member_run(run, series, member),
                 folder / member.folder,
                 resume=resume,
                 device=machine.device,

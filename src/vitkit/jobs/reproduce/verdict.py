@@ -110,8 +110,8 @@ def say(finding: Finding, tested: TestImages) -> str:
     )
     if claim.kind == "open":
         is_sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
-        found = size if is_sure else f"no difference found, {size}; {least}"
-        return f"{claim.statement}: {found}."
+        sentence = size if is_sure else f"no difference found, {size}; {least}"
+        return f"{claim.statement}: {sentence}."
     if finding.outcome == "cannot be told":
         margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
         return f"{claim.statement}: this cannot be told at this size, {size}; {least}{margin}."
