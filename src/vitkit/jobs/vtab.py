@@ -131,10 +131,8 @@ class Vtab(study.StudyResult):
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         means = {group or "all": mean_of(self.tasks, group) for group in (*GROUPS, None)}
-        return {
-            **super().to_json(),
-            "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
-        }
+        plain = {name: config.to_json(mean) for name, mean in means.items() if mean is not None}
+        return {**super().to_json(), "means": plain}
 
 
 def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | None:

@@ -45,7 +45,7 @@ from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell, interval_cell
-from vitkit.text import pluralize, without_places
+from vitkit.text import format_size, pluralize, without_places
 
 VALIDATIONS = 10
 """Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
@@ -480,7 +480,6 @@ def _compare(
         )
     findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    height, width = run.preprocessing.image_size
     return Reproduction(
         folder,
         item,
@@ -492,7 +491,7 @@ def _compare(
         {
             "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
             "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
-            "image size": f"{height}x{width} pixels",
+            "image size": f"{format_size(run.preprocessing.image_size)} pixels",
             "batch": f"{run.training.batch_size:,} images",
             "steps": f"{length.length:,} of the base",
             "measured": "top-1 accuracy on the test images after this training",
