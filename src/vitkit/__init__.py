@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.advise import advise as advise
     from vitkit.jobs.bench import bench as bench
     from vitkit.jobs.classifier import ViTClassifier as ViTClassifier
-    from vitkit.jobs.compare.compare import compare as compare
+    from vitkit.jobs.compare import compare as compare
     from vitkit.jobs.convert import convert as convert
     from vitkit.jobs.dataset import ImageDataset as ImageDataset
     from vitkit.jobs.embed import embed as embed
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.recipes import recipe as recipe
     from vitkit.jobs.report import write_report as write_report
     from vitkit.jobs.reproduce.reproduce import reproduce as reproduce
-    from vitkit.jobs.series.series import train_series as train_series
+    from vitkit.jobs.series import train_series as train_series
     from vitkit.jobs.study.ablate import ablate as ablate
     from vitkit.jobs.study.scale import scale as scale
     from vitkit.jobs.trackers import log_to as log_to

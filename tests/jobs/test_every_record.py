@@ -25,7 +25,7 @@ from vitkit.evaluation.classify import classification
 from vitkit.evaluation.multilabel import multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs.bench import Bench, Speed
-from vitkit.jobs.compare.compare import Record, Speeds
+from vitkit.jobs.compare import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import WandbRecord
@@ -93,7 +93,7 @@ RECORDS: list[Any] = [
     Progress(4, 0.5, 2, 1.25, 1, {"loss": 2.0}, 2, 99, "0af", True),
     SERIES,
     Study("0.1", "ablation", "vitkit ablate", {"vary": ["a"]}, (Arm("a", "position none", RUN, SWEEP),)),
-    Record("0.1", {"first": "0af"}, Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock")),
+    Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock"),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
     WandbRecord("abcdefg1", 3),
     Bench({"device": "cpu"}, (SPEED,)),

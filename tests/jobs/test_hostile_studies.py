@@ -19,7 +19,7 @@ from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
 from tests.vtab_layout import small_task
 from vitkit.errors import VitkitError
-from vitkit.jobs.series import series
+from vitkit.jobs import series
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run
@@ -86,7 +86,7 @@ def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any
 
 
 def record_of(folder: Path) -> Path:
-    names = ("study.json", "series.json", "compare.json")
+    names = ("study.json", "series.json")
     return next(folder / name for name in names if (folder / name).exists())
 
 
@@ -165,7 +165,7 @@ def test_a_hostile_folder_is_refused_or_changes_nothing(
                 (folder / own).symlink_to(folder.parent / "outside")
 
     def of_another_kind(folder: Path) -> None:
-        other = kinds["series" if name in ("scale", "comparison") else "scale"]
+        other = kinds["series" if name == "scale" else "scale"]
         record_of(folder).unlink()
         shutil.copy(record_of(other.template), folder)
 

@@ -129,7 +129,7 @@ def claimed(*begun: str, ending: str = "") -> AbstractContextManager[Path]:
     """Claim a folder below `runs/` for the run, of which those named hold it already."""
 
     owner = Owner("run", "config.json", lambda folder: [] if folder.name in begun else ["another's"])
-    return claim(owner, None, lambda: numbered_folders(RUN, "digits", ending))
+    return claim(owner, None, lambda: numbered_folders("digits", RUN.model, ending))
 
 
 def fill(*names: str) -> None:
@@ -222,8 +222,7 @@ def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> 
 
 
 def test_a_model_of_any_name_makes_one_folder() -> None:
-    named = Run(model="../..\0/\nViT/16")
-    assert next(numbered_folders(named, "digits")) == Path("runs/digits-..-..---ViT-16")
+    assert next(numbered_folders("digits", "../..\0/\nViT/16")) == Path("runs/digits-..-..---ViT-16")
 
 
 NPY = b"\x93NUMPY\x01\x00"

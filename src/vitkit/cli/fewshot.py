@@ -1,7 +1,6 @@
 """`vitkit fewshot`: learn classes from a few images by the features of a checkpoint."""
 
 import shlex
-from pathlib import Path
 
 from vitkit.cli import console, options, processes
 from vitkit.cli.verb_options import JSON, PROCESSES
@@ -16,8 +15,7 @@ def main(arguments: list[str]) -> None:
     if processes.start_several("fewshot", arguments):
         return
     given = VERB.parse(arguments)
-    if "out" in given:  # before minutes of measurements
-        require_folder(Path(given["out"]))
+    require_folder(given.get("out"))  # before minutes of measurements
     measured = VERB.call(given)
     paths = KEEP.call(given, measured)
     if given.get("json"):

@@ -11,7 +11,7 @@ VERBS = {
     "finetune": ("train a model that is there already on your images", "cli.finetune"),
     "pretrain": ("train a model on images without labels", "cli.pretrain"),
     "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
-    "compare": ("two models on the same images: which is better, where", "jobs.compare.compare:compare"),
+    "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
     "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
     "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
     "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),

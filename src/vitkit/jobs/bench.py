@@ -341,9 +341,8 @@ def bench(
     if not 0 < minutes < math.inf:
         raise VitkitError(f"minutes is a number above 0, found {minutes}.")
     machine.require_threads(threads)
-    folder = None if out is None else Path(out)
+    folder = require_folder(out)
     if folder is not None:  # before minutes of measurements
-        require_folder(folder)
         make_folder(folder)
     listener, chosen = hushed(listener, quiet), machine.find_device(device)
     machine.keep_freed_memory()  # as training does

@@ -384,24 +384,22 @@ def _read_study(folder: Path) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     study, held = read_study(folder), is_held(folder)
-    # The arms of VTAB-1k, whose calls may name other tasks, are those that have begun.
-    named = [folder / arm.folder for arm in study.arms] or sorted(folder.iterdir())
-    begun = [own for own in named if (own / SERIES).is_file()]
+    begun = [own for arm in study.arms if ((own := folder / arm.folder) / SERIES).is_file()]
     arms = [_summarise_series(arm, series_record.read_series(arm), held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)
     spent = [arm.minutes for arm in arms if arm.minutes is not None]
-    first = study.arms[0].run if study.arms else None
-    total = len(study.arms) or len(begun)
-    over = ended == total and not held
+    # A comparison of models, or of pictures, trains no arm.
+    over = ended == len(study.arms) if study.arms else (folder / "report.html").is_file()
     scores = [arm.score for arm in arms if arm.score is not None] if study.kind == "vtab" else []
+    data = str(without_places(study.arms[0].run.data)) if study.arms else ""
     return RunSummary(
         str(folder),
         "study",
-        arms[0].data if arms else "" if first is None else str(without_places(first.data)),
+        arms[0].data if arms else data,
         study.kind,
         arms[0].metric if arms else "",
-        "ended" if over else "running" if held else "interrupted",
-        f"{ended} of {pluralize(total, 'arm')}",
+        "running" if held else "ended" if over else "interrupted",
+        f"{ended} of {pluralize(len(study.arms), 'arm')}" if study.arms else "",
         fmean(scores) if scores else None,
         split="test" if scores else "",
         minutes=sum(spent) if spent else None,

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.series import train_series
 from vitkit.jobs.train_run import train_run
 from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs import plan, processes, series_options, series_record

@@ -113,7 +113,7 @@ def train_run(
     plan = plan_run(
         run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener
     )
-    owner, numbered = _owner(plan, resume), partial(numbered_folders, plan.run, plan.images.name)
+    owner, numbered = _owner(plan, resume), partial(numbered_folders, plan.images.name, plan.run.model)
     if dry_run:
         folder, has_begun = next(folders_for(owner, own, numbered))
         _preview(plan, folder, has_begun, listener)

@@ -49,8 +49,7 @@ class Job(SeriesOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.out is not None:
-            require_folder(Path(self.out))
+        require_folder(self.out)
         if self.is_series and self.from_scratch:
             raise VitkitError(
                 "--from-scratch is for a single run: give it with --resume and that run folder."

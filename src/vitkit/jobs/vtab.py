@@ -1,6 +1,7 @@
 """VTAB-1k: fine-tune a checkpoint on each of 19 tasks of 1,000 images, and take the mean of their accuracies.
 
-OUT/study.json               the options, written first: another call must give the same ones
+OUT/study.json               the options and the tasks, written first: another call must give the same
+                             options, and may add tasks
 OUT/TASK/                    a series of runs (`runs/series_record.py`), which alone records results
 OUT/TASK/rate-0.01/          a run on 800 images, judged on 200, for each rate of a sweep
 OUT/TASK/final/              the run on all 1,000 images, tested once
@@ -48,6 +49,8 @@ from vitkit.runs.trained_model import read_evaluations, read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import csv_line, join_names, pluralize, without_places
+
+KIND = "vtab"
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,8 @@ class Vtab(study.StudyResult):
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
         means = {group or "all": mean_of(self.tasks, group) for group in (*GROUPS, None)}
-        return {
-            **super().to_json(),
-            "means": {name: config.to_json(mean) for name, mean in means.items() if mean is not None},
-        }
+        plain = {name: config.to_json(mean) for name, mean in means.items() if mean is not None}
+        return {**super().to_json(), "means": plain}
 
 
 def mean_of(tasks: Sequence[TaskScore], group: Group | None = None) -> Mean | None:
@@ -299,11 +300,12 @@ def vtab(
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
         paths = (path for lists in chosen.values() for path in lists)
         hashes = {path: open_data(str(path), UNCUT).fingerprint() for path in paths}
-    settings = {"steps": steps, "batch_size": batch_size, "image_size": height_and_width(image_size)}
+    settings: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "seed": seed}
+    settings["image_size"] = height_and_width(image_size)
     with options.listener.progress("looking at the start"):
         files = find_start(StartConfig(str(start))).files
         weights = ", ".join(f"{file.name} {hash_file(file)[1]}" for file in files)
-        given = settings | {"seed": seed, "micro_batch_size": micro_batch_size, "workers": workers}
+        given = settings | {"micro_batch_size": micro_batch_size, "workers": workers}
         arms = []
         for task, lists in chosen.items():
             run = task_run(task, lists[0], str(start), protocol, given)
@@ -311,11 +313,12 @@ def vtab(
             arms.append(study.Arm(task.folder, task.folder, run, series))
     if plan:
         return study.plan_arms(arms, options, Opened(arms[0].run, list_images(arms[0].run)))
-    place = {"start": absolute_start(str(start)), "root": absolute_spec(str(root))}
-    described: dict[str, Any] = {**settings, "seed": seed, **place, "protocol": protocol, "sweep": sweep}
-    described |= {"rates": list(tried) if sweep else None, "weights_of_start": weights}
-    # Without the arms: other tasks may be added to those that have ended.
-    with study.new_study("vtab", command, described, ()).claim(own) as folder:
+    described = {"protocol": protocol, **settings, "rates": list(tried)}
+    described["hashes"] = {"weights of the start": weights}
+    begun = study.read_begun(own, KIND)
+    of_folder = {arm.folder: arm for arm in (*(begun.arms if begun else ()), *arms)}
+    all_arms = [of_folder[task.folder] for task in VTAB_TASKS if task.folder in of_folder]
+    with study.new_study(KIND, command, described, all_arms).claim(own) as folder:
         scores = []
         for number, (task, arm) in enumerate(zip(chosen, arms, strict=True), start=1):
             listed = [hashes[path] for path in chosen[task]]
@@ -323,7 +326,8 @@ def vtab(
             scores.append(complete_task(task, arm, listed, folder, which, options))
         result = Vtab(
             folder=folder,
-            **place,
+            start=absolute_start(str(start)),
+            root=absolute_spec(str(root)),
             protocol=protocol,
             departures=tuple(departures(arms[0].run, scores[0].task, tried)),
             tasks=tuple(scores),

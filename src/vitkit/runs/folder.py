@@ -372,11 +372,11 @@ def is_new_folder(folder: Path) -> bool:
     return all(path.name[0] == "." for path in folder.iterdir())
 
 
-def numbered_folders(run: Run, data_name: str, ending: str = "") -> Iterator[Path]:
-    """Yield the default folders of a run below `runs/`, without end: NAME, NAME-2, NAME-3 and so on."""
+def numbered_folders(data: str, model: str, ending: str = "") -> Iterator[Path]:
+    """Yield the default folders of a run below `runs/`, without end: DATA-MODEL, DATA-MODEL-2 and so on."""
     # The name of a start's model is what its file says, with whatever characters.
-    model = re.sub(r"[/\0-\x1f\x7f]", "-", run.model)
-    name = f"{data_name}-{model}{ending}"
+    model = re.sub(r"[/\0-\x1f\x7f]", "-", model)
+    name = f"{data}-{model}{ending}"
     for number in itertools.count(1):
         yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 
@@ -398,12 +398,16 @@ def refuse_taken(out: Path) -> None:
         raise VitkitError(f"{blocking} is a file, and {out} would be in it: choose another place.")
 
 
-def require_folder(out: Path) -> None:
-    """Refuse a place where no folder can be written, before work begins.
+def require_folder(out: str | Path | None) -> Path | None:
+    """Refuse a place where no folder can be written, before work begins; return its path, None where none is
+    given.
 
     Raises:
         VitkitError: it is a file, would be inside one, or may not be written.
     """
+    if out is None:
+        return None
+    out = Path(out)
     try:
         there = next(place for place in (out, *out.parents) if place.exists())
     except OSError as error:  # a folder on the way that may not be looked into, or a name that is too long
@@ -416,6 +420,7 @@ def require_folder(out: Path) -> None:
             f"This user may not write to {there}, and so not to {out}. Give another --out, or change the "
             "permissions of that folder."
         )
+    return out
 
 
 def make_folder(out: Path) -> None:

@@ -165,8 +165,7 @@ def plan_run(
             "This recipe begins from weights that are trained already: give them with --start, or begin with "
             "vitkit finetune START."
         )
-    if out is not None:
-        require_folder(out)
+    require_folder(out)
     run, computing_device = with_absolute_paths(run), find_device(device)
     with listener.progress("listing images"):
         images = list_images(run, opened, keep)
@@ -284,7 +283,7 @@ def choose_length(
 
     # With all that a plan fills in, so that the timed model is the trained model.
     named, _, _, config = resolve_start(run, replace(opened, images=images), out)
-    default = itertools.takewhile(Path.is_dir, numbered_folders(named, images.name, ending))
+    default = itertools.takewhile(Path.is_dir, numbered_folders(images.name, named.model, ending))
     for folder in default if out is None else (out,):
         begun = begun_run(folder)
         if begun is not None and begun.training.steps is not None:

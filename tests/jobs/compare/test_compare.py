@@ -18,7 +18,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.paired import bonett_price, holm
-from vitkit.jobs.compare.compare import ModelComparison, make_labels
+from vitkit.jobs.compare import ModelComparison, make_labels
 from vitkit.models.config.card import Task
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
@@ -127,16 +127,14 @@ def test_speeds_are_of_the_second_beside_the_first(
     def measure(turns: object, clock: object, seconds: float, times: dict[str, list[float]]) -> None:
         times |= {"first": [2.0, 2.0, 3.0], "second": [1.0, 0.5, 1.0]}
 
-    monkeypatch.setattr("vitkit.jobs.compare.compare.take_turns", measure)
+    monkeypatch.setattr("vitkit.jobs.compare.take_turns", measure)
     speeds = compared(*runs, tmp_path / "out", speed_seconds=1.0)[0].speeds
     assert speeds is not None and list(speeds.images_per_second) == [16, 32]  # the median of batches of 32
     assert speeds.ratio == speeds.rounds == 3
-    record = tmp_path / "out" / "compare.json"
+    record = tmp_path / "out" / "speeds.json"
     record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
-    with pytest.raises(
-        VitkitError, match=r"compare\.json: speeds: ratio: expected a number above 0, found nan"
-    ):
-        compared(*runs, tmp_path / "out")
+    with pytest.raises(VitkitError, match=r"speeds\.json: ratio: expected a number above 0, found nan"):
+        compared(*runs, tmp_path / "out", speed_seconds=1.0)
 
 
 def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
@@ -175,7 +173,7 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return evaluate_split(*args, **options)
 
-    monkeypatch.setattr("vitkit.jobs.compare.compare.evaluate_split", killed)
+    monkeypatch.setattr("vitkit.jobs.compare.evaluate_split", killed)
     with pytest.raises(KeyboardInterrupt):
         compared(first, second, tmp_path / "out")
     half = [
@@ -224,7 +222,6 @@ def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], t
         f"{name} was trained on 126 of these images, pixel for pixel: its figures are too good."
         for name in ("one", "other")
     ]
-    assert "--split 'train[:10%]'" in comparison.command
     comparison, _ = compared(*runs, tmp_path / "val", split="val")
     assert any("These are validation images" in sentence for sentence in comparison.headline())
 
@@ -250,7 +247,7 @@ def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], t
         "No difference: turned and one have the same accuracy on every"
     )
     assert comparison.page.read_text().count("There is none.") == 2
-    with pytest.raises(VitkitError, match="holds another comparison"):  # their heads alone are others
+    with pytest.raises(VitkitError, match="holds another study"):  # their heads alone are others
         compared(runs[0], runs[0], tmp_path / "out")
 
 
@@ -273,12 +270,31 @@ def test_other_tasks_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> Non
 def test_what_is_in_the_folder_already_is_left_alone(runs: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     compared(*runs, out)
-    with pytest.raises(VitkitError, match="holds another comparison"):
+    weights = "\n  ".join(
+        f"other weights, device or version of PyTorch of the {name} model" for name in ("first", "second")
+    )
+    with pytest.raises(VitkitError, match=f"holds another study:\n  {weights}\nGive"):
         compared(runs[1], runs[0], out)
+    with pytest.raises(VitkitError, match="holds another study:\n  split 'test' -> 'val'\nGive"):
+        compared(*runs, out, split="val")
+    record = json.loads((out / "study.json").read_text())
+    record["options"]["hashes"]["images"] = "0af"
+    (out / "study.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match="holds another study:\n  other images\nGive"):
+        compared(*runs, out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(VitkitError, match="holds no comparison"):
+    with pytest.raises(VitkitError, match="holds no study"):
         compared(*runs, tmp_path / "mine")
+
+
+def test_a_comparison_is_listed_as_a_study(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    out = compared(*runs, tmp_path / "runs" / "out")[0].folder
+    (row,) = vitkit.list_runs(tmp_path / "runs")
+    assert (row.folder, row.kind, row.model, row.standing) == (str(out), "study", "comparison", "ended")
+    (out / "report.html").unlink()
+    (row,) = vitkit.list_runs(tmp_path / "runs")
+    assert row.standing == "interrupted"
 
 
 def test_without_a_folder_one_below_runs_is_taken_and_found_again(

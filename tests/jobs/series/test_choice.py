@@ -10,7 +10,7 @@ from tests.helpers.series import SMALL, swept
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe, sweep_rates
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.series import train_series
 from vitkit.runs.series_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, choose_rate, conclusions, read_series, summarise
 

@@ -13,9 +13,9 @@ from tests.helpers.series import SMALL, SWEEP, Pretended, photos
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.errors import VitkitError
+from vitkit.jobs import series as job
 from vitkit.jobs import train_run as training
-from vitkit.jobs.series import series as job
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of, lock_folder
 from vitkit.runs.machine import InterruptedTraining
@@ -40,7 +40,7 @@ def test_a_kill_between_link_and_rename_leaves_nothing_for_ever(
     for name in ("model.safetensors", "model.json"):
         (out / name).unlink()
         (out / f".{name}.tmp").write_text("half")
-    monkeypatch.setattr("vitkit.jobs.series.series.os.link", no_names)
+    monkeypatch.setattr("vitkit.jobs.series.os.link", no_names)
     train_series(SMALL, out, SeriesOptions(runs=2))
     assert (out / "model.safetensors").read_bytes() == whole
     assert not (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")

@@ -11,8 +11,8 @@ from tests.helpers.series import SMALL, SWEEP, Pretended, photos
 from vitkit.data.config import Splits
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs.series import series as job
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs import series as job
+from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run
 from vitkit.runs.series_options import SeriesOptions
 

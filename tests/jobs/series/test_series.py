@@ -15,10 +15,10 @@ from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
+from vitkit.jobs import series as job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series import series as job
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_options import SeriesOptions

@@ -10,7 +10,7 @@ from tests.helpers.series import SMALL, SWEEP
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.jobs import train_run as training
-from vitkit.jobs.series.series import train_series
+from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_options import SeriesOptions

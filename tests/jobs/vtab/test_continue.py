@@ -14,8 +14,10 @@ from tests.helpers.vtab import SMALL, arguments, refusal, vtab
 from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
 from vitkit.errors import VitkitError
+from vitkit.jobs import series as series_job
 from vitkit.jobs import train_run as training
-from vitkit.jobs.series import series as series_job
+from vitkit.jobs.study.study import read_study
+from vitkit.jobs.vtab import Vtab
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model
@@ -41,6 +43,7 @@ def test_finished_tasks_and_rates_are_not_repeated(
     both = vtab(start, root, **sweep)
     assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-0.01", "rate-0.1", "final")]
     assert both.tasks[1] == first.tasks[0]
+    assert [arm.folder for arm in read_study(tmp_path / "out").arms] == ["oxford_iiit_pet", "clevr_count"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_finished_tasks_and_rates_are_not_repeated(
         ({"seed": 1}, "seed 0 -> 1"),
         ({"image_size": 12}, r"image_size \[8, 8\] -> \[12, 12\]"),
         ({"protocol": "finetune"}, "protocol 'paper' -> 'finetune'"),
-        ({"sweep": True}, "sweep False -> True"),
+        ({"sweep": True}, r"holds another study:\n  rates \[\] -> \[0.001, 0.003, 0.01, 0.03\]\nGive"),
     ],
 )
 def test_other_options_are_refused(
@@ -59,8 +62,9 @@ def test_other_options_are_refused(
     out = tmp_path / "out"
     vtab(start, root, tasks=["clevr_count"], out=out, **SMALL)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    with pytest.raises(VitkitError, match=line):
-        vtab(start, root, tasks=["clevr_count"], out=out, **(SMALL | change))
+    for task in ("clevr_count", "oxford_iiit_pet"):  # a task that is added has the options of the others
+        with pytest.raises(VitkitError, match=line):
+            vtab(start, root, tasks=[task], out=out, **(SMALL | change))
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
@@ -78,7 +82,30 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
     save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
     said = refusal(tmp_path / "start", tmp_path / "root", **options)
-    assert "holds another study" in said and "\n  weights_of_start '" in said
+    assert "holds another study" in said and "\n  other weights of the start" in said
+
+
+def test_an_edited_record_of_tasks_is_refused_or_completed(start: Path, root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = vtab(start, root, out=out, **SMALL)
+    path = out / "study.json"
+    record = json.loads(path.read_text())
+    pets, clevr = record["arms"]
+
+    def again(*arms: Any) -> Vtab:
+        path.write_text(json.dumps(record | {"arms": arms}))
+        return vtab(start, root, tasks=["clevr_count"], out=out, **SMALL)
+
+    assert again(clevr).tasks == first.tasks[1:]
+    assert [arm.folder for arm in read_study(out).arms] == ["clevr_count"]
+    assert again(pets).tasks == first.tasks[1:]
+    assert [arm.folder for arm in read_study(out).arms] == ["oxford_iiit_pet", "clevr_count"]
+    for other in ({"folder": "mine"}, {"label": "mine"}):
+        with pytest.raises(VitkitError, match="holds another study:\n  arms: "):
+            again(pets, clevr | other)
+    clevr["run"]["training"]["seed"] = 7
+    with pytest.raises(VitkitError, match="holds another study:\n  seed 7 -> 0\n"):
+        again(pets, clevr)
 
 
 def ends(out: Path) -> dict[str, bytes]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from vitkit.jobs.reproduce import designs, paper
 from vitkit.jobs.reproduce.designs import Base, Design
-from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.paper import PaperTable
+from vitkit.jobs.study.options import ItemName
 
 TRAINED = "nothing: it trains on --data, digits if none is given"
 """The need of studies that train all of their models."""

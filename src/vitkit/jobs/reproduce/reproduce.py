@@ -16,7 +16,7 @@ from typing import Annotated, Any, Unpack
 import numpy as np
 
 from vitkit.analysis.study_figures import line_figure
-from vitkit.config import COUNT, AtLeastOne, Positive, Range, nearest, read, require_valid, to_json
+from vitkit.config import COUNT, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
@@ -29,10 +29,9 @@ from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
-from vitkit.jobs.reproduce.options import ItemName
 from vitkit.jobs.reproduce.verdict import Finding, judge, say, summarise
 from vitkit.jobs.study import study
-from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions
+from vitkit.jobs.study.options import ItemName, MachineOptions, Recipe, StudyOptions
 from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -46,7 +45,7 @@ from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell, interval_cell
-from vitkit.text import pluralize, without_places
+from vitkit.text import format_size, pluralize, without_places
 
 VALIDATIONS = 10
 """Validations of a run that ends with its best weights, so that these are found to a tenth of the run. Other
@@ -67,7 +66,7 @@ SMALL_SIDE = 32
 
 
 @dataclass(frozen=True)
-class Request:
+class Request(Valid):
     """The options that decide the runs of a study, as its record has them."""
 
     item: ItemName
@@ -75,9 +74,6 @@ class Request:
     steps: AtLeastOne | None
     seeds: Annotated[int, Range(f"from 1 to {MOST_RUNS:,}", 1, MOST_RUNS)]
     only: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        require_valid(self)
 
     @property
     def kind(self) -> str:
@@ -484,7 +480,6 @@ def _compare(
         )
     findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    height, width = run.preprocessing.image_size
     return Reproduction(
         folder,
         item,
@@ -496,7 +491,7 @@ def _compare(
         {
             "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
             "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
-            "image size": f"{height}x{width} pixels",
+            "image size": f"{format_size(run.preprocessing.image_size)} pixels",
             "batch": f"{run.training.batch_size:,} images",
             "steps": f"{length.length:,} of the base",
             "measured": "top-1 accuracy on the test images after this training",

@@ -109,12 +109,9 @@ def say(finding: Finding, tested: TestImages) -> str:
         "found in 8 of 10 studies of this size"
     )
     if claim.kind == "open":
-        sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
-        return (
-            f"{claim.statement}: {size}."
-            if sure
-            else f"{claim.statement}: no difference found, {size}; {least}."
-        )
+        is_sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
+        sentence = size if is_sure else f"no difference found, {size}; {least}"
+        return f"{claim.statement}: {sentence}."
     if finding.outcome == "cannot be told":
         margin = f"; alike means within {100 * ALIKE:g} point" if claim.kind == "alike" else ""
         return f"{claim.statement}: this cannot be told at this size, {size}; {least}{margin}."

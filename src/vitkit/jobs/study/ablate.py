@@ -164,7 +164,7 @@ def ablate(
 
     if plan:
         return _plan(study.arms, options, opened)
-    numbered = partial(numbered_folders, base, opened.images.name, ENDING)
+    numbered = partial(numbered_folders, opened.images.name, base.model, ENDING)
     given = None if out is None else Path(out)
     if not next(folders_for(study.owner, given, numbered))[1]:  # it has not begun
         options.listener.note(_plan(study.arms, options, opened).summary())

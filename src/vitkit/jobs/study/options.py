@@ -16,6 +16,13 @@ Axis: TypeAlias = Literal["data", "steps", "size"]
 """The quantity that grows along the points of a law."""
 
 
+ItemName: TypeAlias = Literal[
+    "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "fig13",
+    "fig14", "table2", "table5", "table6", "table7", "table8", "table9", "ssl",
+]  # fmt: skip
+"""The figures and tables of the paper that are reproduced, and its self-supervision (4.6)."""
+
+
 class MachineOptions(TypedDict, total=False):
     """The options that no result of a study depends on."""
 

@@ -144,7 +144,7 @@ def compare_pretraining(
     # Below `runs/`, a folder that is new, or holds the study that the same command began.
     place = out or next(
         folder
-        for folder in numbered_folders(run, opened.images.name, ENDING)
+        for folder in numbered_folders(opened.images.name, run.model, ENDING)
         if not folder.is_dir()
         or ((folder / engine.RECORD).exists() and engine.read_study(folder).command == machine.command)
     )
@@ -289,11 +289,10 @@ def _plan(
     length = Length(number, steps)
     arms = make_arms(run, tuning, options, length, folder)
     each = {arm.folder: paces[PRETRAINING if arm.folder == PRETRAINING else WITHOUT] for arm in arms}
-    several = number > 1
     remarks = (
         f"{pluralize(number, 'pre-training')} of {format_duration(seconds)}, each with {options.draws} "
         "fine-tunings of each kind: --pretrainings and --draws choose how many.",
         "--steps is the pre-training's length, --tune-steps the fine-tunings'.",
-        engine.describe_detectable(number if several else options.draws, len(images["test"]), "test"),
+        engine.describe_detectable(number if number > 1 else options.draws, len(images["test"]), "test"),
     )
     return length, engine.plan_arms(arms, machine, opened, *remarks, paces=each, folder=folder)

@@ -239,6 +239,8 @@ class Design:
     seeds: int = 1
     hold: Literal["steps", "epochs"] = "steps"
     budget: str | None = None
+    steps: Annotated[int, Range("a number of steps", 1, COUNT)] | None = None
+    """Updates of the held-out point, which the clock chooses once; None without a budget."""
 
     def __post_init__(self) -> None:
         if not FEWEST_POINTS <= self.points <= MOST_POINTS:
@@ -261,14 +263,6 @@ class Design:
         if _TIME.sub("", self.budget).strip() or not seconds > 0:
             raise VitkitError(f"budget is a time such as 45m, 2h or 1h30m, found {self.budget!r}.")
         return seconds
-
-
-@dataclass(frozen=True)
-class Length:
-    """The length of a study with a budget, which the clock chooses once."""
-
-    steps: Annotated[int, Range("a number of steps", 1, COUNT)] | None = None
-    """Updates of the held-out point; None without a budget."""
 
 
 def scale(
@@ -328,8 +322,9 @@ def scale(
     refuse_start(along, start)
     run = base_run(data, recipe, start, listener)
     opened = _open_images(run, design, options)
-    place = next(numbered_folders(run, opened.images.name, f"-scale-{along}")) if out is None else Path(out)
-    begun = None if plan else engine.read_chosen(Length, place, KIND)
+    default = numbered_folders(opened.images.name, run.model, f"-scale-{along}")
+    place = next(default) if out is None else Path(out)
+    begun = None if plan else engine.read_chosen(Design, place, KIND)
     steps = run.training.total_steps(len(opened.images.splits["train"]))
     if begun is not None:  # it was measured and checked then
         steps = begun.steps or steps
@@ -339,8 +334,8 @@ def scale(
             return expected
         listener.note(expected.summary())
     places, arms = _make_points(design, opened, steps)
-    described = to_json(design) | ({} if budget is None else {"steps": steps})
-    study = engine.new_study(KIND, command, described, arms)
+    design = replace(design, steps=None if budget is None else steps)
+    study = engine.new_study(KIND, command, to_json(design), arms)
     with study.claim(place) as folder:
         *fitted, last = study.arms
         completed = engine.complete_arms(fitted, folder, options)

@@ -26,7 +26,7 @@ from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import paired
-from vitkit.jobs.series.series import check_series, recorded_run, train_series
+from vitkit.jobs.series import check_series, recorded_run, train_series
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
@@ -106,11 +106,16 @@ class StudyResult(Result):
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
         return "", *super().blocks()
 
+    @property
+    def page(self) -> Path:
+        """Return the path of the page."""
+        return self.folder / "report.html"
+
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
-        page, model = self.folder / "report.html", shlex.quote(str(self.folder / self.best))
+        model = shlex.quote(str(self.folder / self.best))
         predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
-        return [f"open {shlex.quote(str(page))} in a browser", *predict]
+        return [f"open {shlex.quote(str(self.page))} in a browser", *predict]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -118,9 +123,14 @@ class StudyResult(Result):
 
 
 def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
-    """Write the page of a study, which links those in the folders of its arms."""
-    pages, command = run_pages(result.folder, folders), shown_command(options.command)
-    write_page(result, result.folder / "report.html", folders=pages, command=command)
+    """Write the page of a study, which links those in the folders of its arms: of a series, then its runs."""
+    pages = [
+        page.parent.relative_to(result.folder).as_posix()
+        for arm in folders
+        for pattern in ("report.html", "*/report.html")  # one that diverged has none
+        for page in sorted((result.folder / arm).glob(pattern))
+    ]
+    write_page(result, result.page, folders=pages, command=shown_command(options.command))
 
 
 @dataclass(frozen=True)
@@ -132,8 +142,10 @@ class Study:
     """"ablation", "scale" and so on."""
     command: str
     options: Mapping[str, Any]
-    """The options of the study as plain data, without the options that the runs of the arms record."""
+    """The options of the study as plain data, without the options that the runs of the arms record; below
+    "hashes" those of files that it depends on, by what they are: "images"."""
     arms: tuple[Arm, ...]
+    """The arms that are trained, to which another call may add some."""
 
     @property
     def owner(self) -> Owner:
@@ -148,11 +160,10 @@ class Study:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        if out is not None:
-            require_folder(out)
+        require_folder(out)
         with claim_folder(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
-            if not (folder / RECORD).exists():
+            if not (folder / RECORD).exists() or len(read_study(folder).arms) < len(self.arms):
                 write(folder / RECORD, self)
             yield folder
 
@@ -216,9 +227,7 @@ class StudyPlan(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        seconds = sum(arm.seconds for arm in self.arms)
-        arms = [to_json(arm) for arm in self.arms]
-        return {"arms": arms, "seconds": seconds, "remarks": list(self.remarks)}
+        return {**super().to_json(), "seconds": sum(arm.seconds for arm in self.arms)}
 
 
 def plan_arms(
@@ -352,24 +361,32 @@ def read_study(folder: str | Path) -> Study:
     return study
 
 
+def read_begun(folder: Path, kind: str) -> Study | None:
+    """Read the record of a study of a kind; None where it has not begun.
+
+    Raises:
+        VitkitError: the folder holds something else, or the record is damaged.
+    """
+    owner = Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
+    return read_study(folder) if owner.refuse_others(folder) else None
+
+
 def read_chosen(cls: type[T], folder: Path, kind: str) -> T | None:
     """Read the options that were measured when a study began, so that nothing is measured again.
 
     Args:
         cls: a dataclass of these options.
-        folder: of the study.
-        kind: of the study.
+        folder, kind: of the study, as for `read_begun`.
 
     Returns:
         The options; None for a study that has not begun.
-
-    Raises:
-        VitkitError: the folder holds something else, or the record is damaged.
     """
-    if not Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind)).refuse_others(folder):
+    begun = read_begun(folder, kind)
+    if begun is None:
         return None
-    names, options = {part.name for part in fields(cls)}, read_study(folder).options  # type: ignore[arg-type]
-    return from_json(cls, {name: options[name] for name in names & options.keys()}, str(folder / RECORD))
+    names = {part.name for part in fields(cls)}  # type: ignore[arg-type]
+    chosen = {name: begun.options[name] for name in names & begun.options.keys()}
+    return from_json(cls, chosen, str(folder / RECORD))
 
 
 def _other_kind(study: Study, kind: str) -> list[str]:
@@ -386,29 +403,23 @@ def _changes(folder: Path, study: Study) -> list[str]:
     if other := _other_kind(begun, study.kind):
         return other
     changes = difference(begun.options, to_json(study)["options"])
-    # A part of an option, such as vary.pool, is no option itself.
+    # A part of an option, such as vary.pool, is no option itself; and nobody knows a file by its hash.
     changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
-    there, here = ([(arm.folder, arm.label) for arm in arms] for arms in (begun.arms, study.arms))
-    if not changes and there != here:
+    changes = [re.sub(r"^hashes\.(.*?): .*", r"other \1", each) for each in changes]
+    there, here = ({(arm.folder, arm.label): arm for arm in arms} for arms in (begun.arms, study.arms))
+    if not changes and not there.keys() <= here.keys():
         names = [", ".join(folder for folder, _ in arms) for arms in (there, here)]
         changes = [f"arms: {names[0]} -> {names[1]}"]
-    for old, new in zip(begun.arms, study.arms, strict=False):
-        if (old.folder, old.label) == (new.folder, new.label):  # other arms differ in what makes them others
+    for name, old in there.items():
+        if name in here:  # other arms differ in what makes them others
+            new = here[name]
             moved = begins_within(new.run, folder)
             changes += name_options(changed_options(to_json(old.run), where, new.run, moved=moved))
             series = difference(to_json(old.series), to_json(new.series))
+            # The images of a sweep follow from those of the run.
+            series = [each for each in series if not each.startswith("sweep_data:")]
             changes += map(_with_own_option, name_options(series))
     return list(dict.fromkeys(changes))  # an option that all arms have differs in each of them
-
-
-def run_pages(folder: Path, arms: Iterable[str]) -> list[str]:
-    """List the folders within a study that have a page: the series of each arm, then its runs."""
-    return [
-        page.parent.relative_to(folder).as_posix()
-        for arm in arms
-        for pattern in ("report.html", "*/report.html")  # one that diverged has none
-        for page in sorted((folder / arm).glob(pattern))
-    ]
 
 
 def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name: str = "") -> list[Series]:
@@ -542,11 +553,6 @@ class ArmResult:
     def mean(self) -> float | None:
         """The mean of the scores; None where there is none."""
         return float(np.mean(list(self.scores.values()))) if self.scores else None
-
-    @property
-    def differs(self) -> bool:
-        """Whether the difference from the base is significant."""
-        return self.adjusted_p is not None and self.adjusted_p < paired.SURE
 
 
 @dataclass(frozen=True)
@@ -689,7 +695,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
         size = f"{points(comparison.images, abs(difference.mean))} points {better} {base.label} ({sure})"
         least = points(comparison.images, difference.detectable)
         sentence = f"{arm.label}: {size}"
-        if not arm.differs:
+        if arm.adjusted_p is None or arm.adjusted_p >= paired.SURE:
             sentence = (
                 f"{arm.label}: no difference found, {size}; one of {least} points or more would have been "
                 "found in 8 of 10 studies of this size"

@@ -97,9 +97,7 @@ def train_series(
     """
     trained_by = StudyOptions(command=command, **machine)
     listener, device = trained_by.listener, trained_by.device
-    own = None if out is None else Path(out)
-    if own is not None:
-        require_folder(own)
+    own = require_folder(out)
     require_data(run)
     options = _complete_options(run, options)
     begun = None if own is None else recorded_run(own)
@@ -128,7 +126,7 @@ def train_series(
         return name_options(changed)
 
     def numbered() -> Iterator[Path]:
-        return numbered_folders(run, list_images(run, opened).name, options.ending)
+        return numbered_folders(list_images(run, opened).name, run.model, options.ending)
 
     owner, planned = Owner("series of runs", RECORD, changes, resume), None
     _, has_begun = next(folders_for(owner, own, numbered))
@@ -350,10 +348,9 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
         # The images are compared before each run: they may change in the days that a series takes, and the
         # record of a run has only its own images.
         opened = _check_images(folder, run, series, listener)
-        member_run = _member_run(run, series, member)
         try:
             train_run(
-                member_run,
+                _member_run(run, series, member),
                 folder / member.folder,
                 resume=resume,
                 device=machine.device,

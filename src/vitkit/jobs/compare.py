@@ -2,28 +2,27 @@
 
 The folder of a comparison:
 
-compare.json                what is compared, by hashes, and the speeds that were measured
+study.json                  the split, and the hashes of the images and the models: a study whose two arms are
+                            trained already
+speeds.json                 the speeds that were measured
 first/evaluation/, second/evaluation/   numbers and logits of evaluations made for the comparison
 report.html
 
 The same command again reads what is there, and ends with the same page.
 """
 
-import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
-from vitkit import config
-from vitkit._version import __version__
 from vitkit.config import Positive, read, write
 from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
@@ -37,16 +36,15 @@ from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
 from vitkit.jobs.options import StrPath, require_at_least
-from vitkit.jobs.study.study import plot_differences
-from vitkit.listener import Listener, hushed
+from vitkit.jobs.study import study
+from vitkit.jobs.study.options import MachineOptions, StudyOptions
+from vitkit.listener import Listener
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.notebook import AUTOMATIC
-from vitkit.report.template import write_page
-from vitkit.result import Block, Number, Photo, Photos, Plot, Result, Section, Table, Text
-from vitkit.runs.config import changed_options, name_options, parse_run, shown_command
-from vitkit.runs.folder import Owner, Place, claim, kind_of, require_folder
+from vitkit.result import Block, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.runs.config import changed_options, name_options, parse_run
+from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.steps import evaluate_split
@@ -58,7 +56,8 @@ from vitkit.text import distinct_ends, format_count, format_size, join_names, pl
 from vitkit.training.checkpoint import processor_name
 from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
 
-RECORD = "compare.json"
+KIND = "comparison"
+SPEEDS = "speeds.json"
 PARTS = ("first", "second")
 """The folders of the two evaluations in the folder of the comparison."""
 SPEED_BATCH = 32
@@ -115,8 +114,6 @@ class Side:
     """FLOPs of the forward pass of one image, with the head."""
     score: float
     """The mean score of the images, from 0 to 1."""
-    measures: tuple[tuple[str, str], ...]
-    """The numbers of its evaluation as text, calibration included, each with its name."""
     numbers: Any
     """All numbers of its evaluation, which vitkit evaluate --json prints."""
     was_stored: bool
@@ -164,11 +161,9 @@ class Speeds:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelComparison(Result):
+class ModelComparison(study.StudyResult):
     """Two models on the same test images."""
 
-    folder: Path
-    """The folder of the page and of the evaluations that were made."""
     task: TaskName
     score: str
     """The name of the mean score of the images: accuracy."""
@@ -190,15 +185,8 @@ class ModelComparison(Result):
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
-    command: str
-    """The command that makes the comparison again, without the paths of folders."""
     samples: Samples | None = field(compare=False)
     """The images; None where they are not at hand."""
-
-    @property
-    def page(self) -> Path:
-        """Return the path of the page."""
-        return self.folder / "report.html"
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -254,7 +242,7 @@ class ModelComparison(Result):
         assert answering is not None  # both were evaluated
         sureness = answering.compare_sureness(self.first.numbers, self.second.numbers, self.labels)
         parts = [
-            Section("Side by side", (measure_table(self), ABOUT_INTERVALS, speed_sentence(self))),
+            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed_sentence(self))),
             *(_flipped(self, answering, number) for number in (0, 1)),
             Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
@@ -274,27 +262,16 @@ class ModelComparison(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        plain = config.to_json(replace(self, samples=None))
+        plain = super().to_json()
         for part, name in ((plain, "samples"), *((plain[name], "predictions") for name in PARTS)):
             del part[name]
         return plain
 
     def following(self) -> Sequence[str]:
-        """Return the command that opens the page, and the one that uses the better model."""
+        """Name the page, and the command that uses the better model."""
         better = self.second if self.difference.mean > 0 else self.first
         predict = f"vitkit predict {shlex.quote(better.given)} IMAGE_OR_FOLDER"
-        return (f"open {self.page} in a browser", *([predict] if self.difference.differs else []))
-
-
-@dataclass(frozen=True)
-class Record:
-    """The contents of `compare.json`."""
-
-    vitkit_version: str
-    facts: Mapping[str, str]
-    """The hashes of models and images, and the split, which decide every number but the speeds."""
-    speeds: Speeds | None = None
-    """None before they are measured."""
+        return [*super().following(), *([predict] if self.difference.differs else [])]
 
 
 @dataclass(frozen=True)
@@ -313,11 +290,6 @@ class Contender:
     data: ImageData | None = None
     """The tested images, with its own classes and decoding rule; None where they are not at hand, and stored
     evaluations alone are compared."""
-
-    @property
-    def answering(self) -> Answering:
-        """Return the answering half of the model's task."""
-        return answering_of(self.ready.model.card)
 
     @property
     def trained_on(self) -> TrainingData | None:
@@ -359,11 +331,9 @@ def compare(
     speed_seconds: float = 5.0,
     batch_size: int = 128,
     workers: int = 0,
-    device: str = "auto",
     precision: Precision = "auto",
-    threads: int | None = None,
-    quiet: bool = False,
-    listener: Listener = AUTOMATIC,
+    command: str = "vitkit.compare(...)",
+    **machine: Unpack[MachineOptions],
 ) -> ModelComparison:
     """Compare two models on the same images: which is better, how sure that is, and where they differ.
 
@@ -384,12 +354,10 @@ def compare(
         speed_seconds: seconds for which the speed of both is measured, in turns; 0 measures none.
         batch_size: images that are computed at a time.
         workers: processes that decode images; with 0 the main process decodes.
-        device: where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1.
         precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
             it, else float32.
-        threads: CPU threads; left out, as many as PyTorch chooses.
-        quiet: print nothing but warnings.
-        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        command: makes the comparison again; its record has it.
+        machine: what computes, and who hears of it: `device`, `threads`, `quiet` and `listener`.
 
     Raises:
         VitkitError: a model or the images are not there; the two models differ in task or classes, or could
@@ -399,56 +367,34 @@ def compare(
     require_at_least(1, batch_size=batch_size)
     if not 0 <= speed_seconds < math.inf:
         raise VitkitError(f"speed_seconds is 0 or more, found {speed_seconds}.")
-    require_threads(threads)
-    given, listener = None if out is None else Path(out), hushed(listener, quiet)
-    options = {"--data": data, "--split": split}
-    named = [part for name, value in options.items() if value is not None for part in (name, value)]
-    if given is not None:
-        require_folder(given)
-    with use_threads(threads):
+    options = StudyOptions(command=command, **machine)
+    require_threads(options.threads)
+    given, listener = require_folder(out), options.listener
+    with use_threads(options.threads):
         with listener.progress("loading the models"):
-            pair = load_contenders(str(first), str(second), device, precision)
+            pair = load_contenders(str(first), str(second), options.device, precision)
         with listener.progress("listing images"):
             tested, pair = open_tested(pair, data, split, listener)
-        facts = {"images": tested.fingerprint, "split": tested.split}
+        hashes = {"images": tested.fingerprint}
         for name, contender in zip(PARTS, pair, strict=True):
-            facts[f"weights, device or version of PyTorch of the {name} model"] = contender.fingerprint()
-
-        def changes(folder: Path) -> list[str]:
-            begun = read(Record, folder / RECORD)
-            there = {} if begun is None else begun.facts
-            return [f"other {fact}" for fact in facts if there.get(fact) != facts[fact]]
-
-        with claim(Owner("comparison", RECORD, changes), given, lambda: _numbered(pair)) as folder:
-            remove_leftovers(folder)
-            record = read(Record, folder / RECORD)
-            if record is None:  # first of all, so that the same call recognises an interrupted comparison
-                record = Record(__version__, facts)
-                write(folder / RECORD, record)
+            hashes[f"weights, device or version of PyTorch of the {name} model"] = contender.fingerprint()
+        begun = study.new_study(KIND, command, {"split": tested.split, "hashes": hashes}, ())
+        # A label is a file or a folder of any depth, with any characters.
+        labels = "-".join(re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair)
+        with begun.claim(given, partial(numbered_folders, "compare", labels)) as folder:
             first_side, second_side = (
                 _evaluate(contender, tested, folder / name, batch_size, workers, listener)
                 for name, contender in zip(PARTS, pair, strict=True)
             )
             _require_same_answers(first_side, second_side, tested)
-            speeds = record.speeds
+            speeds = read(Speeds, folder / SPEEDS) if speed_seconds else None
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
-                write(folder / RECORD, replace(record, speeds=speeds))
-            command = shown_command(shlex.join(["vitkit", "compare", str(first), str(second), *named]))
-            measured = speeds if speed_seconds else None
-            comparison = _compare(folder, pair, tested, first_side, second_side, measured, command)
+                write(folder / SPEEDS, speeds)
+            comparison = _compare(folder, pair, tested, first_side, second_side, speeds)
             with listener.progress("writing the page"):
-                write_page(comparison, comparison.page, command=command)
+                study.publish(comparison, (), options)
             return comparison
-
-
-def _numbered(pair: tuple[Contender, Contender]) -> Iterator[Path]:
-    """Yield folders below `runs/` for a comparison whose folder is not given."""
-    # A label is a file or a folder of any depth, with any characters.
-    names = [re.sub(r"[^\w.+-]", "-", contender.label) for contender in pair]
-    name = f"compare-{'-'.join(names)}"
-    for number in itertools.count(1):
-        yield Path("runs") / (name if number == 1 else f"{name}-{number}")
 
 
 def _evaluate(
@@ -462,7 +408,8 @@ def _evaluate(
         folder: the model's folder in the comparison's, which keeps an evaluation that is made.
         batch_size, workers, listener: as for `compare`.
     """
-    answering, data, model = contender.answering, contender.data, contender.ready.model
+    data, model = contender.data, contender.ready.model
+    answering = answering_of(model.card)
     own = tested.fingerprint if data is None else data.fingerprint()
     recorded = contender.trained_on
     is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
@@ -470,15 +417,12 @@ def _evaluate(
     for place in (*places, folder):
         try:
             result, predictions = answering.read_evaluation(place / "evaluation" / f"{tested.split}.json")
+            _refuse_outdated(contender, tested, place, result, predictions, batch_size)
+            break
         except FileNotFoundError:
             continue
         except VitkitError as error:
             listener.note(f"Evaluated again: {error}")
-            continue
-        outdated = _explain_outdated(contender, tested, place, result, predictions, batch_size)
-        if not outdated:
-            break
-        listener.note(f"Evaluated again: {outdated}")
     else:
         place = folder
         if data is None:
@@ -513,7 +457,6 @@ def _evaluate(
         parameters=parameters(model.config),
         forward_flops=forward_flops(model.config, head=True),
         score=float(answering.score_images(predictions).mean()),
-        measures=answering.measures(result),
         numbers=result,
         was_stored=place != folder,
         trained_on_tested=trained_on_tested,
@@ -521,13 +464,16 @@ def _evaluate(
     )
 
 
-def _explain_outdated(
+def _refuse_outdated(
     contender: Contender, tested: Tested, place: Path, result: Any, predictions: Any, batch_size: int
-) -> str:
-    """Say why a stored evaluation is not of the images and weights that are there now; "" where it is.
+) -> None:
+    """Refuse a stored evaluation that is not of the images and weights that are there now.
 
     A folder that was given away may hold the evaluation of other weights than the ones beside it: some images
     are computed again. Where the images are not at hand, nobody can look.
+
+    Raises:
+        VitkitError: it is of other images, classes or weights.
     """
     ready, data, ids = contender.ready, contender.data, predictions.ids
     card, refused = ready.model.card, f"the evaluation in {place}"
@@ -542,9 +488,9 @@ def _explain_outdated(
             and np.array_equal(predictions.labels, samples.labels[ids])
         )
     if not same:
-        return f"{refused} is not of the {tested.split} images and classes that are there now."
+        raise VitkitError(f"{refused} is not of the {tested.split} images and classes that are there now.")
     if data is None:
-        return ""
+        return
     rows = np.unique(np.linspace(0, len(ids) - 1, CONFIRMED_BY).astype(np.int64))
     batches = evaluation_batches(samples, preprocessing_of(ready.model), batch_size, indices=ids[rows])
     stored = predictions.logits[rows]
@@ -555,8 +501,7 @@ def _explain_outdated(
         not np.array_equal(fresh.ids, ids[rows])
         or np.abs(fresh.logits - stored).mean() > LOGIT_SLACK * stored.std()
     ):
-        return f"{refused} differs from the model's answers now: its weights have been replaced."
-    return ""
+        raise VitkitError(f"{refused} differs from the model's answers now: its weights have been replaced.")
 
 
 def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
@@ -584,10 +529,9 @@ def _compare(
     first: Side,
     second: Side,
     speeds: Speeds | None,
-    command: str,
 ) -> ModelComparison:
     """Compare two models by their evaluations."""
-    answering, options = pair[0].answering, None
+    answering, options = answering_of(pair[0].ready.model.card), None
     if all(contender.place.is_run for contender in pair):
         there, here = (without_places(contender.place.require_config()) for contender in pair)
         recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
@@ -609,7 +553,6 @@ def _compare(
         speeds=speeds,
         options=options,
         notes=tuple(contender.note for contender in pair if contender.note),
-        command=command,
         samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
     )
 
@@ -838,10 +781,10 @@ def _classes(comparison: ModelComparison) -> str:
     return f"{comparison.second.label} {' and '.join(changes)} ({over})."
 
 
-def measure_table(comparison: ModelComparison) -> Table:
+def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
     """Make the table of both models side by side: numbers, calibration, architecture, speed."""
     sides = (comparison.first, comparison.second)
-    values = [dict(side.measures) for side in sides]
+    values = [dict(answering.measures(side.numbers)) for side in sides]
     names = dict.fromkeys([*values[0], *values[1]])
     rows: list[tuple[str, ...]] = [
         *((name, *(value.get(name, "–") for value in values)) for name in names),
@@ -859,7 +802,6 @@ def measure_table(comparison: ModelComparison) -> Table:
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    first, second = comparison.labels
     rows = (
         (
             change.name,
@@ -873,16 +815,8 @@ def class_table(comparison: ModelComparison) -> Table:
         )
         for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
     )
-    headings = (
-        "class",
-        first,
-        second,
-        "difference",
-        "p by Holm",
-        f"only {first}",
-        f"only {second}",
-        "images",
-    )
+    only = (f"only {label}" for label in comparison.labels)
+    headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
 
 
@@ -949,4 +883,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
+    return study.plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
