@@ -24,7 +24,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Facts, Result
+from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.weights import loading, model_card, peers, saving, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
@@ -105,7 +105,7 @@ class Converted(Result):
         """Name what was written, and its parity."""
         return f"{self.path} ({self.format}), {self.parity}"
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return what was read, what was written, and how they compare."""
         source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
         rows = [
@@ -135,7 +135,7 @@ class Converted(Result):
             ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
             *([("lost", [lost])] if self.lost else []),
         ]
-        return (Facts(tuple(rows)),)
+        return (Section("", (Facts(tuple(rows)),)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that describes what was written."""

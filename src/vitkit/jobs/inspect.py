@@ -35,7 +35,7 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result
+from vitkit.result import Photo, Result, Section
 from vitkit.runs.folder import kind_of, make_folder, require_folder
 from vitkit.runs.start import load_model
 from vitkit.runs.trained_model import open_model_data
@@ -67,11 +67,17 @@ class Inspection(Result):
         absent = f"; no pictures of attention: {self.without_attention}" if self.without_attention else ""
         return f"{pluralize(len(self.pictures), 'file')}{where}{absent}"
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the files, and why there are none of attention."""
+    def sections(self) -> Sequence[Section]:
+        """Return the files, why there are none of attention, and the pictures."""
         absent = self.without_attention
-        paths = "\n".join(map(str, self.pictures))
-        return (paths, *([f"No pictures of attention: {absent}."] if absent else []))
+        encoded = {
+            path.stem: base64.b64encode(path.read_bytes()).decode()
+            for path in self.pictures
+            if path.suffix == ".png"
+        }
+        photos = [Photo(f"data:image/png;base64,{data}", name) for name, data in encoded.items()]
+        why = f"No pictures of attention: {absent}." if absent else None
+        return (Section("", ("\n".join(map(str, self.pictures)), why, *photos)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that says more of the model."""
@@ -79,13 +85,6 @@ class Inspection(Result):
         if kind_of(self.model).is_run:
             return (f"vitkit report {model}   (the whole run on one page)",)
         return (f"vitkit card {model}   (what the model is)",)
-
-    def _repr_html_(self) -> str:
-        encoded = (
-            base64.b64encode(path.read_bytes()).decode() for path in self.pictures if path.suffix == ".png"
-        )
-        shown = "".join(f'<p><img src="data:image/png;base64,{data}"/></p>' for data in encoded)
-        return f"{super()._repr_html_()}{shown}"
 
 
 def inspect(
