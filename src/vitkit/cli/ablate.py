@@ -7,7 +7,13 @@ from vitkit.cli.training_options import describe_training, recipe_of
 from vitkit.cli.verb_options import JSON
 from vitkit.errors import VitkitError
 
-VERB = Verb("ablate", "vitkit.jobs.study.ablate", "ablate", JSON)
+VERB = Verb(
+    "ablate",
+    "vitkit.jobs.study.ablate",
+    "ablate",
+    JSON,
+    of_training=lambda _, line: describe_training(default=recipe_of({"recipe": "".join(line[:1])}, line)),
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -16,8 +22,6 @@ def main(arguments: list[str]) -> None:
     if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
         raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
 
-    given, of_run = VERB.parse_with_training(
-        arguments, lambda _: describe_training(default=recipe_of({"recipe": arguments[0]}, arguments))
-    )
+    given, of_run = VERB.parse_with_training(arguments)
     given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
     VERB.run(arguments, given)

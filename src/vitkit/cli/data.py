@@ -22,7 +22,12 @@ SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
 
 VERB = Verb("data check", "vitkit.jobs.data_check", "check", JSON)
-SHOW = Verb("data show", "vitkit.jobs.data_show", "show")
+SHOW = Verb(
+    "data show",
+    "vitkit.jobs.data_show",
+    "show",
+    of_training=lambda own, line: describe(Run, recipe_of(own, line), without=("data", "recipe")),
+)
 
 
 def main(arguments: list[str]) -> None:
@@ -45,9 +50,7 @@ def main(arguments: list[str]) -> None:
 
 def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
-    given, options = SHOW.parse_with_training(
-        arguments, lambda own: describe(Run, recipe_of(own, arguments), without=("data", "recipe"))
-    )
+    given, options = SHOW.parse_with_training(arguments)
     out, run = SHOW.call(given, **options)
     from vitkit.jobs.data_show import describe_augmentation
 

@@ -36,10 +36,19 @@ class Verb:
         module, function: the job, which is imported when it is called, and so neither for help nor for a
             misspelt option.
         own: options that the verb itself reads; they come first in the help, but for --json.
+        of_training: describes the options of training that the verb takes too, given its own and the command
+            line. Of two of the same name, the verb's own is meant.
     """
 
-    def __init__(self, name: str, module: str, function: str, *own: Option) -> None:
-        self.name, self.module, self.function = name, module, function
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        function: str,
+        *own: Option,
+        of_training: Callable[[Mapping[str, Any], Sequence[str]], Sequence[Option]] = lambda *_: (),
+    ) -> None:
+        self.name, self.module, self.function, self.of_training = name, module, function, of_training
         self.signature = read_signature(module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
@@ -69,24 +78,13 @@ class Verb:
             SystemExit, WrongCommandLine: as `parse_given`.
             VitkitError: they name weights or images that are not there, or a place to write that is taken.
         """
-        return self.parse_with_training(arguments, lambda _: ())[0]
+        return self.parse_with_training(arguments)[0]
 
-    def parse_with_training(
-        self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values that are given, and those of options of training.
-
-        Args:
-            arguments: what follows the verb.
-            of_training: describes the options of training, given the verb's own. Of two of the same name, the
-                verb's own is meant.
-
-        Raises:
-            SystemExit, WrongCommandLine, VitkitError: as `parse`.
-        """
+    def parse_with_training(self, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values that are given, and those of options of training; it raises as `parse`."""
         options = self.options
         if not {*ASKING} & {*arguments}:
-            options = (*options, *of_training(read(arguments, options).given))
+            options = (*options, *self.of_training(read(arguments, options).given, arguments))
         given = parse_given(self.signature, options, arguments, self.name)
         own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
         if own.get("json") and own.get("csv"):

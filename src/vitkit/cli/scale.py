@@ -4,15 +4,20 @@ from vitkit.cli import console, options, train, training_options, verb_options
 from vitkit.errors import VitkitError
 from vitkit.listener import hushed
 
-VERB = options.Verb("scale", "vitkit.jobs.study.scale", "scale", verb_options.JSON)
+VERB = options.Verb(
+    "scale",
+    "vitkit.jobs.study.scale",
+    "scale",
+    verb_options.JSON,
+    of_training=lambda own, line: training_options.describe_training(
+        default=training_options.recipe_of(own, line)
+    ),
+)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print it."""
-    given, of_run = VERB.parse_with_training(
-        arguments,
-        lambda own: training_options.describe_training(default=training_options.recipe_of(own, arguments)),
-    )
+    given, of_run = VERB.parse_with_training(arguments)
     length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")

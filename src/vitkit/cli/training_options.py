@@ -84,10 +84,11 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
     Args:
         verb: the verb; left out, the options that all verbs of training share, without a page's first ones.
         default: the run whose values are the defaults of vitkit train, and whose task decides the options of
-            the objective.
+            the objective; left out, one of the verb's usual task.
     """
+    task = next((option.default for option in FIRST.get(verb, ()) if option.path == "task"), Run.task)
     options = (
-        *describe(Run, default or Run(), without=("recipe",)),
+        *describe(Run, default or with_task(Run(), task), without=("recipe",)),
         *describe(Job),
         PROCESSES,
         *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
