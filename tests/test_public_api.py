@@ -144,8 +144,8 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 
 
 OPTIONS: dict[str, tuple[str, str]] = {
-    "Job": ("jobs.training_options", "train"),
-    "ThenOptions": ("jobs.pretrain_options", "pretrain"),
+    "Job": ("jobs.options", "train"),
+    "ThenOptions": ("jobs.options", "pretrain"),
     "SeriesOptions": ("runs.series_options", "train"),
 }
 """The dataclasses of options: where each is, and the verb that reads them."""

@@ -282,18 +282,11 @@ class Listing(Result):
 def html_table(table: Table) -> str:
     """Write a table as HTML; of a long one the first rows, and how many there are."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows[:ROWS_SHOWN])
+    shown = ((str(getattr(cell, "text", cell)) for cell in row) for row in table.rows[:ROWS_SHOWN])
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in shown)
     left = len(table.rows) - ROWS_SHOWN
     more = f"<p>... and {left:,} more</p>" if left > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _cell(cell: Cell) -> str:
-    return f"<td>{escape(_text(cell))}</td>"
-
-
-def _text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell.text
 
 
 def escape(text: str) -> str:

@@ -9,9 +9,8 @@ from contextlib import suppress
 from vitkit._version import __version__
 from vitkit.cli import streams
 from vitkit.cli.help_pages import VERBS
-from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.config import nearest
-from vitkit.errors import VitkitError, in_shell
+from vitkit.errors import VitkitError, WrongCommandLine, in_shell
 from vitkit.signals import StopRequest, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment

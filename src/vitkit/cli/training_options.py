@@ -7,9 +7,8 @@ from typing import Any, get_args
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import PROCESSES, Option, describe
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.options import Job, ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.training_options import Job
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Run, with_task
 from vitkit.runs.folder import sort_out
@@ -76,6 +75,11 @@ def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
     """Return the run of the recipe that is given, or of none, with the task that a command line names."""
     base = recipe(given["recipe"]) if given.get("recipe") else Run()
     return with_task(base, read(arguments, TASKS).given.get("task", base.task))
+
+
+def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
+    """Describe the options of training that a study takes, by its recipe, which is among its own."""
+    return describe_training(default=recipe_of(own, arguments))
 
 
 def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:

@@ -156,6 +156,11 @@ class Bench(Result):
         return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
 
 
+def _milliseconds(part: str, speed: Speed) -> str:
+    seconds: float | None = getattr(speed.latency, part, None)
+    return "–" if seconds is None else f"{1e3 * seconds:,.1f} ms"
+
+
 SPEEDS: Mapping[str, Callable[[Speed], str]] = {
     "": lambda speed: speed.name,
     "images/s": lambda speed: f"{speed.images_per_second:,.1f}",
@@ -166,20 +171,13 @@ SPEEDS: Mapping[str, Callable[[Speed], str]] = {
 COSTS: Mapping[str, Callable[[Speed], str]] = {
     "of a step, of one image": lambda speed: f"{speed.phase}, {speed.name}",
     "memory": lambda speed: format_bytes(speed.memory or 0),
-    "p50": lambda speed: _milliseconds(speed, "p50"),
-    "p90": lambda speed: _milliseconds(speed, "p90"),
-    "p99": lambda speed: _milliseconds(speed, "p99"),
+    **{part: partial(_milliseconds, part) for part in ("p50", "p90", "p99")},
     "calls": lambda speed: f"{speed.latency.calls:,}" if speed.latency else "–",
 }
 ABOUT = (
     "Ratios are medians of rounds, with quartiles. p50 to p99 are the latency of one image: of 100 calls 50, "
     "90 and 99 are at most so long."
 )
-
-
-def _milliseconds(speed: Speed, part: str) -> str:
-    seconds: float | None = getattr(speed.latency, part, None)
-    return "–" if seconds is None else f"{1e3 * seconds:,.1f} ms"
 
 
 def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:

@@ -7,13 +7,12 @@ from typing import Unpack
 
 from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.pretrain_options import Objective, ThenOptions
+from vitkit.jobs.options import Objective, ThenOptions, TrainingOptions, split_options
 from vitkit.jobs.recipes import photos
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
 from vitkit.jobs.train import carry_out, names_of, refuse_lengths
-from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
 from vitkit.runs.folder import TrainedFolder
