@@ -16,7 +16,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.help_pages import VERBS
-from vitkit.cli.main import run
+from vitkit.cli.main import STARTED, run
 from vitkit.cli.options import Verb, home_of
 from vitkit.cli.training_options import FIRST
 from vitkit.config import IN_PYTHON_ALONE
@@ -197,7 +197,7 @@ def test_every_option_of_a_verb_is_read(verb: str) -> None:
         described = tuple(option for job in jobs.values() for option in job.options)
         taken = {name for job in called for name in parameters_of(job.signature)}
     taken |= {"csv", "json"} if re.search(r"print_result|\.run\(", source) else set()
-    taken |= {"processes"} if "start_several" in source else set()
+    taken |= {"processes"} if verb in STARTED else set()
     taken |= {*re.findall(r"'(?:--)?(\w+)'", source)}
     assert {option.path.partition(".")[0] for option in described} <= taken
 

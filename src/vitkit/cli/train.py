@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli import console, parser, processes, streams, training_options, verb_options
+from vitkit.cli import console, parser, streams, training_options, verb_options
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.options import importing, in_options, require_checkpoints, require_images
 from vitkit.errors import VitkitError, WrongCommandLine
@@ -36,8 +36,6 @@ def main(arguments: list[str], verb: str) -> None:
         verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    if processes.start_several(verb, arguments):
-        return
     first = parser.read(arguments, FIRST).given
     names = [argument.partition("=")[0] for argument in arguments]
     for name in ("--recipe", "--resume"):

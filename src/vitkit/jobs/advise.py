@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,7 @@ from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import (
-    FeatureCache,
-    FeatureExtractor,
-    Features,
-    cached_features,
-    explain_no_features,
-)
+from vitkit.evaluation.features import FeatureCache, FeatureExtractor, cached_features, explain_no_features
 from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.jobs.finetune_defaults import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
@@ -365,9 +360,7 @@ def probe_features(
     fingerprint = extractor.fingerprint() if stored is not None else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        def anew() -> Features:
-            return extractor.compute(samples, indices)
-
+        anew = partial(extractor.compute, samples, indices)
         features = cached_features(fingerprint, samples, indices, stored, anew)
         return features.rows, features.readable
 

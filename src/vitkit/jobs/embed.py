@@ -120,11 +120,7 @@ def _open_rows(
         names = [samples.key(index) for index in range(first, last)]
         return _table(names, splits[first:last], features, columns)
 
-    facts = {
-        "model": extractor.fingerprint(),
-        "images": opened.fingerprint(),
-        "batch_size": batch_size,
-    }
+    facts = {"model": extractor.fingerprint(), "images": opened.fingerprint(), "batch_size": batch_size}
     return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute
 
 

@@ -7,9 +7,8 @@ from typing import Unpack
 
 from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
+from vitkit.jobs import recipes
 from vitkit.jobs.options import Objective, ThenOptions, TrainingOptions, split_options
-from vitkit.jobs.recipes import photos
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
 from vitkit.jobs.train import carry_out, names_of, refuse_lengths
@@ -118,7 +117,7 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
             "Expected an objective that needs no labels (masked-patches, simmim, mae), found "
             f"{given.task}: labels are learned with vitkit train."
         )
-    base = named_recipe(name)
+    base = recipes.recipe(name)
     if base.task != given.task:
         raise VitkitError(
             f"The recipe {name} learns {base.task}, found the objective {given.task}: give one of the two."
@@ -141,7 +140,7 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
         with listener.progress("looking at the images"):
             side = usual_side(sample_sizes(images.splits["train"]))
         if side > SMALL_SIDE:
-            larger = photos()
+            larger = recipes.photos()
             run = replace(
                 run,
                 model=larger.model,
