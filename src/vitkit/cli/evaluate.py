@@ -8,9 +8,9 @@ from vitkit.errors import VitkitError
 from vitkit.world import world_of_environment
 
 PROTOCOL = options.Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
-OF_PROTOCOL = PROTOCOL.only("protocol", "labels", "wnids")
-OUT = options.Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page").only("out")
-VERB = options.Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OF_PROTOCOL, *OUT, CSV, JSON, PROCESSES)
+KEEP = options.Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page")
+OWN = (*PROTOCOL.only("protocol", "labels", "wnids"), *KEEP.only("out"), CSV, JSON, PROCESSES)
+VERB = options.Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OWN)
 
 
 def main(arguments: list[str]) -> None:
@@ -32,8 +32,4 @@ def main(arguments: list[str]) -> None:
         return
     if "out" in given and (not given["out"].lower().endswith(".html") or Path(given["out"]).is_dir()):
         raise VitkitError(f"--out is a file for the page that ends in .html, found {given['out']}.")
-    evaluation = VERB.call(given)
-    from vitkit.jobs.evaluate import keep_with_page
-
-    evaluation = keep_with_page(evaluation, out=given.get("out"), listener=console.TerminalListener())
-    console.print_result(evaluation, given)
+    console.print_result(KEEP.call(given, VERB.call(given)), given)
