@@ -29,7 +29,7 @@ import torch
 import vitkit.jobs.train_run
 from vitkit.data.config import Preprocessing
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.options import ThenOptions
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import fine_tune_without, from_start

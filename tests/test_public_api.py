@@ -1,8 +1,10 @@
 """What `vitkit` offers, and that looking at it is cheap."""
 
+import ast
 import gc
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +16,9 @@ import pytest
 
 import vitkit
 from vitkit.cli.help_pages import VERBS
-from vitkit.cli.main import run
-from vitkit.cli.options import home_of
+from vitkit.cli.main import STARTED, run
+from vitkit.cli.options import Verb, home_of
+from vitkit.cli.training_options import FIRST
 from vitkit.config import IN_PYTHON_ALONE
 from vitkit.jobs.functions import read_argument_texts, read_field_texts
 
@@ -140,8 +143,8 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 
 
 OPTIONS: dict[str, tuple[str, str]] = {
-    "Job": ("jobs.training_options", "train"),
-    "ThenOptions": ("jobs.pretrain_options", "pretrain"),
+    "Job": ("jobs.options", "train"),
+    "ThenOptions": ("jobs.options", "pretrain"),
     "SeriesOptions": ("runs.series_options", "train"),
 }
 """The dataclasses of options: where each is, and the verb that reads them."""
@@ -170,28 +173,39 @@ def test_the_help_of_a_verb_has_every_field_and_its_text(
     assert "listener" not in shown
 
 
-JOBS: dict[str, Callable[..., Any]] = {
-    "ablate": vitkit.ablate,
-    "advise": vitkit.advise,
-    "convert": vitkit.convert,
-    "embed": vitkit.embed,
-    "evaluate": vitkit.evaluate,
-    "export": vitkit.export,
-    "fewshot": vitkit.fewshot,
-    "inspect": vitkit.inspect,
-    "report": vitkit.write_report,
-    "reproduce": vitkit.reproduce,
-    "scale": vitkit.scale,
-    "vtab": vitkit.vtab,
-}
-"""The public functions that verbs call."""
+def parameters_of(function: Callable[..., Any]) -> set[str]:
+    """The names of its parameters, and of the keys of a TypedDict of further ones."""
+    names: set[str] = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        is_typed = parameter.kind is parameter.VAR_KEYWORD
+        names |= {*get_type_hints(get_args(parameter.annotation)[0])} if is_typed else {name}
+    return names
 
 
-@pytest.mark.parametrize("verb", JOBS)
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - FIRST.keys()))
+def test_every_option_of_a_verb_is_read(verb: str) -> None:
+    """It is a parameter of a job that the verb calls, or the verb itself reads it by its name."""
+    home = home_of(verb)
+    if isinstance(home, Verb):
+        described, taken, source = home.options, parameters_of(home.signature), "print_result"
+    else:
+        body = ast.parse(Path(home.__file__).read_text()).body
+        source = "\n".join(ast.unparse(part) for part in body if isinstance(part, ast.FunctionDef))
+        jobs = {name: part for name, part in vars(home).items() if isinstance(part, Verb)}
+        called = [job for name, job in jobs.items() if re.search(rf"\b{name}\.(call|run|parse)\(", source)]
+        described = tuple(option for job in jobs.values() for option in job.options)
+        taken = {name for job in called for name in parameters_of(job.signature)}
+    taken |= {"csv", "json"} if re.search(r"print_result|\.run\(", source) else set()
+    taken |= {"processes"} if verb in STARTED else set()
+    taken |= {*re.findall(r"'(?:--)?(\w+)'", source)}
+    assert {option.path.partition(".")[0] for option in described} <= taken
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.keys() - FIRST.keys()))
 def test_the_options_of_a_verb_are_the_parameters_of_its_function(verb: str) -> None:
-    function = JOBS[verb]
     home = home_of(verb)
     made = getattr(home, "VERB", home)
+    function = getattr(importlib.import_module(made.module), made.function)
     parameters = inspect.signature(function).parameters
     assert list(inspect.signature(made.signature).parameters) == list(parameters)
     assert made.signature.__doc__ == function.__doc__

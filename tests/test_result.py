@@ -14,7 +14,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.result import Listing, Result, Table, html_table
+from vitkit.result import Listing, Result, Section, Table, html_table
 from vitkit.tasks.answering import Guess
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -98,8 +98,8 @@ def test_text_from_outside_is_harmless() -> None:
         def summary(self) -> str:
             return "<script>\x1b[2J"
 
-        def blocks(self) -> tuple[Table]:
-            return (Table(("<b>",), (("<i>\x07",),) * 50),)
+        def sections(self) -> tuple[Section]:
+            return (Section("", [Table(("<b>",), (("<i>\x07",),) * 50)]),)
 
     assert repr(Hostile()) == "<Hostile: <script>\\x1b[2J>"
     page = Hostile()._repr_html_()

@@ -48,3 +48,9 @@ class NonFiniteError(VitkitError):
 
 class DecodeError(VitkitError):
     """A file cannot be decoded to pixels. The message is the reason alone: the caller knows the file."""
+
+
+class WrongCommandLine(VitkitError):  # noqa: N818 (it is the command line that is wrong)
+    """A command line that cannot be read: an unknown option, a missing argument, a value of another type."""
+
+    exit_code = 2

@@ -151,6 +151,7 @@ class Section:
     """A part of a result under a heading of its own."""
 
     title: str
+    """The heading on a page; empty: it has none."""
     blocks: Sequence[Block | None]
     """None shows nothing."""
     page_only: bool = False
@@ -183,13 +184,13 @@ def flatten(data: Any, name: str = "") -> dict[str, Any]:
 class Result:
     """The result of a job, which five printers show: terminal, `--json`, page, notebook and Python prompt.
 
-    A result with a page has a heading, a headline and sections. One without gives a summary and blocks alone.
-    A dataclass that extends it is declared with `repr=False`.
+    Each gives sections, and a headline or a summary. A dataclass that extends it is declared with
+    `repr=False`.
     """
 
     def heading(self) -> str:
         """Say what was studied: the title of the page."""
-        raise NotImplementedError
+        return self.summary()
 
     def headline(self) -> Sequence[str]:
         """Return the conclusions in sentences, the answer first."""
@@ -241,7 +242,9 @@ class Result:
                 content = io.BytesIO()
                 block.draw().savefig(content, format="png")
                 source = f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-                shown += f'<p><img src="{source}" alt="{escape(block.alt)}"/></p>'
+                block = Photo(source, block.alt)
+            if isinstance(block, Photo):
+                shown += f'<p><img src="{block.source}" alt="{escape(block.alt)}"/></p>'
             shown += html_table(block) if isinstance(block, Table) and block.rows else ""
         return shown
 
@@ -263,9 +266,9 @@ class Listing(Result):
         """Count them."""
         return self.counted
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return the table, and what its numbers mean."""
-        return self.shown
+        return (Section("", self.shown),)
 
     def following(self) -> Sequence[str]:
         """Return the commands that take one of them."""
@@ -279,18 +282,11 @@ class Listing(Result):
 def html_table(table: Table) -> str:
     """Write a table as HTML; of a long one the first rows, and how many there are."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in table.headings)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows[:ROWS_SHOWN])
+    shown = ((str(getattr(cell, "text", cell)) for cell in row) for row in table.rows[:ROWS_SHOWN])
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in shown)
     left = len(table.rows) - ROWS_SHOWN
     more = f"<p>... and {left:,} more</p>" if left > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _cell(cell: Cell) -> str:
-    return f"<td>{escape(_text(cell))}</td>"
-
-
-def _text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell.text
 
 
 def escape(text: str) -> str:

@@ -1,5 +1,6 @@
 """`vitkit advise` as people call it."""
 
+import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,10 @@ def test_advice_is_followed(
 ) -> None:
     out = tmp_path / "run"
     assert run(["advise", str(photos), start, "--no-cache", "--go", "--out", str(out), "--threads", "1"]) == 0
-    assert "The start's frozen features tell" in " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert f"Next: open {out / 'advice.html'} in a browser\n      open {out / 'report.html'} in" in shown
+    for text in (shown, html.unescape((out / "advice.html").read_text())):
+        assert "The start's frozen features tell" in " ".join(text.split())
     assert json.loads((out / "config.json").read_text())["command"].startswith("vitkit advise ")
 
 

@@ -52,6 +52,7 @@ def test_bash_completes_verbs_options_and_choices(scripts: dict[str, str]) -> No
     assert offered(script, "vitkit", "pretrain", "x", "--mask") == ["--mask-fraction"]
     assert offered(script, "vitkit", "ablate", "digits", "--fixed") == ["--fixed-rate"]
     assert offered(script, "vitkit", "ablate", "digits", "--epo") == ["--epochs"]
+    assert offered(script, "vitkit", "data", "show", "x", "--crop-are") == ["--crop-area"]
     assert offered(script, "vitkit", "predict", "model", "") == []  # then bash offers files
     for verb in VERBS:
         names = [name for option in list_options(verb) for name in option.names]

@@ -11,11 +11,11 @@ import pytest
 
 import vitkit
 from tests.helpers.verbs import COMMANDS, options_of
+from vitkit.cli.completion import list_options
 from vitkit.cli.help import WIDTH, usage
 from vitkit.cli.help_pages import PAGES, VERBS
 from vitkit.cli.main import run
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.training_options import describe_training
 
 
 def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -65,7 +65,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
     for example in page.examples(verb):
         program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
-        options = options_of(name) + (describe_training() if name in ("ablate", "scale") else ())
+        options = list_options(name.split()[0]) + tuple(o for o in options_of(name) if o.is_positional)
         assert program == "vitkit"
         if arguments[-1] not in ("--help", "--list"):
             parse_words(name, read(arguments[len(name.split()) :], options), options, str)

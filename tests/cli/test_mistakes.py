@@ -4,8 +4,7 @@ import pytest
 
 from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.main import run
-from vitkit.cli.mistakes import MEANT
-from vitkit.other_names import OTHER_NAMES
+from vitkit.other_names import MEANT, OTHER_NAMES
 
 
 def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:

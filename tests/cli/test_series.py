@@ -105,6 +105,9 @@ def test_a_series_is_resumed_with_its_own_options(
     assert "--batch-size 16 -> 8" in capsys.readouterr().err
     assert run(["train", "--resume", out, "--from-scratch"]) == 1
     assert "--from-scratch is for a single run" in capsys.readouterr().err
+    (tmp_path / "study.json").write_text("{}")
+    assert run(["report", str(tmp_path)]) == 1
+    assert f"a study, whose page is {tmp_path / 'report.html'}" in capsys.readouterr().err
     assert run(["report", out]) == 0
     assert "the mean of 2 seeds" in (tmp_path / "runs/report.html").read_text()
 

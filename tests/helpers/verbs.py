@@ -6,7 +6,6 @@ from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
 from vitkit.cli.options import Verb, home_of
 from vitkit.cli.training_options import FIRST, describe_training
 from vitkit.cli.verb_options import Option
-from vitkit.runs.config import Run, with_task
 
 
 def commands() -> Iterator[tuple[str, tuple[Option, ...] | None, HelpPage]]:
@@ -30,5 +29,4 @@ def options_of(verb: str) -> tuple[Option, ...]:
     if verb not in FIRST:
         assert command is not None
         return command
-    run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-    return describe_training(verb, run)
+    return describe_training(verb)

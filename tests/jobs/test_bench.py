@@ -172,7 +172,14 @@ def test_the_command_prints_tables_and_keeps_records_and_figure(
     out = capsys.readouterr().out
     for phrase in ("images/s", "p99", "memory", "kernels: gelu"):
         assert phrase in out
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"bench.json", "bench.png", "bench.svg"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {
+        "bench.json",
+        "bench.png",
+        "bench.svg",
+        "report.html",
+    }
+    page = (tmp_path / "new" / "report.html").read_text()
+    assert f"{MODEL} at 64 pixels, training" in page and "<svg" in page
     benchmark = json.loads((tmp_path / "new" / "bench.json").read_text())
     assert benchmark["machine"]["device"] and all(record["memory"] for record in benchmark["records"])
 

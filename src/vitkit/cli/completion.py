@@ -7,7 +7,6 @@ from typing import Literal
 from vitkit.cli import help_pages, training_options, verb_options
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb, home_of
-from vitkit.runs.config import Run, with_task
 
 OF_BASH = """\
 autoload -U +X compinit && compinit
@@ -35,14 +34,11 @@ def main(arguments: list[str]) -> None:
 def list_options(verb: str) -> tuple[verb_options.Option, ...]:
     """List the options of a verb, with its options that are read before the parser."""
     if verb in training_options.FIRST:
-        run = with_task(Run(), "masked-patches" if verb == "pretrain" else "classification")
-        options = training_options.describe_training(verb, run)
+        options = training_options.describe_training(verb)
     else:  # the module of a verb has one verb, or several
         home = home_of(verb)
         parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]
-        options = tuple(chain.from_iterable(part.options for part in parts))
-    if verb in ("ablate", "scale"):  # they take the options of training too
-        options = (*options, *training_options.describe_training())
+        options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 

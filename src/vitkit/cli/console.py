@@ -24,7 +24,7 @@ from rich.text import Text
 from vitkit.cli.streams import is_terminal
 from vitkit.listener import Listener
 from vitkit.listener import Progress as Report
-from vitkit.text import csv_line, format_bytes, format_duration, json_text, visible
+from vitkit.text import format_bytes, format_duration, json_text, visible
 from vitkit.weights.published import find_start_named, is_address
 from vitkit.world import world_of_environment
 
@@ -237,11 +237,6 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     """Print data as JSON on standard output; in ASCII alone where its encoding is not UTF-8."""
     encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "ascii").name
     print(json_text(value, ascii_only=encoding != "utf-8", indent=indent), flush=True)
-
-
-def print_csv(cells: Iterable[str]) -> None:
-    """Print a line of CSV on standard output."""
-    print(csv_line(cells), flush=True)  # characters that its encoding lacks: `vitkit.cli.streams`
 
 
 class _Bar(Progress):

@@ -1,15 +1,15 @@
 """`vitkit data`: `check` reads every image of a data set, `show` draws some as a model sees them."""
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from vitkit.cli import console
 from vitkit.cli.help import ASKING
-from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.cli.options import Verb
 from vitkit.cli.training_options import recipe_of
-from vitkit.cli.verb_options import JSON, describe
-from vitkit.errors import VitkitError
+from vitkit.cli.verb_options import JSON, Option, describe
+from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.result import Block, Text
 from vitkit.runs.config import Run
 from vitkit.text import format_size
@@ -22,7 +22,13 @@ SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
 
 VERB = Verb("data check", "vitkit.jobs.data_check", "check", JSON)
-SHOW = Verb("data show", "vitkit.jobs.data_show", "show")
+
+
+def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]:
+    return describe(Run, recipe_of(own, line), without=("data", "recipe"))
+
+
+SHOW = Verb("data show", "vitkit.jobs.data_show", "show", of_training=_describe)
 
 
 def main(arguments: list[str]) -> None:
@@ -45,9 +51,7 @@ def main(arguments: list[str]) -> None:
 
 def _show(arguments: list[str]) -> None:
     """Draw images as a training with the options of the command line sees them."""
-    given, options = SHOW.parse_with_training(
-        arguments, lambda own: describe(Run, recipe_of(own, arguments), without=("data", "recipe"))
-    )
+    given, options = SHOW.parse_with_training(arguments)
     out, run = SHOW.call(given, **options)
     from vitkit.jobs.data_show import describe_augmentation
 

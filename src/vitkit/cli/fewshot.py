@@ -2,7 +2,7 @@
 
 import shlex
 
-from vitkit.cli import console, options, processes
+from vitkit.cli import console, options
 from vitkit.cli.verb_options import JSON, PROCESSES
 from vitkit.runs.folder import require_folder
 
@@ -12,16 +12,13 @@ VERB = options.Verb("fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP.onl
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, and print the numbers."""
-    if processes.start_several("fewshot", arguments):
-        return
     given = VERB.parse(arguments)
     require_folder(given.get("out"))  # before minutes of measurements
     measured = VERB.call(given)
     paths = KEEP.call(given, measured)
+    console.print_result(measured, given)
     if given.get("json"):
-        console.print_json(measured.to_json())
         return
-    console.print_blocks(measured.blocks())
     console.print_lines(*map(str, paths))
     size = given.get("image_size")
     of_size = [] if size is None else ["--image-size", *map(str, size)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 VERBS = {
     "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
     "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
-    "finetune": ("train a model that is there already on your images", "cli.finetune"),
-    "pretrain": ("train a model on images without labels", "cli.pretrain"),
+    "finetune": ("train a model that is there already on your images", "cli.train"),
+    "pretrain": ("train a model on images without labels", "cli.train"),
     "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
     "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
     "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),

@@ -9,9 +9,8 @@ from contextlib import suppress
 from vitkit._version import __version__
 from vitkit.cli import streams
 from vitkit.cli.help_pages import VERBS
-from vitkit.cli.mistakes import WrongCommandLine
 from vitkit.config import nearest
-from vitkit.errors import VitkitError, in_shell
+from vitkit.errors import VitkitError, WrongCommandLine, in_shell
 from vitkit.signals import StopRequest, stop_signals
 from vitkit.text import visible
 from vitkit.world import world_of_environment
@@ -28,6 +27,9 @@ OTHER_VERBS = {
     "starts": ("weights", "checkpoints", "zoo"),
 }
 """The names of our verbs in other tools."""
+
+STARTED = ("train", "finetune", "pretrain", "evaluate", "fewshot")
+"""The verbs whose --processes starts processes; torchrun starts those of vtab too."""
 
 MEMORY = (
     "the memory of this machine is not enough for it. Ask for less at a time (a smaller batch, model or "
@@ -137,8 +139,7 @@ def _command(arguments: list[str]) -> int:
             raise WrongCommandLine(f"the argument {argument} holds a character that no option has.")
     world = world_of_environment()
     if world.rank:  # process 0 parses the command line and prints
-        of_processes = ("train", "finetune", "pretrain", "vtab", "evaluate", "fewshot")
-        if verb not in of_processes or {"-h", "--help", "--help-all"} & {*rest}:
+        if verb not in (*STARTED, "vtab") or {"-h", "--help", "--help-all"} & {*rest}:
             return 0
         from vitkit.cli.processes import take_part
 
@@ -151,9 +152,11 @@ def _command(arguments: list[str]) -> int:
         with stop_signals(last=True) as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 from vitkit.cli.options import home_of
+                from vitkit.cli.processes import start_several
 
                 run_verb = home_of(verb).main
-            run_verb(rest)
+            if verb not in STARTED or not start_several(verb, rest):
+                run_verb(rest)
         if world.size > 1:
             from vitkit.runs.processes import dismiss
 

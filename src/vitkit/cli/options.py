@@ -11,7 +11,8 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any, TypeAlias, get_args
 
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, usage, write_help
@@ -27,6 +28,9 @@ from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken, require_run
 from vitkit.signals import stop_signals
 from vitkit.weights.published import missing_checkpoint
 
+Describe: TypeAlias = Callable[[Mapping[str, Any], Sequence[str]], Sequence[Option]]
+"""A function that describes options of training, given a verb's own and its command line."""
+
 
 class Verb:
     """A job on the command line: the parameters of its function are the options.
@@ -36,10 +40,14 @@ class Verb:
         module, function: the job, which is imported when it is called, and so neither for help nor for a
             misspelt option.
         own: options that the verb itself reads; they come first in the help, but for --json.
+        of_training: describes the options of training that the verb takes too, given its own and the command
+            line. Of two of the same name, the verb's own is meant.
     """
 
-    def __init__(self, name: str, module: str, function: str, *own: Option) -> None:
-        self.name, self.module, self.function = name, module, function
+    def __init__(
+        self, name: str, module: str, function: str, *own: Option, of_training: Describe = lambda *_: ()
+    ) -> None:
+        self.name, self.module, self.function, self.of_training = name, module, function, of_training
         self.signature = read_signature(module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
@@ -69,24 +77,13 @@ class Verb:
             SystemExit, WrongCommandLine: as `parse_given`.
             VitkitError: they name weights or images that are not there, or a place to write that is taken.
         """
-        return self.parse_with_training(arguments, lambda _: ())[0]
+        return self.parse_with_training(arguments)[0]
 
-    def parse_with_training(
-        self, arguments: list[str], of_training: Callable[[Mapping[str, Any]], Sequence[Option]]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values that are given, and those of options of training.
-
-        Args:
-            arguments: what follows the verb.
-            of_training: describes the options of training, given the verb's own. Of two of the same name, the
-                verb's own is meant.
-
-        Raises:
-            SystemExit, WrongCommandLine, VitkitError: as `parse`.
-        """
+    def parse_with_training(self, arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values that are given, and those of options of training; it raises as `parse`."""
         options = self.options
         if not {*ASKING} & {*arguments}:
-            options = (*options, *of_training(read(arguments, options).given))
+            options = (*options, *self.of_training(read(arguments, options).given, arguments))
         given = parse_given(self.signature, options, arguments, self.name)
         own = {option.path: given.pop(option.path) for option in self.options if option.path in given}
         if own.get("json") and own.get("csv"):
@@ -126,7 +123,8 @@ def home_of(name: str) -> Any:
     module, _, function = VERBS[name][1].partition(":")
     if function:
         return Verb(name, f"vitkit.{module}", function, CSV, JSON)
-    return import_module(f"vitkit.{module}")
+    home = import_module(f"vitkit.{module}")
+    return SimpleNamespace(main=partial(home.main, verb=name)) if module == "cli.train" else home
 
 
 def parse_given(
@@ -264,16 +262,13 @@ def read_names(sources: Sequence[str]) -> tuple[str, ...]:
     Raises:
         VitkitError: standard input is closed, or nothing is named on it.
     """
-    lists = [_lines_of_input() if source == "-" else [source] for source in sources]
-    names = tuple(chain.from_iterable(lists))
+    if "-" in sources and sys.stdin is None:
+        raise VitkitError("Standard input is closed, so no paths can be read from it.")
+    names: list[str] = []
+    for source in sources:
+        lines = getattr(sys.stdin, "buffer", sys.stdin) if source == "-" else ()
+        listed = (os.fsdecode(line).strip() for line in lines)  # they need not be UTF-8
+        names += filter(None, listed) if source == "-" else [source]
     if sources and not names:
         raise VitkitError("The list of images on standard input is empty.")
-    return names
-
-
-def _lines_of_input() -> Iterator[str]:
-    """Yield the lines of standard input as names of files, which need not be UTF-8."""
-    if sys.stdin is None:
-        raise VitkitError("Standard input is closed, so no paths can be read from it.")
-    names = (os.fsdecode(line).strip() for line in getattr(sys.stdin, "buffer", sys.stdin))
-    yield from filter(None, names)
+    return tuple(names)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli.mistakes import MEANT, WrongCommandLine
 from vitkit.cli.verb_options import ANY_NUMBER, Option
-from vitkit.other_names import OTHER_NAMES
+from vitkit.errors import WrongCommandLine
+from vitkit.other_names import MEANT, OTHER_NAMES
 from vitkit.text import join_names
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)

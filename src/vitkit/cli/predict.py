@@ -13,7 +13,7 @@ from vitkit.cli import console
 from vitkit.cli.options import Verb, read_names
 from vitkit.cli.verb_options import CSV, JSON
 from vitkit.errors import VitkitError
-from vitkit.text import pluralize, say_continued, visible
+from vitkit.text import csv_line, pluralize, say_continued, visible
 
 if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
                 if as_csv:
                     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
                     of_guesses = [name + number for number in numbers for name in ("class", "probability")]
-                    console.print_csv(["path", *of_guesses, "error"])
+                    print(csv_line(["path", *of_guesses, "error"]), flush=True)
             count += 1
             failures += predicted.reason is not None
             if as_json:
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
             elif as_csv:
                 pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
                 cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
-                console.print_csv([predicted.name, *cells, predicted.reason or ""])
+                print(csv_line([predicted.name, *cells, predicted.reason or ""]), flush=True)
             else:
                 rows.append(_row(predicted, top))
     if not (as_json or as_csv):

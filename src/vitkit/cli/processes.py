@@ -74,11 +74,6 @@ def start_several(verb: str, arguments: list[str]) -> bool:
     return True
 
 
-def say(sentence: str) -> None:
-    """Tell a person for which processes this one waits."""
-    print(f"vitkit: {sentence}", file=sys.stderr, flush=True)
-
-
 def take_part(verb: str, arguments: list[str]) -> int:
     """Compute a part of what process 0 computes, or take part in all its runs; return the exit code.
 
@@ -89,7 +84,8 @@ def take_part(verb: str, arguments: list[str]) -> int:
     from vitkit.runs.processes import await_message, join_processes, leave_processes
 
     try:
-        world = join_processes(say)  # returns once process 0 has understood the arguments
+        # Returns once process 0 has understood the arguments; a person hears for which processes it waits.
+        world = join_processes(lambda sentence: print(f"vitkit: {sentence}", file=sys.stderr, flush=True))
         if verb in OF_IMAGES:
             logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
             job = import_module(f"vitkit.cli.{verb}").VERB

@@ -1,18 +1,17 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
-from vitkit.cli import console, options, train, training_options, verb_options
+from vitkit.cli import console, options, train
+from vitkit.cli.training_options import describe_study
+from vitkit.cli.verb_options import JSON
 from vitkit.errors import VitkitError
 from vitkit.listener import hushed
 
-VERB = options.Verb("scale", "vitkit.jobs.study.scale", "scale", verb_options.JSON)
+VERB = options.Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study)
 
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure the law, and print it."""
-    given, of_run = VERB.parse_with_training(
-        arguments,
-        lambda own: training_options.describe_training(default=training_options.recipe_of(own, arguments)),
-    )
+    given, of_run = VERB.parse_with_training(arguments)
     length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
     if "budget" in given and length:
         raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")

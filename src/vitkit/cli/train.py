@@ -4,17 +4,15 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitkit.cli import console, mistakes, parser, processes, streams, training_options, verb_options
+from vitkit.cli import console, parser, streams, training_options, verb_options
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.options import importing, in_options, require_checkpoints, require_images
-from vitkit.errors import VitkitError
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.errors import VitkitError, WrongCommandLine
+from vitkit.jobs.options import RESUMED, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.training_options import RESUMED, split_options
 from vitkit.listener import hushed
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of
@@ -27,7 +25,7 @@ WHICH_UNLABELLED = (
 )
 
 
-def run_verb(arguments: list[str], verb: str) -> None:
+def main(arguments: list[str], verb: str) -> None:
     """Call `vitkit.train`, `vitkit.finetune` or `vitkit.pretrain` with the options that are given.
 
     Three of them choose the defaults that the help shows, and are read before the parser: `--recipe`,
@@ -38,13 +36,11 @@ def run_verb(arguments: list[str], verb: str) -> None:
         verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    if processes.start_several(verb, arguments):
-        return
     first = parser.read(arguments, FIRST).given
     names = [argument.partition("=")[0] for argument in arguments]
     for name in ("--recipe", "--resume"):
         if names.count(name) > 1:
-            raise mistakes.WrongCommandLine(f"{name} is given twice: once is enough.")
+            raise WrongCommandLine(f"{name} is given twice: once is enough.")
     resume = first.get("resume")
     if resume is not None and {"--recipe", "--out"} & {*names}:
         raise VitkitError(RESUMED)
@@ -100,9 +96,6 @@ def run_verb(arguments: list[str], verb: str) -> None:
         console.print_result(read_series(folder), {})
     else:
         _print_run(folder)
-
-
-main = partial(run_verb, verb="train")
 
 
 def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:

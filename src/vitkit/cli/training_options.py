@@ -7,9 +7,8 @@ from typing import Any, get_args
 from vitkit.cli.options import parse_given
 from vitkit.cli.parser import read
 from vitkit.cli.verb_options import PROCESSES, Option, describe
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.options import Job, ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.training_options import Job
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Run, with_task
 from vitkit.runs.folder import sort_out
@@ -78,16 +77,22 @@ def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
     return with_task(base, read(arguments, TASKS).given.get("task", base.task))
 
 
+def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
+    """Describe the options of training that a study takes, by its recipe, which is among its own."""
+    return describe_training(default=recipe_of(own, arguments))
+
+
 def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:
     """Describe the options of training.
 
     Args:
         verb: the verb; left out, the options that all verbs of training share, without a page's first ones.
         default: the run whose values are the defaults of vitkit train, and whose task decides the options of
-            the objective.
+            the objective; left out, one of the verb's usual task.
     """
+    task = next((option.default for option in FIRST.get(verb, ()) if option.path == "task"), Run.task)
     options = (
-        *describe(Run, default or Run(), without=("recipe",)),
+        *describe(Run, default or with_task(Run(), task), without=("recipe",)),
         *describe(Job),
         PROCESSES,
         *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),

@@ -15,7 +15,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval, describe_interval
 from vitkit.evaluation.predictions import Predictions, in_parts
 from vitkit.evaluation.scores import likeliest
-from vitkit.result import Block, Result, Table, Text, unreadable
+from vitkit.result import Block, Result, Section, Table, Text, unreadable
 from vitkit.text import pluralize
 
 ANCHORS = {0: "tench", 1: "goldfish", 999: "toilet"}
@@ -72,11 +72,11 @@ class ProtocolResult(Result):
         images = f"{self.count:,} images {describe_interval(self.accuracy_interval)}"
         return f"{self.accuracy:.2%} accuracy by {self.protocol} on {images}"
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return the accuracies, the images that were left out, and the worst classes."""
         left_out = self.left_out.items()
         worst = self.per_class[:WORST_SHOWN]
-        return (
+        shown: list[Block] = [
             Text(f"{self.summary()}, choosing among {self.candidates:,} classes", "answer"),
             f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right "
             + describe_interval(self.top5_accuracy_interval),
@@ -87,7 +87,8 @@ class ProtocolResult(Result):
                 ("worst classes", "right", "images"),
                 tuple((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst),
             ),
-        )
+        ]
+        return (Section("", shown),)
 
     def following(self) -> Sequence[str]:
         """Return the command that shows every class."""

@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,7 @@ from vitkit.data.config import DEFAULT_RULE, DecodeRule, Preprocessing, Splits
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import (
-    FeatureCache,
-    FeatureExtractor,
-    Features,
-    cached_features,
-    explain_no_features,
-)
+from vitkit.evaluation.features import FeatureCache, FeatureExtractor, cached_features, explain_no_features
 from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
 from vitkit.jobs.finetune_defaults import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
@@ -31,7 +26,8 @@ from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result, table_of
+from vitkit.report.template import write_page
+from vitkit.result import Result, Section, table_of
 from vitkit.runs import budget, machine, plan, processes, trained_model
 from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.start import find_start, load_model
@@ -41,6 +37,8 @@ from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 
+PAGE = "advice.html"
+"""The page of the advice that a run followed, beside the run's own."""
 MARGIN = 0.01
 """A smaller difference of accuracies is no reason to compute more."""
 UNBALANCED = 10
@@ -89,17 +87,21 @@ class Advice(Result):
     folder: Path | None = None
     """The run that followed the advice."""
 
-    def summary(self) -> str:
+    def heading(self) -> str:
+        """Name the images."""
+        return f"How to train on {self.name}"
+
+    def headline(self) -> Sequence[str]:
         """Tell the advice."""
-        return " ".join(self.sentences)
+        return self.sentences
 
     @property
     def can_go(self) -> bool:
         """Whether it can be followed: it names a start, or none was given and the images suffice without."""
         return self.chosen is not None or not check.advise_on_start(self.data, self.images, self.classes)
 
-    def blocks(self) -> Sequence[Block]:
-        """Return what is in the images, the ways to train on them, and the advice in sentences."""
+    def sections(self) -> Sequence[Section]:
+        """Return what is in the images, and the ways to train on them."""
         tested = f", {self.tested:,} to test on" if self.tested else ""
         columns: dict[str, Callable[[Option], str]] = {
             "begin from": lambda way: "new weights" if way is self.scratch else way.start or way.published,
@@ -109,17 +111,16 @@ class Advice(Result):
             "time": lambda way: format_duration(way.seconds),
             "memory": lambda way: format_bytes(way.memory),
         }
-        return (
-            f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes",
-            replace(table_of((*self.options, self.scratch), columns), text=(0, 1)),
-            *(f"- {sentence}" for sentence in self.sentences),
-        )
+        counted = f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes"
+        table = replace(table_of((*self.options, self.scratch), columns), text=(0, 1))
+        return (Section("Ways to train", (counted, table)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that follows the advice, or the one that makes it possible."""
         images = shlex.quote(self.data)
         if self.folder is not None:
-            return (f"open {self.folder / 'report.html'} in a browser",)
+            pages = (self.folder / name for name in (PAGE, "report.html"))
+            return tuple(f"open {page} in a browser" for page in pages)
         if self.can_go:
             starts = [option.start for option in self.options if option.start]
             given = shlex.join(dict.fromkeys([self.data, *starts]))
@@ -317,6 +318,7 @@ def advise(
         raise VitkitError(f"{advice.sentences[0]} Give one: vitkit advise {shlex.quote(data)} {start}.")
     run = (chosen or scratch).run
     folder = train_run(run, out, device=device, threads=threads, command=command, listener=listener)
+    write_page(advice, folder / PAGE, command=command)
     return replace(advice, folder=folder)
 
 
@@ -358,9 +360,7 @@ def probe_features(
     fingerprint = extractor.fingerprint() if stored is not None else ""
 
     def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        def anew() -> Features:
-            return extractor.compute(samples, indices)
-
+        anew = partial(extractor.compute, samples, indices)
         features = cached_features(fingerprint, samples, indices, stored, anew)
         return features.rows, features.readable
 

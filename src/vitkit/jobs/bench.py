@@ -38,7 +38,8 @@ from vitkit.models.config.compute_config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Plot, Result, table_of
+from vitkit.report.template import write_page
+from vitkit.result import Block, Plot, Result, Section, table_of
 from vitkit.runs import machine, timing
 from vitkit.runs.folder import is_checkpoint, make_folder, require_folder
 from vitkit.text import format_bytes, format_duration
@@ -119,19 +120,24 @@ class Bench(Result):
             f"{on['clock']}; torch {on['torch']}\nkernels: {kernels}"
         )
 
-    def blocks(self) -> Sequence[Block]:
+    def heading(self) -> str:
+        """Name the processor."""
+        return f"Speed of models on {self.machine['device']}"
+
+    def sections(self) -> Sequence[Section]:
         """Return the machine, the tables of each model and size, and the figure of several sizes."""
-        blocks: list[Block] = [self.summary()]
+        parts = [Section("The machine", [self.summary()])]
         for model, size in dict.fromkeys((record.model, record.image_size) for record in self.records):
             own = [record for record in self.records if (record.model, record.image_size) == (model, size)]
+            blocks: list[Block] = []
             for phase in get_args(timing.BenchPhase):
                 if speeds := [record for record in own if record.phase == phase]:
                     title = f"{model} at {size[0]} pixels, {phase}, batch {speeds[0].batch_size}"
                     blocks += [f"{title}, compared with {speeds[0].reference}", table_of(speeds, SPEEDS)]
             if whole := [record for record in own if record.memory is not None]:
                 blocks.append(table_of(whole, COSTS))
-        plot = self.plot()
-        return [*blocks, *([plot] if plot else []), ABOUT]
+            parts.append(Section(f"{model} at {size[0]} pixels", blocks))
+        return [*parts, Section("What the numbers mean", [self.plot(), ABOUT])]
 
     def plot(self) -> Plot | None:
         """Draw the paper's Figure 12, images per second over the size of an image; None of a single size."""
@@ -150,6 +156,11 @@ class Bench(Result):
         return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
 
 
+def _milliseconds(part: str, speed: Speed) -> str:
+    seconds: float | None = getattr(speed.latency, part, None)
+    return "–" if seconds is None else f"{1e3 * seconds:,.1f} ms"
+
+
 SPEEDS: Mapping[str, Callable[[Speed], str]] = {
     "": lambda speed: speed.name,
     "images/s": lambda speed: f"{speed.images_per_second:,.1f}",
@@ -160,20 +171,13 @@ SPEEDS: Mapping[str, Callable[[Speed], str]] = {
 COSTS: Mapping[str, Callable[[Speed], str]] = {
     "of a step, of one image": lambda speed: f"{speed.phase}, {speed.name}",
     "memory": lambda speed: format_bytes(speed.memory or 0),
-    "p50": lambda speed: _milliseconds(speed, "p50"),
-    "p90": lambda speed: _milliseconds(speed, "p90"),
-    "p99": lambda speed: _milliseconds(speed, "p99"),
+    **{part: partial(_milliseconds, part) for part in ("p50", "p90", "p99")},
     "calls": lambda speed: f"{speed.latency.calls:,}" if speed.latency else "–",
 }
 ABOUT = (
     "Ratios are medians of rounds, with quartiles. p50 to p99 are the latency of one image: of 100 calls 50, "
     "90 and 99 are at most so long."
 )
-
-
-def _milliseconds(speed: Speed, part: str) -> str:
-    seconds: float | None = getattr(speed.latency, part, None)
-    return "–" if seconds is None else f"{1e3 * seconds:,.1f} ms"
 
 
 def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchPrecision, ...]:
@@ -322,7 +326,8 @@ def bench(
         training: time training steps as well as inference.
         minutes: for each model, all sizes together; large models take longer, for each is timed a few times.
         precision: auto times float32, and bfloat16 where the device has it.
-        out: folder for bench.json and, for several sizes, the paper's Figure 12 as PNG and SVG.
+        out: folder for bench.json, report.html with the tables and, for several sizes, the paper's Figure 12
+            as PNG and SVG.
         threads: of the processor; left out, as PyTorch chooses.
         device: auto, cpu, cuda.
         quiet: print nothing but warnings.
@@ -392,7 +397,8 @@ def bench(
                     replace_json(folder / "bench.json", result.to_json())
     if folder is not None:
         plot = result.plot()
-        written = (folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ()))
+        written = [folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ())]
+        written.append(write_page(result, folder / "report.html"))
         listener.show([("written", [str(path) for path in written])])
     return result
 

@@ -12,7 +12,7 @@ from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Block, Facts, Result
+from vitkit.result import Facts, Result, Section
 from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
@@ -34,7 +34,7 @@ class CheckpointCard(Result):
         """Describe the checkpoint in one line."""
         return described(self.identity)
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return the description by headings; none where the file records nothing."""
         identity, card, config = self.identity, self.identity.card, self.identity.config
         names, weights, numerics = card.class_names, identity.checksum, list(config.arithmetic)
@@ -66,7 +66,7 @@ class CheckpointCard(Result):
             ("notes", list(identity.notes)),
             ("weights", size_and_hash),
         )
-        return (Facts(rows),)
+        return (Section("", (Facts(rows),)),)
 
     def following(self) -> Sequence[str]:
         """Return the commands that use such a checkpoint."""

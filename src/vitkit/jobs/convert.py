@@ -24,7 +24,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Facts, Result
+from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.weights import loading, model_card, peers, saving, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
@@ -105,7 +105,7 @@ class Converted(Result):
         """Name what was written, and its parity."""
         return f"{self.path} ({self.format}), {self.parity}"
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return what was read, what was written, and how they compare."""
         source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
         rows = [
@@ -135,7 +135,7 @@ class Converted(Result):
             ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
             *([("lost", [lost])] if self.lost else []),
         ]
-        return (Facts(tuple(rows)),)
+        return (Section("", (Facts(tuple(rows)),)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that describes what was written."""
@@ -210,7 +210,17 @@ def convert(
                 "overflow or are damaged. Nothing was written."
             )
         if not parity.within(TOLERANCE):
-            _refuse(parity, out, to, lost, accept_change)
+            if not lost:
+                raise VitkitError(
+                    f"The written model differs from the source: {parity}. Nothing is left at {out}; this is "
+                    "a fault of vitkit, please report it with the model's card (vitkit card)."
+                )
+            if not accept_change:
+                raise VitkitError(
+                    f"The {to} format cannot store: {'; '.join(lost)}. Read back, the model differs: "
+                    f"{parity}. Nothing is left at {out}. Choose another format, or add --accept-change to "
+                    "keep it."
+                )
         library_parity = None
         if against is not None:
             library_parity = compare_with_library(model, written if against == to else identity.file, against)
@@ -243,24 +253,6 @@ def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:
     losses += model_card.changed_pixels(before, after)
     changes = difference(to_json(before.decode), to_json(after.decode), "decode.")
     return losses + [f"preprocessing's {change}" for change in changes]
-
-
-def _refuse(parity: Parity, out: Path, to: Format, lost: list[str], accept_change: bool) -> None:
-    """Refuse a model that differs when it is read back, unless the format is the reason and that is accepted.
-
-    Raises:
-        VitkitError: always, but for `lost` numerics with `accept_change`.
-    """
-    if not lost:
-        raise VitkitError(
-            f"The written model differs from the source: {parity}. Nothing is left at {out}; this is a "
-            "fault of vitkit, please report it with the model's card (vitkit card)."
-        )
-    if not accept_change:
-        raise VitkitError(
-            f"The {to} format cannot store: {'; '.join(lost)}. Read back, the model differs: "
-            f"{parity}. Nothing is left at {out}. Choose another format, or add --accept-change to keep it."
-        )
 
 
 def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -> Parity:

@@ -21,10 +21,9 @@ from vitkit.data.stream.loader import TrainLoader, evaluation_batches
 from vitkit.data.stream.order import sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
+from vitkit.jobs import recipes
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.options import StrPath
-from vitkit.jobs.recipes import AUGMENTATION
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
@@ -109,7 +108,7 @@ def show(
     if start:
         run = finetune_run(start, path, recipe=recipe, **options)
     else:
-        base = named_recipe(recipe) if recipe else Run(augmentation=AUGMENTATION)
+        base = recipes.recipe(recipe) if recipe else Run(augmentation=recipes.AUGMENTATION)
         run = with_options(replace(base, data=path), options)
     view = see_images(run, images, versions, hushed(listener, quiet))
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)

@@ -25,7 +25,7 @@ from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read
 from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result, unreadable
+from vitkit.result import Result, Section, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued
 from vitkit.weights.model_card import preprocessing_of
@@ -62,12 +62,12 @@ class Embedded(Result):
         where = [f"Features of {images}, {self.width:,} of each, in {self.out}{again}."]
         return where if self.names is None else [*where, f"The names of the rows are in {self.names}."]
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the images that have no features, how to read them again, and the headline."""
+    def sections(self) -> Sequence[Section]:
+        """Return the images that have no features, and how to read them again."""
         files = join_names([str(path) for path in self.retry])
         again = f"To read them again, mend them, remove {files} and give the same command."
         rejects = unreadable(self.rejects, "have no features")
-        return (*rejects, *([again] if self.retry else []), *self.headline())
+        return (Section("", (*rejects, again if self.retry else None)),)
 
     def following(self) -> Sequence[str]:
         """Return a line that reads the features, and a command that measures what they are worth."""
@@ -120,11 +120,7 @@ def _open_rows(
         names = [samples.key(index) for index in range(first, last)]
         return _table(names, splits[first:last], features, columns)
 
-    facts = {
-        "model": extractor.fingerprint(),
-        "images": opened.fingerprint(),
-        "batch_size": batch_size,
-    }
+    facts = {"model": extractor.fingerprint(), "images": opened.fingerprint(), "batch_size": batch_size}
     return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute
 
 

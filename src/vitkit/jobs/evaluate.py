@@ -334,8 +334,7 @@ def keep_with_page(
     folder = keep_evaluation(evaluation, listener)
     if out is None and (folder is None or evaluation.trained_on):
         return replace(evaluation, folder=folder)
-    path = Path(out or folder or "")
-    path = path if out else path / f"{'all' if evaluation.whole else evaluation.split}.html"
+    path = Path(out or Path(folder or "") / f"{'all' if evaluation.whole else evaluation.split}.html")
     from vitkit.report.template import write_page  # it imports jinja2, for which no evaluation waits
 
     try:

@@ -27,7 +27,7 @@ from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Facts, Result
+from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import load_any
 from vitkit.runs.trained_model import open_model_data
@@ -77,7 +77,7 @@ class Exported(Result):
         """Name the folder, the precision and the engine."""
         return f"{self.path} ({self.precision} by {self.engine})"
 
-    def blocks(self) -> Sequence[Block]:
+    def sections(self) -> Sequence[Section]:
         """Return the remarks, and how the graph compares with the model."""
         rows = [
             *(("note", [f"{self.source}: {note}"]) for note in self.notes),
@@ -86,7 +86,7 @@ class Exported(Result):
             *(("note", [departure]) for departure in self.departures),
             ("to", [self.summary()]),
         ]
-        return (Facts(tuple(rows)),)
+        return (Section("", (Facts(tuple(rows)),)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that predicts by the graph."""

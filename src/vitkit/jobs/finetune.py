@@ -8,9 +8,9 @@ from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune_defaults import choose_start, suit_length, suit_start
+from vitkit.jobs.options import Job, TrainingOptions, split_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out
-from vitkit.jobs.training_options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
 from vitkit.runs import folder, machine, plan, processes, run_options
 from vitkit.runs.config import Run, StartConfig, require_data, with_options

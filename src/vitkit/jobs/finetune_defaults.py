@@ -18,8 +18,7 @@ from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs.recipes import AUGMENTATION, paper
-from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs import recipes
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs.budget import Cost, measure_cost, step_memory
@@ -76,7 +75,7 @@ def suit_images(
         freeze: "trunk" if the head alone learns.
     """
     if run.recipe == "paper":
-        rule = paper(num_images)
+        rule = recipes.paper(num_images)
         return replace(run, optimizer=rule.optimizer, training=rule.training)
     if run.recipe:
         return run
@@ -87,7 +86,7 @@ def suit_images(
     alone, zeros = freeze == "trunk", run.start.head == "new"
     run = replace(
         run,
-        augmentation=AUGMENTATION,
+        augmentation=recipes.AUGMENTATION,
         objective=ClassificationConfig(label_smoothing=0.1),
         optimizer=OptimizerConfig(
             learning_rate=HEAD_RATE if alone else RATE,
@@ -128,7 +127,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
     """
     require_data(given)
     start = find_start(given.start)
-    base = named_recipe(given.recipe) if given.recipe else Run(preprocessing=start.preprocessing)
+    base = recipes.recipe(given.recipe) if given.recipe else Run(preprocessing=start.preprocessing)
     has_model = given.recipe and base.model not in ("", start.model)
     if has_model and full_name(base, start.config.num_classes or 1) != start.model:
         raise VitkitError(
@@ -266,7 +265,9 @@ def measure_starts(
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
         config = model_config(start.model, max(num_classes, 1), (start.image_size, start.image_size))
-        base = named_recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
+        base = (
+            recipes.recipe(run.recipe) if run.recipe else Run(preprocessing=fit_preprocessing(None, config))
+        )
         base = replace(base, data=run.data, task=run.task, splits=run.splits, model=start.model)
         suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
         fitted = with_options(suited, given)

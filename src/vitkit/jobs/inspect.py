@@ -14,16 +14,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.analysis import inspect as analysis
 from vitkit.analysis import model_figures
 from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.inspect import (
-    attention_distance,
-    attention_rollout,
-    even_attention_distance,
-    has_attention_maps,
-    patch_filters,
-    position_similarity,
-)
 from vitkit.data.channels import to_rgb
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import find_images
@@ -35,7 +28,7 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Block, Result
+from vitkit.result import Photo, Result, Section
 from vitkit.runs.folder import kind_of, make_folder, require_folder
 from vitkit.runs.start import load_model
 from vitkit.runs.trained_model import open_model_data
@@ -67,11 +60,17 @@ class Inspection(Result):
         absent = f"; no pictures of attention: {self.without_attention}" if self.without_attention else ""
         return f"{pluralize(len(self.pictures), 'file')}{where}{absent}"
 
-    def blocks(self) -> Sequence[Block]:
-        """Return the files, and why there are none of attention."""
+    def sections(self) -> Sequence[Section]:
+        """Return the files, why there are none of attention, and the pictures."""
         absent = self.without_attention
-        paths = "\n".join(map(str, self.pictures))
-        return (paths, *([f"No pictures of attention: {absent}."] if absent else []))
+        encoded = {
+            path.stem: base64.b64encode(path.read_bytes()).decode()
+            for path in self.pictures
+            if path.suffix == ".png"
+        }
+        photos = [Photo(f"data:image/png;base64,{data}", name) for name, data in encoded.items()]
+        why = f"No pictures of attention: {absent}." if absent else None
+        return (Section("", ("\n".join(map(str, self.pictures)), why, *photos)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that says more of the model."""
@@ -79,13 +78,6 @@ class Inspection(Result):
         if kind_of(self.model).is_run:
             return (f"vitkit report {model}   (the whole run on one page)",)
         return (f"vitkit card {model}   (what the model is)",)
-
-    def _repr_html_(self) -> str:
-        encoded = (
-            base64.b64encode(path.read_bytes()).decode() for path in self.pictures if path.suffix == ".png"
-        )
-        shown = "".join(f'<p><img src="data:image/png;base64,{data}"/></p>' for data in encoded)
-        return f"{super()._repr_html_()}{shown}"
 
 
 def inspect(
@@ -137,18 +129,18 @@ def place_of_pictures(model: StrPath) -> Path:
 
 def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Iterator[tuple[str, Figure]]:
     """Draw the pictures that there are of a model, each with its name."""
-    names, pixels = _images(model, images, listener) if has_attention_maps(model) else ([], [])
+    names, pixels = _images(model, images, listener) if analysis.has_attention_maps(model) else ([], [])
     if model.config.in_channels in (1, 3):
-        yield "filters", model_figures.filter_grid(*patch_filters(model))
+        yield "filters", model_figures.filter_grid(*analysis.patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
-    similarity = position_similarity(model)
+    similarity = analysis.position_similarity(model)
     if similarity is not None:
         yield "positions", model_figures.position_similarity_map(similarity)
-    if names and has_attention_maps(model):
+    if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
-        distances, even = attention_distance(model, batch), even_attention_distance(model)
+        distances, even = analysis.attention_distance(model, batch), analysis.even_attention_distance(model)
         described = f"{len(names)} images of {height} x {width} pixels"
         yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
@@ -156,7 +148,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         shown = [to_rgb(image) for image in pixels[:SHOWN]]
-        maps = attention_rollout(model, batch[:SHOWN])
+        maps = analysis.attention_rollout(model, batch[:SHOWN])
         yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
 
 
@@ -212,6 +204,6 @@ def _explain_no_attention(model: ImageModel) -> str:
         return f"a {model.config.family} has none"
     if model.config.attention == "axial":
         return "an axial model attends along rows and columns, and has no map of all tokens"
-    if not has_attention_maps(model):
+    if not analysis.has_attention_maps(model):
         return "one patch is the whole image, so there is nothing to compare"
     return "they need images: give some with --images"

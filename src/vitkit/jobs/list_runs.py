@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vitkit.config import PREFIXED, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
-from vitkit.jobs.study.study import RECORD as STUDY
-from vitkit.jobs.study.study import read_study
+from vitkit.jobs.study import study as studies
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
@@ -224,7 +223,7 @@ def list_runs(
                 row = read(place)
             except (VitkitError, OSError, ValueError, RecursionError) as error:
                 row = RunSummary(str(place), "run", "", "", "", "damaged", str(error))
-            for name in ("config.json", SERIES, STUDY, "speed.jsonl", "report.html"):
+            for name in ("config.json", SERIES, studies.RECORD, "speed.jsonl", "report.html"):
                 with suppress(OSError):
                     row = replace(row, changed=max(row.changed, (place / name).lstat().st_mtime))
             rows.append(row)
@@ -266,7 +265,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     place = kind_of(folder)
     if place.kind == "nothing":  # a folder that this user may not look into
         return
-    if (folder / STUDY).is_file():
+    if (folder / studies.RECORD).is_file():
         yield folder, _read_study
     elif place.kind == "series":
         yield folder, lambda there: _summarise_series(there, series_record.read_series(there), is_held(there))
@@ -383,7 +382,7 @@ def _read_study(folder: Path) -> RunSummary:
     Raises:
         VitkitError: one of them is damaged.
     """
-    study, held = read_study(folder), is_held(folder)
+    study, held = studies.read_study(folder), is_held(folder)
     begun = [own for arm in study.arms if ((own := folder / arm.folder) / SERIES).is_file()]
     arms = [_summarise_series(arm, series_record.read_series(arm), held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)

@@ -1,14 +1,23 @@
-"""Types and options that the signatures of several jobs name. None of it needs torch."""
+"""Types and options that the signatures of several jobs name, and the options of training that are none of
+the run. None of it needs torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
+from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, require_valid
 from vitkit.engines.libraries import Engine
 from vitkit.errors import VitkitError
+from vitkit.jobs.trackers import Tracker, log_to
+from vitkit.listener import Listener, hushed
 from vitkit.models.config.compute_config import Precision
 from vitkit.models.config.image_config import Size
 from vitkit.models.config.vit_config import Interpolation
+from vitkit.notebook import AUTOMATIC
+from vitkit.runs.folder import require_folder
+from vitkit.runs.run_options import RunOptions
+from vitkit.runs.series_options import SeriesOptions
 
 StrPath: TypeAlias = str | Path
 """A file, a folder, an address, or the name of a published checkpoint."""
@@ -64,3 +73,126 @@ def require_at_least(least: int, **numbers: int | None) -> None:
 def as_names(paths: StrPaths) -> tuple[str, ...]:
     """Return one path or several as text."""
     return (str(paths),) if isinstance(paths, str | Path) else tuple(map(str, paths))
+
+
+RESUMED = (
+    "--resume continues a run with its own options, in the run's own folder: leave --recipe and --out out."
+)
+"""The error of a run to resume with another recipe or another folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(SeriesOptions):
+    """The way in which a run is trained."""
+
+    out: str | Path | None = None
+    """run folder to write; left out, runs/DATA-MODEL. The same command again continues there."""
+    device: str = "auto"
+    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
+    threads: int | None = None
+    """CPU threads; left out, as many as PyTorch chooses. The same number gives the same bits."""
+    from_scratch: bool = False
+    """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
+    log: Sequence[Tracker] = ()
+    """write the numbers of the run into these logs too, with commas between them: tensorboard and wandb,
+    which are extras of the same names."""
+    quiet: bool = False
+    """print nothing but warnings."""
+    dry_run: bool = False
+    """show data, splits, start, model, length, time, memory and folder, train nothing and write nothing."""
+    command: str = field(default="", metadata=IN_PYTHON_ALONE)
+    """the command line, which the run folder records."""
+    listener: Listener = field(default=AUTOMATIC, repr=False, compare=False)
+    """hears the progress; left out, a notebook shows it, and a script is silent."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_folder(self.out)
+        if self.is_series and self.from_scratch:
+            raise VitkitError(
+                "--from-scratch is for a single run: give it with --resume and that run folder."
+            )
+        if self.is_series and self.dry_run:
+            raise VitkitError(
+                "--dry-run shows a single run, found options for several: leave --runs, --sweep and "
+                "--cross-validate out. The runs of a series differ from it in seed, rate or fold."
+            )
+        heard = log_to(*self.log, listener=hushed(self.listener, self.quiet))
+        object.__setattr__(self, "listener", heard)
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder to write, if it is given."""
+        return None if self.out is None else Path(self.out)
+
+    @property
+    def series(self) -> SeriesOptions:
+        """Return the options of several runs."""
+        return SeriesOptions(**{part.name: getattr(self, part.name) for part in fields(SeriesOptions)})
+
+
+class TrainingOptions(RunOptions, total=False):
+    """The options of a run, and of a `Job`, by their names in Python."""
+
+    sweep: bool
+    sweep_rates: tuple[float, ...]
+    runs: int
+    redraw: bool
+    cross_validate: int | None
+    sweep_data: str
+    device: str
+    threads: int | None
+    from_scratch: bool
+    log: Sequence[Tracker]
+    quiet: bool
+    dry_run: bool
+    command: str
+    listener: Listener
+
+
+def split_options(given: Mapping[str, Any], **explicit: Any) -> tuple[Job, dict[str, Any]]:
+    """Return the job of the options that are given, and the others.
+
+    Args:
+        given: options of a job and of a run, as `TrainingOptions`.
+        explicit: further fields of the job.
+
+    Raises:
+        VitkitError: the options of the job contradict one another.
+    """
+    names = {part.name for part in fields(Job)}
+    job = Job(**{name: value for name, value in given.items() if name in names}, **explicit)
+    return job, {name: value for name, value in given.items() if name not in names}
+
+
+Objective = Literal["masked-patches", "simmim", "mae"]
+"""The tasks that need no labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThenOptions:
+    """The comparison of fine-tuning with and without the pre-training that comes before it."""
+
+    then: str = ""
+    """images with labels, to learn whether pre-training helps on them: the same fine-tuning with and without
+    it, and a longer fine-tuning without it that takes as much time as both."""
+    labels: AtLeastOne | None = None
+    """number of labelled images to train on, of all classes together; each run draws other images. Left out,
+    all."""
+    pretrainings: AtLeastOne | None = None
+    """number of pre-trainings, with seeds that follow one another: from several one learns what another one
+    would bring. Left out, 3, or 1 where one takes longer than an hour."""
+    draws: AtLeastOne = 5
+    """fine-tunings of each kind after each pre-training, each with another seed, and other labelled images
+    where --labels says how many."""
+    tune_steps: AtLeastOne | None = None
+    """steps of a fine-tuning; left out, they are fitted to the number of labelled images."""
+    plan: bool = False
+    """list what is trained for --then and the time it takes here, and train nothing."""
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+        if not self.then and (self.labels or self.pretrainings or self.tune_steps or self.plan):
+            raise VitkitError(
+                "labels, pretrainings, tune_steps and plan belong to --then: give labelled images with it."
+            )

@@ -1,19 +1,16 @@
 """Pre-train a model on images without labels."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
 from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs.pretrain_options import Objective, ThenOptions
-from vitkit.jobs.recipes import photos
-from vitkit.jobs.recipes import recipe as named_recipe
+from vitkit.jobs import recipes
+from vitkit.jobs.options import Objective, ThenOptions, TrainingOptions, split_options
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
 from vitkit.jobs.train import carry_out, names_of, refuse_lengths
-from vitkit.jobs.training_options import TrainingOptions, split_options
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
 from vitkit.runs.folder import TrainedFolder
@@ -77,9 +74,15 @@ def pretrain(
     base = with_task(Run(data=str(data), start=StartConfig(str(start)), recipe=recipe), objective)
     opened = suit_pretraining(with_options(base, given), job.listener)
     run = with_options(opened.run, given)
-    if given:
-        count = len(list_images(run, opened).splits["train"])
-        run = suit_batch_and_length(run, opened.run, names_of(given), count)
+    if given:  # another batch has another learning rate, and another length another warm-up
+        names, optimizer = names_of(given), run.optimizer
+        if "learning_rate" not in names and run.task in SCALED:
+            factor = run.training.batch_size / opened.run.training.batch_size
+            optimizer = replace(optimizer, learning_rate=float(f"{factor * optimizer.learning_rate:.3g}"))
+        if "warmup_steps" not in names:
+            shortest = run.training.total_steps(len(list_images(run, opened).splits["train"])) // 10
+            optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, shortest))
+        run = replace(run, optimizer=optimizer)
     if not then:
         return carry_out(job, run, given, opened)
     if job.is_series or job.from_scratch or job.dry_run:
@@ -119,7 +122,7 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
             "Expected an objective that needs no labels (masked-patches, simmim, mae), found "
             f"{given.task}: labels are learned with vitkit train."
         )
-    base = named_recipe(name)
+    base = recipes.recipe(name)
     if base.task != given.task:
         raise VitkitError(
             f"The recipe {name} learns {base.task}, found the objective {given.task}: give one of the two."
@@ -142,7 +145,7 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
         with listener.progress("looking at the images"):
             side = usual_side(sample_sizes(images.splits["train"]))
         if side > SMALL_SIDE:
-            larger = photos()
+            larger = recipes.photos()
             run = replace(
                 run,
                 model=larger.model,
@@ -150,22 +153,3 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
                 augmentation=replace(run.augmentation, crop_area=larger.augmentation.crop_area),
             )
     return Opened(run, images)
-
-
-def suit_batch_and_length(run: Run, base: Run, given: Collection[str], num_images: int) -> Run:
-    """Fit learning rate and warm-up to another batch and another length, unless they are given.
-
-    Args:
-        run: the run with its own batch size and length, and the base's rate and warm-up.
-        base: the run before options were put into it.
-        given: the fields of the optimiser that are given.
-        num_images: training images.
-    """
-    optimizer = run.optimizer
-    if "learning_rate" not in given and run.task in SCALED:
-        factor = run.training.batch_size / base.training.batch_size
-        optimizer = replace(optimizer, learning_rate=float(f"{factor * optimizer.learning_rate:.3g}"))
-    if "warmup_steps" not in given:
-        shortest = run.training.total_steps(num_images) // 10
-        optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, shortest))
-    return replace(run, optimizer=optimizer)

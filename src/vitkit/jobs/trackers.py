@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vitkit.config import read
-from vitkit.config import write as write_record
+from vitkit import config
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener, Measured, RelayingListener
 from vitkit.notebook import AUTOMATIC
@@ -191,8 +190,8 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
     import wandb
 
     path = folder / WANDB
-    record = read(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
-    write_record(path, record)
+    record = config.read(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
+    config.write(path, record)
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT") or "vitkit",
         # The folder of a run of a series is seed-0 or the like, which names no run.
@@ -233,7 +232,7 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
             return  # repeated after a kill, with numbers that were sent
         if not fails:
             # Written before sending: in a kill it is better to lose a step than to have it twice.
-            write_record(path, replace(record, step=step))
+            config.write(path, replace(record, step=step))
             attempt(lambda: run.log(dict(numbers), step=step))
 
     for step, numbers in before.items():

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series import train_series
 from vitkit.jobs.train_run import train_run
-from vitkit.jobs.training_options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.runs import plan, processes, series_options, series_record
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import TrainedFolder, kind_of
@@ -42,7 +42,7 @@ def train(
             its start may have changed.
         options: options of training by their names, as for `vitkit.recipe`: `learning_rate=1e-3`; and of the
             job: `device`, `threads`, `runs`, `sweep`, `log`, `listener` and the like
-            (`vitkit.jobs.training_options.Job`).
+            (`vitkit.jobs.options.Job`).
 
     Returns:
         The run folder, with `model.safetensors`, `model.json` and `report.html`; for several runs, the folder

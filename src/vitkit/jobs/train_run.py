@@ -20,25 +20,9 @@ from vitkit.models.config.card import Card
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs import budget, build, machine, processes, records, steps, trained_model
-from vitkit.runs.config import (
-    Run,
-    changed_options,
-    name_options,
-    read_config,
-    write_config,
-)
+from vitkit.runs import plan as planning
+from vitkit.runs.config import Run, changed_options, name_options, read_config, write_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
-from vitkit.runs.plan import (
-    NOTHING,
-    Opened,
-    Plan,
-    choose_sharding,
-    first_screen,
-    free_memory,
-    list_images,
-    plan_run,
-    reading_rows,
-)
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
@@ -82,8 +66,8 @@ def train_run(
     from_scratch: bool = False,
     dry_run: bool = False,
     command: str = "",
-    opened: Opened | None = None,
-    given: Mapping[str, Any] = NOTHING,
+    opened: planning.Opened | None = None,
+    given: Mapping[str, Any] = planning.NOTHING,
     listener: Listener = SILENT,
 ) -> Path:
     """Train a run; see `vitkit.train`, whose arguments these are.
@@ -110,7 +94,7 @@ def train_run(
     if not world.writes:  # of a dry run process 0 alone tells
         return Path() if dry_run else follow(world) or Path()
     own, keep = None if out is None else Path(out), not dry_run
-    plan = plan_run(
+    plan = planning.plan_run(
         run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener
     )
     owner, numbered = _owner(plan, resume), partial(numbered_folders, plan.images.name, plan.run.model)
@@ -149,7 +133,7 @@ def train_run(
 
 
 def _complete(
-    plan: Plan,
+    plan: planning.Plan,
     parts: build.Parts,
     recorded: Mapping[str, Any],
     from_scratch: bool,
@@ -180,11 +164,11 @@ def _complete(
         with listener.progress("reading the start"):
             plan = replace(plan, record=load_start(parts, plan.record, plan.start or find_start(run.start)))
     from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
-    listener.show(first_screen(plan, model, folder, from_paper))
+    listener.show(planning.first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
     sharding: Sharding = "replicas"
     if world.size > 1:
-        sharding = choose_sharding(model.config, run, parts.device, world)
+        sharding = planning.choose_sharding(model.config, run, parts.device, world)
     elif run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
@@ -204,7 +188,7 @@ def _complete(
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])
         stop.point = f"at step {trainer.state.progress.step}, which was committed before"
-    listener.show(reading_rows(run, parts.data))
+    listener.show(planning.reading_rows(run, parts.data))
     for sentence in differences:
         listener.warn(sentence)
     require_locked(folder)
@@ -220,7 +204,7 @@ def _complete(
 
 
 def _finish(
-    plan: Plan, parts: build.Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
+    plan: planning.Plan, parts: build.Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
 ) -> None:
     """Write the model, the evaluations and the report of a run whose steps are done.
 
@@ -242,7 +226,7 @@ def _finish(
 
 
 def check_run(
-    run: Run, *, device: str = "auto", threads: int | None = None, opened: Opened | None = None
+    run: Run, *, device: str = "auto", threads: int | None = None, opened: planning.Opened | None = None
 ) -> None:
     """Refuse a run that `train_run` would refuse before it makes a folder.
 
@@ -250,19 +234,19 @@ def check_run(
         VitkitError: the data, the configuration or the machine does not allow the run.
     """
     machine.require_threads(threads)
-    plan_run(run, None, device=device, opened=opened)
+    planning.plan_run(run, None, device=device, opened=opened)
 
 
-def _preview(plan: Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
+def _preview(plan: planning.Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
     """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config
     precision, exact = run.training.precision, run.training.exact
     compute = machine.choose_for(config, plan.device, precision, phase="training", exact=exact)
     model = build.build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
-    listener.show(first_screen(plan, model, folder, from_paper))
+    listener.show(planning.first_screen(plan, model, folder, from_paper))
     cost = budget.measure_cost(run, data, config, plan.device, listener)
-    free = free_memory(plan.device)
+    free = planning.free_memory(plan.device)
     room = "" if free is None else f", {format_bytes(free)} are free"
     time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
     memory = f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"
@@ -282,7 +266,7 @@ def command_to_continue(folder: Path, threads: int | None, device: str, world: W
     return command + (f" --device {device}" if device != "auto" else "")
 
 
-def _owner(plan: Plan, resume: bool) -> Owner:
+def _owner(plan: planning.Plan, resume: bool) -> Owner:
     """Make the owner of a run's folder; with `resume`, the folder holds the run already."""
 
     def changes(folder: Path) -> list[str]:
@@ -319,7 +303,7 @@ def follow(world: World) -> Path | None:
         raise VitkitError(
             f"The run folder {folder} cannot be seen by {here}. Put it on a disk that all machines share."
         )
-    data = list_images(run, keep=True)
+    data = planning.list_images(run, keep=True)
     if data.fingerprint() != invitation.fingerprint:
         raise VitkitError(
             f"The images of {run.data} differ between {here} and process 0: expected the fingerprint "

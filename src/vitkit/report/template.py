@@ -114,19 +114,18 @@ def render_page(
         for block in blocks
     )
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
-    values = {
-        "title": title,
-        "answer": lead,
-        "facts": facts,
-        "folders": folders,
-        "command": command,
-        "script": Markup(PAGE_SCRIPT),
-        "script_digest": digest,
-        "footer": footer,
-        "files": files,
-        "parts": [(section, [drawn(block) for block in section.blocks if block]) for section in sections],
-    }
-    page = ENVIRONMENT.get_template("page.html.j2").render(values)
+    page = ENVIRONMENT.get_template("page.html.j2").render(
+        title=title,
+        answer=lead,
+        facts=facts,
+        folders=folders,
+        command=command,
+        script=Markup(PAGE_SCRIPT),
+        script_digest=digest,
+        footer=footer,
+        files=files,
+        parts=[(section, [drawn(block) for block in section.blocks if block]) for section in sections],
+    )
     # Names of files and classes need not be valid text.
     return page.encode("utf-8", "replace").decode("utf-8")
 

@@ -223,6 +223,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         data = read_json_once(path)
     except FileNotFoundError:
+        if (folder / "study.json").is_file():
+            raise VitkitError(
+                f"{folder} is a study, whose page is {folder / 'report.html'}. The command that began it "
+                "goes on with it, and writes the page anew."
+            ) from None
         raise VitkitError(f"{folder} is no run folder: it has no config.json.") from None
     except VitkitError as error:
         if isinstance(error.__cause__, NotADirectoryError):

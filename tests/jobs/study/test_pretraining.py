@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.options import ThenOptions
 from vitkit.jobs.study import pretraining
 from vitkit.jobs.study import study as engine
 from vitkit.runs.budget import Pace

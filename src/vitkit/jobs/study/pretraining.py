@@ -25,7 +25,7 @@ from vitkit.data.config import Splits
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.paired import Scores
 from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
-from vitkit.jobs.pretrain_options import ThenOptions
+from vitkit.jobs.options import ThenOptions
 from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener
