@@ -162,7 +162,7 @@ def test_taps_that_meet_the_image(size: int, kernel: int, stride: int, symmetric
     with torch.device("meta"):
         padding: Any = "symmetric" if symmetric else "same"
         square = StdConv2d(2, 5, kernel, stride, padding=padding, standardization="std", eps=0.0)
-    assert measure._convolution_macs(square, (size, size), False) == 10 * taps**2
+    assert measure._convolution_macs([square], (size, size), False) == (10 * taps**2, (places, places))
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -15,10 +15,10 @@ percent more.
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +27,15 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented as the 
 
 from vitkit.errors import VitkitError
 from vitkit.models import fast
-from vitkit.models.axial import AxialBlock
 from vitkit.models.axial_mixing import AxialMixing
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
-from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
-from vitkit.models.stem import ConvStem, PatchStem
+from vitkit.models.resnet import ResNet, ResNetStem
+from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 
@@ -85,28 +83,22 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
         macs = _resnet_macs(model, config.image_size, padding)
     else:
         assert isinstance(model, ViT)
-        vit, stem = model.config, model.stem
-        tokens, width, cells = vit.num_tokens, vit.width, vit.grid[0] * vit.grid[1]
+        vit, stem = model.config, cast("Any", model.stem)
+        tokens, width, (rows, columns) = vit.num_tokens, vit.width, vit.grid
+        # Every stem ends in a projection of the cells of the grid. The original's is that alone.
+        macs = rows * columns * getattr(stem, "projection", stem).weight.numel()
         if isinstance(stem, ResNetStem):
-            macs = _resnet_macs(stem, vit.image_size, padding) + cells * stem.projection.weight.numel()
+            macs += _resnet_macs(stem, vit.image_size, padding)
         elif isinstance(stem, ConvStem):
-            macs = cells * stem.projection.weight.numel()
             # Pixels that no patch covers are cut off.
-            size = (vit.grid[0] * vit.patch_size[0], vit.grid[1] * vit.patch_size[1])
-            for convolution in stem.convolutions:
-                assert isinstance(convolution, nn.Conv2d)
-                macs += _convolution_macs(convolution, size, padding)
-                size = _strided(size, convolution.stride[0])
-        else:
-            assert isinstance(stem, PatchStem)
-            macs = cells * stem.weight.numel()
-        for block in model.blocks:
-            if isinstance(block, AxialBlock):  # a token sees its row, then its column
-                rows, columns = block.grid
-                macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
-            else:
-                assert isinstance(block, Block)
-                macs += _block_macs(block, tokens, tokens)
+            seen = (rows * vit.patch_size[0], columns * vit.patch_size[1])
+            macs += _convolution_macs(stem.convolutions, seen, padding)[0]
+        # A token attends to all tokens, in an axial model to its row and then to its column. Each adds two
+        # products (QK^T, and its softmax times V). Relative positions multiply every query with the embedding
+        # of every offset.
+        keys = rows + columns if vit.attention == "axial" else tokens
+        offsets = 2 * tokens - 1 if vit.position == "relative" else 0
+        macs += tokens * (_weights(model.blocks) + vit.depth * (2 * keys + offsets) * width)
         if isinstance(model.pooling, AttentionPool):
             # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
             macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
@@ -131,44 +123,42 @@ def _weights(*modules: nn.Module | None) -> int:
     return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
 
 
-def _block_macs(block: Block, tokens: int, keys: int) -> int:
-    """Count a block's MACs: its dense layers, and the two products of attention (QK^T, and its softmax times
-    V), in which each of `tokens` tokens attends to `keys` tokens."""
-    attention, width = block.attention, block.norm1.weight.numel()
-    # Relative positions multiply every query with the embedding of every offset.
-    offsets = len(attention.relative) if isinstance(attention, RelativeAttention) else 0
-    return tokens * (_weights(block) + (2 * keys + offsets) * width)
-
-
 def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) -> int:
     """Count the MACs of a root and its units."""
-    macs = _convolution_macs(model.root, image_size, padding)
-    size = halve(halve(image_size))  # the root and its max-pooling have a stride of 2 each
+    macs, size = _convolution_macs([model.root], image_size, padding)
+    size = halve(size)  # max-pooling
     for unit in (unit for stage in model.stages for unit in stage.children()):
-        middle: Any = unit.conv2
-        after = _strided(size, middle.stride)
-        macs += _convolution_macs(unit.conv1, size, padding) + _convolution_macs(unit.conv3, after, padding)
-        if unit.proj is not None:
-            macs += _convolution_macs(unit.proj, size, padding)
-        if isinstance(middle, AxialMixing):
-            channels, (rows, columns) = middle.rows.qkv.in_channels, size
+        shortcut = [] if unit.proj is None else [unit.proj]
+        macs += _convolution_macs(shortcut, size, padding)[0]
+        branch, size = _convolution_macs([unit.conv1, unit.conv2, unit.conv3], size, padding)
+        macs += branch
+    return macs
+
+
+def _convolution_macs(parts: Iterable[Any], size: Size, padding: bool) -> tuple[int, Size]:
+    """Count the MACs of convolutions one after another, and give the size of the last one's feature map.
+
+    Args:
+        parts: convolutions, `StdConv2d` or PyTorch's, and axial attention in the place of one.
+        size: of the input.
+        padding: as for `forward_flops`.
+    """
+    macs = 0
+    for part in parts:
+        stride = part.stride[0] if isinstance(part, nn.Conv2d) else part.stride
+        if isinstance(part, AxialMixing):
+            channels, (rows, columns) = part.rows.qkv.in_channels, size
             # Along each of the two axes qkv has 2C outputs. Three products are over C/2 channels: query and
             # key, query and position, key and position. Two sums are over C: values and their positions.
             attention = (rows + columns) * (3 * (channels // 2) + 2 * channels)
             macs += rows * columns * (2 * 2 * channels**2 + attention)
         else:
-            macs += _convolution_macs(middle, size, padding)
-        size = after
-    return macs
-
-
-def _convolution_macs(convolution: Any, size: Size, padding: bool) -> int:
-    """Count the MACs of a convolution, a `StdConv2d` or PyTorch's, on an input of a size."""
-    outputs, inputs, kernel, _ = convolution.weight.shape
-    stride = convolution.stride if isinstance(convolution, StdConv2d) else convolution.stride[0]
-    symmetric = getattr(convolution, "padding", None) != "same"
-    rows, columns = (_count_taps(side, kernel, stride, symmetric, padding) for side in size)
-    return int(outputs * inputs * rows * columns)
+            outputs, inputs, kernel, _ = part.weight.shape
+            symmetric = part.padding != "same"
+            rows, columns = (_count_taps(side, kernel, stride, symmetric, padding) for side in size)
+            macs += outputs * inputs * rows * columns
+        size = (-(-size[0] // stride), -(-size[1] // stride))
+    return macs, size
 
 
 def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
@@ -185,11 +175,6 @@ def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: b
     before = kernel // 2 if symmetric else needed // 2
     starts = (output * stride - before for output in range(outputs))
     return sum(min(start + kernel, size) - max(start, 0) for start in starts)
-
-
-def _strided(size: Size, stride: int) -> Size:
-    """Give the size of a feature map after a stride: rounded up."""
-    return -(-size[0] // stride), -(-size[1] // stride)
 
 
 # Memory.
