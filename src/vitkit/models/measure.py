@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented as the 
 
 from vitkit.errors import VitkitError
 from vitkit.models import fast
-from vitkit.models.axial_mixing import AxialMixing
+from vitkit.models.axial import AxialMixing
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve

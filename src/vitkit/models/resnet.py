@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.axial_mixing import AxialMixing
+from vitkit.models.axial import AxialMixing
 from vitkit.models.config.resnet_config import (
     GROUPS,
     BackboneConfig,

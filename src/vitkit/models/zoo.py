@@ -20,6 +20,7 @@ attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -po
 import difflib
 import fnmatch
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ from vitkit.errors import VitkitError
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import STEM_GROUP, VIT5_ROTARY, ViTConfig
-from vitkit.models.other_names import name_here, same_letters
 from vitkit.text import format_size
 
 ModelConfig = ViTConfig | ResNetConfig
@@ -130,6 +130,33 @@ _VIT = re.compile(
 )
 _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
 _BIT = re.compile(rf"BiT-([SM]-)?{_RESNET}{_WIDTH}")
+
+OTHER_SIZES = {
+    "tiny": "Ti",
+    "small": "S",
+    "base": "B",
+    "large": "L",
+    "huge": "H",
+    "giant": "g",
+    "gigantic": "G",
+    "b": "B",
+    "l": "L",
+    "h": "H",
+}
+"""The sizes of timm, Hugging Face and torchvision (one letter), and the zoo's names for them."""
+
+# timm: vit_base_patch16_224.augreg_in21k, deit_small_patch16_224. Hugging Face: google/vit-base-patch16-224.
+# Other words (clip, siglip, dinov2, rope, miil; deit3) stand for parts that the zoo's ViT of this size lacks.
+_OTHER_PATCHES = re.compile(
+    r"(?:.*/)?(?:vit|deit)[_-](?P<size>[a-z]+)[_-]patch(?P<patch>\d+)(?:[_-]\d+)?"
+    r"(?:[_-](?:in\d+k|dino|mae|sam))?(?:\..*)?"
+)
+# timm: vit_base_r50_s16_224, vit_tiny_r_s16_p8_224.
+_OTHER_HYBRID = re.compile(r"(?:.*/)?vit_(?P<size>[a-z]+)_(?P<trunk>r\d*)_s(?P<stride>\d+)(?:_p\d+)?_.*")
+# torchvision: vit_b_16.
+_OTHER_LETTER = re.compile(r"vit_(?P<size>[blh])_(?P<patch>\d+)")
+# timm: resnetv2_50x1_bitm. Hugging Face: google/bit-50.
+_OTHER_BIT = re.compile(r"(?:.*/)?resnetv2_(?P<depth>\d+)x(?P<width>\d+)_?bit.*")
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -245,6 +272,26 @@ def _unknown_name(name: str) -> str:
         f"No model is named '{name}'. {suggestion} Names look like ViT-B/16, R50+ViT-B/16, BiT-R50x1, or "
         "ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
     )
+
+
+def name_here(name: str) -> str | None:
+    """Translate a name of timm, Hugging Face or torchvision; None where the zoo has no such architecture."""
+    lower = name.lower()
+    if match := _OTHER_PATCHES.fullmatch(lower) or _OTHER_LETTER.fullmatch(lower):
+        size = OTHER_SIZES.get(match["size"])
+        return size and f"ViT-{size}/{match['patch']}"
+    if match := _OTHER_HYBRID.fullmatch(lower):
+        size = OTHER_SIZES.get(match["size"])
+        return size and f"{match['trunk'].upper()}+ViT-{size}/{match['stride']}"
+    if match := _OTHER_BIT.fullmatch(lower):
+        return f"BiT-R{match['depth']}x{match['width']}"
+    return None
+
+
+def same_letters(name: str, names: Sequence[str]) -> list[str]:
+    """List the names of `names` that differ from `name` in case and punctuation alone."""
+    meant, *others = (re.sub("[^a-z0-9+]", "", text.lower()) for text in (name, *names))
+    return [other for other, letters in zip(names, others, strict=True) if letters == meant]
 
 
 def name_of(config: ModelConfig) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models import channels, channels_config
+from vitkit.models import channels_config
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS
@@ -365,8 +365,7 @@ def fit_weights(
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
-        tensors = channels.fit_filters(config, tensors, options.channels)
-        config = channels_config.with_channels(config, options.channels)
+        config, tensors = fit_channels(config, tensors, options.channels)
     config, card = fit_statistics(config, card, options)
     if num_classes is None:
         num_classes = config.num_classes
@@ -412,6 +411,46 @@ def fit_weights(
     if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
     return Fitted(config, tensors, card, tuple(notes), model or (checked if config == before else None))
+
+
+def fit_channels(
+    config: ModelConfig, tensors: Mapping[str, Tensor], channels: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Fit a configuration and the first filters of its weights to images of another number of channels.
+
+    The rule is timm's (`adapt_input_conv` in `timm/models/_manipulate.py`): for one channel the filters of
+    all channels are summed; for any other number, the three filters are repeated in turn and scaled by 3 / C,
+    so that a channel counts less where there are more. Beyond timm, the sum takes the pixel statistics of
+    each channel into account, so that a grey image gives the same result as its copy in three channels gave:
+    up to rounding where the means are equal, and for a linear patch embedding whatever they are.
+
+    A standardised convolution (BiT, hybrids) forgets the scale of its filters. There, the response of each
+    filter to a grey image stays the same up to a factor of its own.
+
+    Args:
+        config: the model's, with the channels of the weights as they are.
+        tensors: the model's parameters, by name. The filters are D of C channels, p x q pixels.
+        channels: of the images.
+
+    Raises:
+        VitkitError: as `with_channels`.
+    """
+    name = next(name for name in config.first_filters if name in tensors)
+    after, filters = channels_config.with_channels(config, channels), tensors[name].float()  # (D, C, p, q)
+    changed = dict(tensors)
+    if channels == 1:
+        # w * (x - m) / s, summed over the channels, is w' * (x - m') / s' + b with these w' and b.
+        std = torch.tensor(config.image_std).view(-1, 1, 1)
+        shift = (after.image_mean[0] - torch.tensor(config.image_mean).view(-1, 1, 1)) / std
+        # Only the filters of a patch embedding have a bias and no padding.
+        if name == "stem.weight":
+            bias = tensors["stem.bias"]
+            changed["stem.bias"] = (bias.float() + (filters * shift).sum((1, 2, 3))).to(bias.dtype)
+        fitted = (filters * (after.image_std[0] / std)).sum(1, keepdim=True)
+    else:
+        source = [channel % config.in_channels for channel in range(channels)]
+        fitted = filters[:, source] * (config.in_channels / channels)
+    return after, changed | {name: fitted.to(tensors[name].dtype)}
 
 
 def fit_statistics(
