@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented as the 
 from vitkit.errors import VitkitError
 from vitkit.models import fast
 from vitkit.models.axial import AxialMixing
-from vitkit.models.build import build_empty, build_model
+from vitkit.models.build import build_empty
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve
 from vitkit.models.fast import BlockFunction
@@ -54,7 +54,7 @@ def count_parameters(*modules: nn.Module | None) -> int:
 @functools.lru_cache(maxsize=4)
 def _outline(config: ModelConfig) -> ImageModel:
     """Build a model without memory, once for all questions about it."""
-    return build_empty(lambda: build_model(config))
+    return build_empty(config)
 
 
 def parameters(config: ModelConfig) -> int:
@@ -550,7 +550,7 @@ def _observe(
     # needs would not be made.
     batch = min(max(batch_size, 2), MOST_OBSERVED)
     try:
-        model = build_empty(lambda: build_model(config))
+        model = build_empty(config)
         # PyTorch's `to_empty` imports sympy, which takes longer than all of this.
         memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(memory, assign=True)

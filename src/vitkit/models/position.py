@@ -49,21 +49,6 @@ class Position(nn.Module):
             self(), grid, prefix_tokens=self.prefix_rows, old_grid=self.grid, interpolation=interpolation
         )
 
-    def fit_positions(
-        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        """Resize parameters made for another grid to this one's (paper 3.2).
-
-        Args:
-            tensors: this module's parameters in a file, by name.
-            old_grid: `(rows, columns)` of patches that they were made for.
-            interpolation: the rule, one of `Interpolation`.
-
-        Returns:
-            The resized parameters by name; none where the positions are computed and in no file.
-        """
-        return {}
-
 
 class LearnedPosition(Position):
     """One learned vector for each token (paper eq. 1)."""
@@ -78,6 +63,16 @@ class LearnedPosition(Position):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
+        """Resize parameters made for another grid to this one's (paper 3.2).
+
+        Args:
+            tensors: this module's parameters in a file, by name.
+            old_grid: `(rows, columns)` of patches that they were made for.
+            interpolation: the rule, one of `Interpolation`.
+
+        Returns:
+            The resized parameters by name.
+        """
         prefix, embedding = self.prefix_rows, tensors["embedding"]
         resized = resize_position_embedding(
             embedding, self.grid, prefix_tokens=prefix, old_grid=old_grid, interpolation=interpolation

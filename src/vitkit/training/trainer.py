@@ -506,8 +506,8 @@ class Trainer:
             with self.world.activity.together():
                 give_parts(self.state)
 
-    def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
-        """Make one update of the weights from one batch, in micro-batches.
+    def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
+        """Make one update of the weights from one batch, in micro-batches, without waiting for a GPU.
 
         Args:
             batch: the images and targets, on the CPU.
@@ -520,13 +520,10 @@ class Trainer:
 
         Raises:
             NonFiniteError: the loss or the gradients are not finite; the model's weights are as before. Where
-                the optimiser skips the step (`lag`), averages have moved and all later updates are skipped.
+                the optimiser skips the step (`lag`), reading the numbers raises it: averages have moved then,
+                and all later updates are skipped.
             VitkitError: a micro-batch does not fit into memory.
         """
-        return self.launch(batch, step, rate).read()
-
-    def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
-        """Make one update as `update` does, and return its numbers without waiting for a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         for group in optimizer.param_groups:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models import channels_config
-from vitkit.models.build import build_empty, build_model
+from vitkit.models.build import build_empty
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
@@ -260,7 +260,7 @@ def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: st
             f"{source} does not hold the weights of this model: its description says {layers:,} layers, and "
             f"it has {len(tensors):,} tensors."
         )
-    model = build_empty(lambda: build_model(config))
+    model = build_empty(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     actual = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [
@@ -324,7 +324,7 @@ def fit_model(
     """
     _refuse_other_classes(path, identity, options)
     fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
-    model = fitted.model or build_empty(lambda: build_model(fitted.config))
+    model = fitted.model or build_empty(fitted.config)
     fill(model, fitted.tensors)
     model.card = fitted.card
     return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
@@ -398,7 +398,7 @@ def fit_weights(
         if old != new:  # else these are the same patches of images a little larger or smaller
             # Each position module resizes its own parameters (paper 3.2), so the new model is built, without
             # memory.
-            model, rule = model or build_empty(lambda: build_model(resized)), card.position_interpolation
+            model, rule = model or build_empty(resized), card.position_interpolation
             resized_tensors = model.fit_positions(tensors, old, rule)
             tensors = tensors | resized_tensors
             if resized_tensors:
