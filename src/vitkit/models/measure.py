@@ -295,15 +295,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         model, images: the parameters, buffers and images, which are not counted.
-        computed: whether all operations are computed, for a test.
     """
 
-    def __init__(self, model: nn.Module, images: Tensor, computed: bool = False) -> None:
+    def __init__(self, model: nn.Module, images: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.time = self.forward_end = 0
         """The last operation so far, and the last one of the forward pass."""
         self.spans: list[Span] = []
-        self.computed = computed
         own = [*model.parameters(), *model.buffers(), images]
         self.uncounted = {address(tensor) for tensor in own}
         self.alive: dict[int, Span] = {}
@@ -315,7 +313,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.time += 1
-        result = func(*args, **(kwargs or {})) if self.computed else _shaped(func, args, kwargs or {})
+        result = _shaped(func, args, kwargs or {})
         for tensor in result if isinstance(result, list | tuple) else (result,):
             if isinstance(tensor, Tensor):
                 self._note(tensor)
@@ -382,12 +380,6 @@ ShapeRule = Callable[..., Any]
 """A function of an operation's arguments that makes its result without the numbers."""
 
 
-def _convolved(
-    x: Tensor, weight: Tensor, _: object, stride: list[int], padding: list[int], *__: Any
-) -> Tensor:
-    return x.new_empty(len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding))
-
-
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[int]:
     """Give the rows and columns of windows over a feature map."""
     sides = zip(x.shape[2:], kernel, stride, padding, strict=True)
@@ -414,25 +406,12 @@ def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), logsumexp.transpose(1, 2)  # in memory as PyTorch's kernel lays it out
 
 
-def _attention_backward(
-    _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
-) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
-
-
 def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    # Mean and deviation have the type of the weights, here and below: float32 beside images in bfloat16.
+    # Mean and deviation have the type of the weights, also in a group norm: float32 beside bfloat16 images.
     dtype = x.dtype if weight is None else weight.dtype
     return output, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
-
-
-def _group_normed(
-    x: Tensor, weight: Tensor, _bias: Tensor, batch: int, _channels: int, _pixels: int, groups: int, *_: Any
-) -> tuple[Tensor, ...]:
-    mean, deviation = (x.new_empty(batch, groups, dtype=weight.dtype) for _ in range(2))
-    return torch.empty_like(x), mean, deviation
 
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
@@ -466,18 +445,25 @@ SHAPES: dict[Any, ShapeRule] = {
     _aten.mm.default: lambda a, b: a.new_empty(len(a), b.shape[1]),
     _aten.addmm.default: lambda _, a, b, **__: a.new_empty(len(a), b.shape[1]),
     _aten.bmm.default: lambda a, b: a.new_empty(len(a), a.shape[1], b.shape[2]),
-    _aten.convolution.default: _convolved,
+    _aten.convolution.default: lambda x, weight, _bias, stride, padding, *_: x.new_empty(
+        len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding)
+    ),
     # The last argument of a backward pass says which gradients are needed.
     _aten.convolution_backward.default: lambda grad, x, weight, bias_shape, *rest: _gradients(
         rest[-1], x, weight, None if bias_shape is None else grad.new_empty(bias_shape)
     ),
     _aten._scaled_dot_product_flash_attention_for_cpu.default: _attended,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: lambda _grad, q, k, v, *_, **__: (
+        tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
+    ),
     _aten.native_layer_norm.default: _normed,
     _aten.native_layer_norm_backward.default: lambda _, x, shape, mean, std, weight, bias, mask: _gradients(
         mask, x if x.is_contiguous() else x.new_empty(x.shape), weight, bias
     ),
-    _aten.native_group_norm.default: _group_normed,
+    _aten.native_group_norm.default: lambda x, weight, _bias, batch, _channels, _pixels, groups, *_: (
+        torch.empty_like(x),
+        *(x.new_empty(batch, groups, dtype=weight.dtype) for _ in ("mean", "deviation")),
+    ),
     # The bias has the weight's shape.
     _aten.native_group_norm_backward.default: lambda _, x, mean, std, weight, *rest: _gradients(
         rest[-1], x, weight, weight
@@ -572,13 +558,13 @@ def _observe(
     return ledger
 
 
-def _pass(model: ImageModel, count: int, compute: Compute, training: bool, computed: bool = False) -> Ledger:
+def _pass(model: ImageModel, count: int, compute: Compute, training: bool) -> Ledger:
     """Make the passes of a step, and note them in a ledger."""
     config = model.config
     images = torch.empty(count, config.in_channels, *config.image_size, dtype=torch.uint8)
     model.zero_grad()
     model.train(training)
-    ledger = Ledger(model, images, computed)
+    ledger = Ledger(model, images)
     with torch.set_grad_enabled(training), ledger:
         with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
             logits = model(images)
