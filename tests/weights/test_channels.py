@@ -8,10 +8,9 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import StdConv2d
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
 from vitkit.weights.loading import fit_channels
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

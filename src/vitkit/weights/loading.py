@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models import channels_config
 from vitkit.models.build import build_empty
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, name_of
+from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.download import fetch_any
@@ -390,7 +389,7 @@ def fit_weights(
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
         preprocessing = replace(preprocessing, image_size=size)
-        resized = channels_config.with_image_size(config, size)
+        resized = with_image_size(config, size)
         if resized.cut_off:
             notes.append(f"{resized.cut_off}: they are cut off")
         (kind, old), (_, new) = config.position_extent, resized.position_extent
@@ -436,7 +435,7 @@ def fit_channels(
         VitkitError: as `with_channels`.
     """
     name = next(name for name in config.first_filters if name in tensors)
-    after, filters = channels_config.with_channels(config, channels), tensors[name].float()  # (D, C, p, q)
+    after, filters = with_channels(config, channels), tensors[name].float()  # (D, C, p, q)
     changed = dict(tensors)
     if channels == 1:
         # w * (x - m) / s, summed over the channels, is w' * (x - m') / s' + b with these w' and b.
@@ -462,7 +461,7 @@ def fit_statistics(
         VitkitError: another number of values than channels, or values that pixels in [0, 1] cannot have.
     """
     mean, std = options.image_mean, options.image_std
-    config = channels_config.with_statistics(config, mean, std)
+    config = with_statistics(config, mean, std)
     # With both of them given, nothing about the pixel statistics is assumed any more.
     if mean is not None and std is not None:
         left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")
