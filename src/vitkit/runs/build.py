@@ -198,7 +198,6 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
         build_evaluators(parts),
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
-        compute=parts.model.chosen,
         mixes=getattr(run.objective, "mixes", False),
         world=world,
         spare_memory=available_memory if has_idle else None,
