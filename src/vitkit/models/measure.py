@@ -315,20 +315,16 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.time += 1
         result = _shaped(func, args, kwargs or {})
         for tensor in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(tensor, Tensor):
-                self._note(tensor)
+            if not isinstance(tensor, Tensor):
+                continue
+            key, storage = address(tensor), tensor.untyped_storage()
+            if key not in self.alive and key not in self.uncounted:
+                span = self.alive[key] = Span(self.time, storage.nbytes())
+                self.spans.append(span)
+                # Called when the storage is freed, whether Python, autograd or autocast's cache held it last;
+                # not for storages that are left when the program ends.
+                weakref.finalize(storage, self._gone, key).atexit = False
         return result
-
-    def _note(self, tensor: Tensor) -> None:
-        key = address(tensor)
-        if key in self.alive or key in self.uncounted:
-            return
-        storage = tensor.untyped_storage()
-        span = self.alive[key] = Span(self.time, storage.nbytes())
-        self.spans.append(span)
-        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last; not for
-        # storages that are left when the program ends.
-        weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
         span = self.alive.pop(key, None)

@@ -449,13 +449,12 @@ class Trainer:
                     # At once where the loop ends, so that the last report names the checkpoint.
                     self._save(step, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
-                checkpoint = self.writer.take_committed()
                 yield StepReport(
                     step=step + 1,
                     loss=loss,
                     seconds=seconds,
                     measured=measured,
-                    checkpoint=checkpoint,
+                    checkpoint=self.writer.take_committed(),
                     finished=done,
                     lowered_to=None if self.gradients.size == size_before else self.gradients.size,
                     logged=() if self.log is None else self.log.take(),
