@@ -111,8 +111,11 @@ class MaskedImages(nn.Module):
         """
         index = self.draw_hidden(model, images)
         shown, outputs = self.predict_hidden(model, images, index)
+        stem = model.stem
+        assert isinstance(stem, PatchStem)  # the task refuses models with another
         with torch.no_grad():
-            targets = self.targets(model, self.cut_patches(model, images, index))
+            patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
+            targets = self.targets(model, patches.reshape(*index.shape, *self.patch_shape))
         return Hidden(index, shown, outputs, targets)
 
     def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,13 +162,6 @@ class MaskedImages(nn.Module):
         column = (unit % columns * block)[:, :, None, None] + within  # (B, units, 1, block)
         index = row * self.model_config.grid[1] + column  # (B, units, block, block)
         return index.flatten(1).sort(1).values
-
-    def cut_patches(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
-        """Cut the pixels of some patches out of images, `(B, M, C, p, q)` uint8."""
-        stem = model.stem
-        assert isinstance(stem, PatchStem)  # the task refuses models with another
-        patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
-        return patches.reshape(*index.shape, *self.patch_shape)
 
     @torch.no_grad()
     def picture(self, model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
