@@ -232,7 +232,6 @@ def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: 
             batch,
             training,
             OptimizerConfig(),
-            compute=chosen,
         )
         for step in range(2):  # compiles, and allocates
             trainer.launch(repeated, step, 1e-5).read()

@@ -286,7 +286,7 @@ def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
         if any(keyword.arg == "image_size" for keyword in node.keywords)
         if "config" in ast.unparse(node.args[0])
     }
-    assert not setters, "models/channels_config.py: with_image_size"
+    assert not setters, "models/zoo.py: with_image_size"
 
 
 def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.axial import AxialBlock
-from vitkit.models.axial_mixing import AxialMixing, RelativeAttention
+from vitkit.models.axial import AxialBlock, AxialMixing, RelativeAttention
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.parts import Block

@@ -19,7 +19,7 @@ AXIAL = replace(BIT, mixing="axial")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_filters_of_every_model_are_known(name: str) -> None:
     config = model_config(name)
-    model = build_empty(lambda: build_model(config))
+    model = build_empty(config)
     filters = [key for key, _ in model.named_parameters() if key in config.first_filters]
     assert len(filters) == 1
     assert dict(model.named_parameters())[filters[0]].shape[1] == config.in_channels
@@ -88,4 +88,4 @@ def test_positions_are_fitted_to_another_size_and_nothing_else_is(
 def test_a_model_that_no_memory_holds_is_refused_in_words() -> None:
     config = ViTConfig((2**20, 2**20), (2**20, 2**20), 2**20, 1, 1, 1, 1)
     with pytest.raises(VitkitError, match="larger than any memory"):
-        build_empty(lambda: build_model(config))
+        build_empty(config)

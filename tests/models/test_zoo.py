@@ -12,8 +12,16 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.measure import count_parameters
-from vitkit.models.other_names import name_here
-from vitkit.models.zoo import NAMES, changed_name, list_models, model_config, name_of, vit_config, zoo_name
+from vitkit.models.zoo import (
+    NAMES,
+    changed_name,
+    list_models,
+    model_config,
+    name_here,
+    name_of,
+    vit_config,
+    zoo_name,
+)
 from vitkit.runs.folder import is_checkpoint
 from vitkit.weights.create import create_model
 

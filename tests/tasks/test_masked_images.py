@@ -12,7 +12,7 @@ from PIL import Image
 import vitkit.jobs.train_run
 from vitkit.cli.main import run
 from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.zoo import model_config
+from vitkit.models.zoo import model_config, with_channels
 from vitkit.tasks import find_task
 from vitkit.tasks.masked_images import judge_loss
 from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
@@ -163,8 +163,6 @@ def test_many_channels_have_too_many_colours() -> None:
     learning = find_task("masked-patches").learning
     config = model_config("ViT-Ti/16")
     assert not isinstance(config, ResNetConfig)
-    from vitkit.models.channels_config import with_channels
-
     wide = with_channels(config, 13)
     assert "--target pixels" in learning.explain_unfit(wide, MaskedPatchesConfig())
     assert not learning.explain_unfit(wide, MaskedPatchesConfig("pixels"))

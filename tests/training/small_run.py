@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tests.helpers.tiny_models import TINY
 from vitkit.data.stream.loader import Batch
 from vitkit.data.stream.order import sample_at
+from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.vit import ViT
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
@@ -72,6 +73,8 @@ def small_trainer(
     run.mkdir(parents=True, exist_ok=True)
     config = dataclasses.replace(architecture or TINY, dropout=dropout, drop_path=drop_path)
     model = ViT(config, generator=torch.Generator().manual_seed(1)).to(device)
+    if training.precision == "bfloat16":
+        model.chosen = Compute("bfloat16")
     accuracies, losses = iter(values or ()), iter(validation_losses)
 
     def evaluator(model: nn.Module, objective: nn.Module) -> dict[str, float]:

@@ -17,6 +17,7 @@ from vitkit.models.build import build_model
 from vitkit.models.config.vit_config import PositionKind, ViTConfig
 from vitkit.models.image_model import BatchRows
 from vitkit.models.position import sincos_2d
+from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.masked_images import (
@@ -30,6 +31,7 @@ from vitkit.training.masked_images import (
     class_colours,
     colour_classes,
     pixel_values,
+    take_patches,
 )
 
 CONFIG = ViTConfig((16, 24), (4, 4), width=16, depth=2, num_heads=2, mlp_dim=32, num_classes=0)
@@ -431,7 +433,9 @@ def test_pictures_change_hidden_patches_alone(config: MaskedImagesConfig) -> Non
 def test_a_right_prediction_is_drawn_as_the_image() -> None:
     model, objective = parts(SMALL_MAE)
     hidden = objective.predict(model, images(2))
-    patches = objective.cut_patches(model, images(2), hidden.index).float()
+    assert isinstance(model.stem, PatchStem)
+    patches = take_patches(model.stem.cut(images(2)), hidden.index).float()
+    patches = patches.reshape(*hidden.index.shape, *objective.patch_shape)
     right = objective.pixels(model, replace(hidden, outputs=hidden.targets), patches)
     torch.testing.assert_close(right, patches, atol=0.05, rtol=0)
 

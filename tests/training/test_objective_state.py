@@ -68,7 +68,7 @@ def test_the_average_covers_it_and_evaluators_are_given_that(tmp_path: Path) -> 
     trainer = centred(tmp_path, others={"look": Evaluator(look)})
     expected = [value.clone() for value in trainer.objective.parameters()]
     for step, batch in enumerate(trainer.loader.batches(0, 3)):
-        trainer.update(batch, step, 0.1)
+        trainer.launch(batch, step, 0.1).read()
         decay = min(0.9, (1 + step) / (10 + step))
         for average, value in zip(expected, trainer.objective.parameters(), strict=True):
             average.mul_(decay).add_(value.detach(), alpha=1 - decay)
@@ -90,7 +90,7 @@ def test_its_parameters_are_trained_by_the_rules_of_the_models(tmp_path: Path) -
     decayed, undecayed = (group["params"] for group in trainer.state.optimizer.param_groups)
     assert any(parameter is objective.project.weight for parameter in decayed)
     assert any(parameter is objective.project.bias for parameter in undecayed)
-    numbers = trainer.update(next(iter(trainer.loader.batches(0, 1))), 0, 0.1)
+    numbers = trainer.launch(next(iter(trainer.loader.batches(0, 1))), 0, 0.1).read()
     gradients = [parameter.grad for parameter in [*trainer.state.model.parameters(), *objective.parameters()]]
     clipped = torch.nn.utils.get_total_norm([parameter for parameter in gradients if parameter is not None])
     assert numbers["grad_norm"] > 1 and clipped == pytest.approx(1.0, rel=1e-5)

@@ -152,7 +152,7 @@ def test_one_update_in_portions_is_one_update(tmp_path: Path) -> None:
         trainer = small_trainer(
             tmp_path / str(size), training, sgd, bad=frozenset({3, 11}), dropout=0.0, mixup=0.0
         )
-        trainer.update(next(iter(trainer.loader.batches(0, 1))), 0, 0.1)
+        trainer.launch(next(iter(trainer.loader.batches(0, 1))), 0, 0.1).read()
         weights.append(torch.cat([value.flatten() for value in trainer.state.model.state_dict().values()]))
     torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-6)
     torch.testing.assert_close(weights[2], weights[0], rtol=0, atol=1e-6)
@@ -172,7 +172,7 @@ def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
         mask=mask[mask],
     )
     norms = [
-        small_trainer(tmp_path / name, dropout=0.0, mixup=0.0).update(b, 0, 0.0)
+        small_trainer(tmp_path / name, dropout=0.0, mixup=0.0).launch(b, 0, 0.0).read()
         for name, b in (("a", half), ("b", readable))
     ]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)

@@ -41,7 +41,11 @@ def test_each_format_is_resized_by_its_librarys_rule(format: Format, tmp_path: P
     native = load(path, LoadOptions(num_heads=2, image_size=16)).model
     loaded = load(path, LoadOptions(num_heads=2, image_size=(24, 12)))
     expected = resize_position_embedding(
-        native.state_dict()[PATCHES], (6, 3), prefix_tokens=native.config.prefix_positions, interpolation=rule
+        native.state_dict()[PATCHES],
+        (6, 3),
+        prefix_tokens=native.config.prefix_positions,
+        old_grid=native.config.grid,
+        interpolation=rule,
     )
     assert torch.equal(loaded.model.state_dict()[PATCHES], expected)
     assert loaded.model.card.position_interpolation == native.card.position_interpolation == rule
@@ -73,7 +77,7 @@ def test_another_rule_is_given_by_name_and_travels_with_the_weights(tmp_path: Pa
     model = load_model(path, image_size=24, position_interpolation="dinov2")
     native = load_model(path)
     expected = resize_position_embedding(
-        native.state_dict()[PATCHES], (6, 6), prefix_tokens=1, interpolation="dinov2"
+        native.state_dict()[PATCHES], (6, 6), prefix_tokens=1, old_grid=(4, 4), interpolation="dinov2"
     )
     assert torch.equal(model.state_dict()[PATCHES], expected)
     save_model(model, tmp_path / "ours")
@@ -94,7 +98,7 @@ def test_images_of_any_size_are_placed_by_the_rule_of_the_weights() -> None:
         with torch.no_grad():
             features.append(model.features(images, any_size=True))
         resized = resize_position_embedding(
-            model.state_dict()[PATCHES], (5, 7), prefix_tokens=1, interpolation=rule
+            model.state_dict()[PATCHES], (5, 7), prefix_tokens=1, old_grid=PLAIN.grid, interpolation=rule
         )
         other = random_model(replace(PLAIN, image_size=(20, 28)))
         other.load_state_dict({**model.state_dict(), PATCHES: resized})

@@ -24,8 +24,7 @@ from vitkit.jobs.finetune import finetune_run
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
-from vitkit.models.other_names import name_here
-from vitkit.models.zoo import list_models, model_config
+from vitkit.models.zoo import list_models, model_config, name_here
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched

@@ -11,10 +11,9 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
 from vitkit.models import measure
-from vitkit.models.channels_config import with_image_size
 from vitkit.models.config.compute_config import Phase, Precision
 from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.models.zoo import ModelConfig, list_models, model_config
+from vitkit.models.zoo import ModelConfig, list_models, model_config, with_image_size
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device

@@ -137,10 +137,9 @@ def _makes_pillows_pixels(library: ctypes.CDLL) -> bool:
 
 
 # Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.
-_FLAGS = ("-O3", "-mavx2", "-ffp-contract=off", *(f"-D{name.upper()}={i}" for name, i in _FILTERS.items()))
 SOURCE = Source(
     Path(__file__).with_name("resample.c"),
-    _FLAGS,
+    ("-O3", "-mavx2", "-ffp-contract=off", *(f"-D{name.upper()}={i}" for name, i in _FILTERS.items())),
     f"Pillow {PIL.__version__}",
     _makes_pillows_pixels,
     frozenset({"avx2"}),

@@ -1,8 +1,5 @@
 """Models with new weights: the one place where a model is composed of its parts."""
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import torch
 
 from vitkit.errors import VitkitError
@@ -35,10 +32,7 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     return ViT(config, stem, blocks, generator)
 
 
-Model = TypeVar("Model", bound=ImageModel)
-
-
-def build_empty(build: Callable[[], Model]) -> Model:
+def build_empty(config: ModelConfig) -> ImageModel:
     """Build a model without memory, on the meta device: its parameters have shapes and no numbers.
 
     Raises:
@@ -46,7 +40,7 @@ def build_empty(build: Callable[[], Model]) -> Model:
     """
     try:
         with torch.device("meta"):
-            return build()
+            return build_model(config)
     except RuntimeError as error:  # PyTorch counts bytes in 64 bits
         raise VitkitError(
             f"A model of these sizes is larger than any memory ({str(error).splitlines()[0]}): choose "

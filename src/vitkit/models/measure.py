@@ -15,10 +15,10 @@ percent more.
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +27,15 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented as the 
 
 from vitkit.errors import VitkitError
 from vitkit.models import fast
-from vitkit.models.axial import AxialBlock
-from vitkit.models.axial_mixing import AxialMixing
-from vitkit.models.build import build_empty, build_model
+from vitkit.models.axial import AxialMixing
+from vitkit.models.build import build_empty
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.config.resnet_config import halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.pool import AttentionPool
-from vitkit.models.resnet import ResNet, ResNetStem, StdConv2d
-from vitkit.models.stem import ConvStem, PatchStem
+from vitkit.models.resnet import ResNet, ResNetStem
+from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 
@@ -56,7 +54,7 @@ def count_parameters(*modules: nn.Module | None) -> int:
 @functools.lru_cache(maxsize=4)
 def _outline(config: ModelConfig) -> ImageModel:
     """Build a model without memory, once for all questions about it."""
-    return build_empty(lambda: build_model(config))
+    return build_empty(config)
 
 
 def parameters(config: ModelConfig) -> int:
@@ -85,28 +83,22 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
         macs = _resnet_macs(model, config.image_size, padding)
     else:
         assert isinstance(model, ViT)
-        vit, stem = model.config, model.stem
-        tokens, width, cells = vit.num_tokens, vit.width, vit.grid[0] * vit.grid[1]
+        vit, stem = model.config, cast("Any", model.stem)
+        tokens, width, (rows, columns) = vit.num_tokens, vit.width, vit.grid
+        # Every stem ends in a projection of the cells of the grid. The original's is that alone.
+        macs = rows * columns * getattr(stem, "projection", stem).weight.numel()
         if isinstance(stem, ResNetStem):
-            macs = _resnet_macs(stem, vit.image_size, padding) + cells * stem.projection.weight.numel()
+            macs += _resnet_macs(stem, vit.image_size, padding)
         elif isinstance(stem, ConvStem):
-            macs = cells * stem.projection.weight.numel()
             # Pixels that no patch covers are cut off.
-            size = (vit.grid[0] * vit.patch_size[0], vit.grid[1] * vit.patch_size[1])
-            for convolution in stem.convolutions:
-                assert isinstance(convolution, nn.Conv2d)
-                macs += _convolution_macs(convolution, size, padding)
-                size = _strided(size, convolution.stride[0])
-        else:
-            assert isinstance(stem, PatchStem)
-            macs = cells * stem.weight.numel()
-        for block in model.blocks:
-            if isinstance(block, AxialBlock):  # a token sees its row, then its column
-                rows, columns = block.grid
-                macs += _block_macs(block.rows, tokens, columns) + _block_macs(block.columns, tokens, rows)
-            else:
-                assert isinstance(block, Block)
-                macs += _block_macs(block, tokens, tokens)
+            seen = (rows * vit.patch_size[0], columns * vit.patch_size[1])
+            macs += _convolution_macs(stem.convolutions, seen, padding)[0]
+        # A token attends to all tokens, in an axial model to its row and then to its column. Each adds two
+        # products (QK^T, and its softmax times V). Relative positions multiply every query with the embedding
+        # of every offset.
+        keys = rows + columns if vit.attention == "axial" else tokens
+        offsets = 2 * tokens - 1 if vit.position == "relative" else 0
+        macs += tokens * (_weights(model.blocks) + vit.depth * (2 * keys + offsets) * width)
         if isinstance(model.pooling, AttentionPool):
             # Keys and values of all tokens and two products with one query; query, output and MLP of one row.
             macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
@@ -131,44 +123,42 @@ def _weights(*modules: nn.Module | None) -> int:
     return sum(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))
 
 
-def _block_macs(block: Block, tokens: int, keys: int) -> int:
-    """Count a block's MACs: its dense layers, and the two products of attention (QK^T, and its softmax times
-    V), in which each of `tokens` tokens attends to `keys` tokens."""
-    attention, width = block.attention, block.norm1.weight.numel()
-    # Relative positions multiply every query with the embedding of every offset.
-    offsets = len(attention.relative) if isinstance(attention, RelativeAttention) else 0
-    return tokens * (_weights(block) + (2 * keys + offsets) * width)
-
-
 def _resnet_macs(model: ResNet | ResNetStem, image_size: Size, padding: bool) -> int:
     """Count the MACs of a root and its units."""
-    macs = _convolution_macs(model.root, image_size, padding)
-    size = halve(halve(image_size))  # the root and its max-pooling have a stride of 2 each
+    macs, size = _convolution_macs([model.root], image_size, padding)
+    size = halve(size)  # max-pooling
     for unit in (unit for stage in model.stages for unit in stage.children()):
-        middle: Any = unit.conv2
-        after = _strided(size, middle.stride)
-        macs += _convolution_macs(unit.conv1, size, padding) + _convolution_macs(unit.conv3, after, padding)
-        if unit.proj is not None:
-            macs += _convolution_macs(unit.proj, size, padding)
-        if isinstance(middle, AxialMixing):
-            channels, (rows, columns) = middle.rows.qkv.in_channels, size
+        shortcut = [] if unit.proj is None else [unit.proj]
+        macs += _convolution_macs(shortcut, size, padding)[0]
+        branch, size = _convolution_macs([unit.conv1, unit.conv2, unit.conv3], size, padding)
+        macs += branch
+    return macs
+
+
+def _convolution_macs(parts: Iterable[Any], size: Size, padding: bool) -> tuple[int, Size]:
+    """Count the MACs of convolutions one after another, and give the size of the last one's feature map.
+
+    Args:
+        parts: convolutions, `StdConv2d` or PyTorch's, and axial attention in the place of one.
+        size: of the input.
+        padding: as for `forward_flops`.
+    """
+    macs = 0
+    for part in parts:
+        stride = part.stride[0] if isinstance(part, nn.Conv2d) else part.stride
+        if isinstance(part, AxialMixing):
+            channels, (rows, columns) = part.rows.qkv.in_channels, size
             # Along each of the two axes qkv has 2C outputs. Three products are over C/2 channels: query and
             # key, query and position, key and position. Two sums are over C: values and their positions.
             attention = (rows + columns) * (3 * (channels // 2) + 2 * channels)
             macs += rows * columns * (2 * 2 * channels**2 + attention)
         else:
-            macs += _convolution_macs(middle, size, padding)
-        size = after
-    return macs
-
-
-def _convolution_macs(convolution: Any, size: Size, padding: bool) -> int:
-    """Count the MACs of a convolution, a `StdConv2d` or PyTorch's, on an input of a size."""
-    outputs, inputs, kernel, _ = convolution.weight.shape
-    stride = convolution.stride if isinstance(convolution, StdConv2d) else convolution.stride[0]
-    symmetric = getattr(convolution, "padding", None) != "same"
-    rows, columns = (_count_taps(side, kernel, stride, symmetric, padding) for side in size)
-    return int(outputs * inputs * rows * columns)
+            outputs, inputs, kernel, _ = part.weight.shape
+            symmetric = part.padding != "same"
+            rows, columns = (_count_taps(side, kernel, stride, symmetric, padding) for side in size)
+            macs += outputs * inputs * rows * columns
+        size = (-(-size[0] // stride), -(-size[1] // stride))
+    return macs, size
 
 
 def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: bool) -> int:
@@ -185,11 +175,6 @@ def _count_taps(size: int, kernel: int, stride: int, symmetric: bool, padding: b
     before = kernel // 2 if symmetric else needed // 2
     starts = (output * stride - before for output in range(outputs))
     return sum(min(start + kernel, size) - max(start, 0) for start in starts)
-
-
-def _strided(size: Size, stride: int) -> Size:
-    """Give the size of a feature map after a stride: rounded up."""
-    return -(-size[0] // stride), -(-size[1] // stride)
 
 
 # Memory.
@@ -310,15 +295,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         model, images: the parameters, buffers and images, which are not counted.
-        computed: whether all operations are computed, for a test.
     """
 
-    def __init__(self, model: nn.Module, images: Tensor, computed: bool = False) -> None:
+    def __init__(self, model: nn.Module, images: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.time = self.forward_end = 0
         """The last operation so far, and the last one of the forward pass."""
         self.spans: list[Span] = []
-        self.computed = computed
         own = [*model.parameters(), *model.buffers(), images]
         self.uncounted = {address(tensor) for tensor in own}
         self.alive: dict[int, Span] = {}
@@ -330,22 +313,18 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.time += 1
-        result = func(*args, **(kwargs or {})) if self.computed else _shaped(func, args, kwargs or {})
+        result = _shaped(func, args, kwargs or {})
         for tensor in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(tensor, Tensor):
-                self._note(tensor)
+            if not isinstance(tensor, Tensor):
+                continue
+            key, storage = address(tensor), tensor.untyped_storage()
+            if key not in self.alive and key not in self.uncounted:
+                span = self.alive[key] = Span(self.time, storage.nbytes())
+                self.spans.append(span)
+                # Called when the storage is freed, whether Python, autograd or autocast's cache held it last;
+                # not for storages that are left when the program ends.
+                weakref.finalize(storage, self._gone, key).atexit = False
         return result
-
-    def _note(self, tensor: Tensor) -> None:
-        key = address(tensor)
-        if key in self.alive or key in self.uncounted:
-            return
-        storage = tensor.untyped_storage()
-        span = self.alive[key] = Span(self.time, storage.nbytes())
-        self.spans.append(span)
-        # Called when the storage is freed, whether Python, autograd or autocast's cache held it last; not for
-        # storages that are left when the program ends.
-        weakref.finalize(storage, self._gone, key).atexit = False
 
     def _gone(self, key: int) -> None:
         span = self.alive.pop(key, None)
@@ -397,12 +376,6 @@ ShapeRule = Callable[..., Any]
 """A function of an operation's arguments that makes its result without the numbers."""
 
 
-def _convolved(
-    x: Tensor, weight: Tensor, _: object, stride: list[int], padding: list[int], *__: Any
-) -> Tensor:
-    return x.new_empty(len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding))
-
-
 def _windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> list[int]:
     """Give the rows and columns of windows over a feature map."""
     sides = zip(x.shape[2:], kernel, stride, padding, strict=True)
@@ -429,25 +402,12 @@ def _attended(q: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), logsumexp.transpose(1, 2)  # in memory as PyTorch's kernel lays it out
 
 
-def _attention_backward(
-    _: Tensor, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any
-) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
-
-
 def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     rows = (*x.shape[: x.ndim - len(shape)], *(1 for _ in shape))
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    # Mean and deviation have the type of the weights, here and below: float32 beside images in bfloat16.
+    # Mean and deviation have the type of the weights, also in a group norm: float32 beside bfloat16 images.
     dtype = x.dtype if weight is None else weight.dtype
     return output, x.new_empty(rows, dtype=dtype), x.new_empty(rows, dtype=dtype)
-
-
-def _group_normed(
-    x: Tensor, weight: Tensor, _bias: Tensor, batch: int, _channels: int, _pixels: int, groups: int, *_: Any
-) -> tuple[Tensor, ...]:
-    mean, deviation = (x.new_empty(batch, groups, dtype=weight.dtype) for _ in range(2))
-    return torch.empty_like(x), mean, deviation
 
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
@@ -481,18 +441,25 @@ SHAPES: dict[Any, ShapeRule] = {
     _aten.mm.default: lambda a, b: a.new_empty(len(a), b.shape[1]),
     _aten.addmm.default: lambda _, a, b, **__: a.new_empty(len(a), b.shape[1]),
     _aten.bmm.default: lambda a, b: a.new_empty(len(a), a.shape[1], b.shape[2]),
-    _aten.convolution.default: _convolved,
+    _aten.convolution.default: lambda x, weight, _bias, stride, padding, *_: x.new_empty(
+        len(x), len(weight), *_windows(x, weight.shape[2:], stride, padding)
+    ),
     # The last argument of a backward pass says which gradients are needed.
     _aten.convolution_backward.default: lambda grad, x, weight, bias_shape, *rest: _gradients(
         rest[-1], x, weight, None if bias_shape is None else grad.new_empty(bias_shape)
     ),
     _aten._scaled_dot_product_flash_attention_for_cpu.default: _attended,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: lambda _grad, q, k, v, *_, **__: (
+        tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (q, k, v))
+    ),
     _aten.native_layer_norm.default: _normed,
     _aten.native_layer_norm_backward.default: lambda _, x, shape, mean, std, weight, bias, mask: _gradients(
         mask, x if x.is_contiguous() else x.new_empty(x.shape), weight, bias
     ),
-    _aten.native_group_norm.default: _group_normed,
+    _aten.native_group_norm.default: lambda x, weight, _bias, batch, _channels, _pixels, groups, *_: (
+        torch.empty_like(x),
+        *(x.new_empty(batch, groups, dtype=weight.dtype) for _ in ("mean", "deviation")),
+    ),
     # The bias has the weight's shape.
     _aten.native_group_norm_backward.default: lambda _, x, mean, std, weight, *rest: _gradients(
         rest[-1], x, weight, weight
@@ -565,7 +532,7 @@ def _observe(
     # needs would not be made.
     batch = min(max(batch_size, 2), MOST_OBSERVED)
     try:
-        model = build_empty(lambda: build_model(config))
+        model = build_empty(config)
         # PyTorch's `to_empty` imports sympy, which takes longer than all of this.
         memory = {name: torch.empty(tensor.shape) for name, tensor in model.state_dict().items()}
         model.load_state_dict(memory, assign=True)
@@ -587,13 +554,13 @@ def _observe(
     return ledger
 
 
-def _pass(model: ImageModel, count: int, compute: Compute, training: bool, computed: bool = False) -> Ledger:
+def _pass(model: ImageModel, count: int, compute: Compute, training: bool) -> Ledger:
     """Make the passes of a step, and note them in a ledger."""
     config = model.config
     images = torch.empty(count, config.in_channels, *config.image_size, dtype=torch.uint8)
     model.zero_grad()
     model.train(training)
-    ledger = Ledger(model, images, computed)
+    ledger = Ledger(model, images)
     with torch.set_grad_enabled(training), ledger:
         with torch.autocast("cpu", torch.bfloat16, enabled=compute.precision == "bfloat16"):
             logits = model(images)

@@ -49,21 +49,6 @@ class Position(nn.Module):
             self(), grid, prefix_tokens=self.prefix_rows, old_grid=self.grid, interpolation=interpolation
         )
 
-    def fit_positions(
-        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
-    ) -> dict[str, Tensor]:
-        """Resize parameters made for another grid to this one's (paper 3.2).
-
-        Args:
-            tensors: this module's parameters in a file, by name.
-            old_grid: `(rows, columns)` of patches that they were made for.
-            interpolation: the rule, one of `Interpolation`.
-
-        Returns:
-            The resized parameters by name; none where the positions are computed and in no file.
-        """
-        return {}
-
 
 class LearnedPosition(Position):
     """One learned vector for each token (paper eq. 1)."""
@@ -78,6 +63,16 @@ class LearnedPosition(Position):
     def fit_positions(
         self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
+        """Resize parameters made for another grid to this one's (paper 3.2).
+
+        Args:
+            tensors: this module's parameters in a file, by name.
+            old_grid: `(rows, columns)` of patches that they were made for.
+            interpolation: the rule, one of `Interpolation`.
+
+        Returns:
+            The resized parameters by name.
+        """
         prefix, embedding = self.prefix_rows, tensors["embedding"]
         resized = resize_position_embedding(
             embedding, self.grid, prefix_tokens=prefix, old_grid=old_grid, interpolation=interpolation
@@ -343,7 +338,7 @@ def resize_position_embedding(
     new_grid: tuple[int, int],
     *,
     prefix_tokens: int,
-    old_grid: tuple[int, int] | None = None,
+    old_grid: tuple[int, int],
     interpolation: Interpolation = "original",
 ) -> Tensor:
     """Resize a position embedding to another grid of patches; the rows before the grid stay as they are.
@@ -352,25 +347,14 @@ def resize_position_embedding(
         embedding: `(1, prefix_tokens + rows * columns, D)`.
         new_grid: `(rows, columns)` of the new grid.
         prefix_tokens: rows before the grid: 1 with a class token that has a position, else 0.
-        old_grid: `(rows, columns)` of the old grid; left out, it is taken to be square.
+        old_grid: `(rows, columns)` of the old grid.
         interpolation: the rule.
 
     Returns:
         `(1, prefix_tokens + new_rows * new_columns, D)`; the same bits if the grid stays.
-
-    Raises:
-        VitkitError: the number of rows does not fit `old_grid`, or any square grid.
     """
-    prefix, patches = embedding[0, :prefix_tokens], embedding[0, prefix_tokens:]
-    side = round(len(patches) ** 0.5)
-    rows, columns = old_grid or (side, side)
-    if rows * columns != len(patches):
-        shape = f"{rows}x{columns}" if old_grid else "square"
-        raise VitkitError(
-            f"Expected position embeddings for a {shape} grid of patches, found {len(patches)} of them "
-            f"(and {prefix_tokens} before the grid). Say which image size the weights were made for."
-        )
-    if (rows, columns) == new_grid:
+    if old_grid == new_grid:
         return embedding
-    resized = resize_grid(patches.reshape(rows, columns, -1), new_grid, interpolation)
+    prefix, patches = embedding[0, :prefix_tokens], embedding[0, prefix_tokens:]
+    resized = resize_grid(patches.reshape(*old_grid, -1), new_grid, interpolation)
     return torch.cat([prefix, resized.flatten(0, 1)])[None]

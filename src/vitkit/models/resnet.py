@@ -8,7 +8,7 @@ Shapes: B images, C channels of a feature map of H rows and W columns, N tokens,
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -16,15 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.axial_mixing import AxialMixing
-from vitkit.models.config.resnet_config import (
-    GROUPS,
-    BackboneConfig,
-    ResNetConfig,
-    UnitShape,
-    halve,
-    unit_shapes,
-)
+from vitkit.models.axial import AxialMixing
+from vitkit.models.config.resnet_config import GROUPS, BackboneConfig, ResNetConfig, halve
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal
 
 
@@ -112,7 +105,7 @@ class PostActivationUnit(nn.Module):
     Three convolutions, 1x1, 3x3 and 1x1, of which the first makes the channels fewer and the last more.
 
     Args:
-        shape: the unit's sizes.
+        in_channels, out_channels, stride: of the unit. Its bottleneck has a quarter of the output's channels.
         convolution: makes its convolutions.
         norm_eps: epsilon of its group norms.
     """
@@ -120,18 +113,20 @@ class PostActivationUnit(nn.Module):
     proj: StdConv2d | None
     proj_norm: nn.GroupNorm | None
 
-    def __init__(self, shape: UnitShape, convolution: MakeConvolution, norm_eps: float) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, convolution: MakeConvolution, norm_eps: float
+    ) -> None:
         super().__init__()
-        channels, out_channels = shape.channels, shape.out_channels
-        self.conv1 = convolution(shape.in_channels, channels, 1, 1)
+        channels = out_channels // 4
+        self.conv1 = convolution(in_channels, channels, 1, 1)
         self.norm1 = nn.GroupNorm(GROUPS, channels, norm_eps)
-        self.conv2 = convolution(channels, channels, 3, shape.stride)
+        self.conv2 = convolution(channels, channels, 3, stride)
         self.norm2 = nn.GroupNorm(GROUPS, channels, norm_eps)
         self.conv3 = convolution(channels, out_channels, 1, 1)
         self.norm3 = nn.GroupNorm(GROUPS, out_channels, norm_eps)
         self.proj = self.proj_norm = None
-        if shape.needs_projection:
-            self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
+        if in_channels != out_channels or stride != 1:  # else the shortcut is the input itself
+            self.proj = convolution(in_channels, out_channels, 1, stride)
             self.proj_norm = nn.GroupNorm(GROUPS, out_channels, norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -171,8 +166,8 @@ class ResNetStem(nn.Module):
         # The root of every ResNet (He et al. 2016): 7x7 at stride 2, then max-pooling at stride 2.
         self.root = convolution(in_channels, channels, 7, stride=2)
         self.root_norm = nn.GroupNorm(GROUPS, channels, backbone.norm_eps)
-        shapes = unit_shapes(backbone)
-        self.stages = _stages(shapes, lambda shape: PostActivationUnit(shape, convolution, backbone.norm_eps))
+        make_unit = partial(PostActivationUnit, convolution=convolution, norm_eps=backbone.norm_eps)
+        self.stages = _stages(backbone, lambda inputs, outputs, stride, _: make_unit(inputs, outputs, stride))
         self.projection = nn.Conv2d(backbone.out_channels, width, patch_size, patch_size)
 
     @torch.no_grad()
@@ -212,19 +207,36 @@ def _draw(model: nn.Module, generator: torch.Generator | None) -> None:
             part.reset_parameters()
 
 
-def _stages(shapes: Iterable[UnitShape], unit: Callable[[UnitShape], nn.Module]) -> nn.ModuleList:
-    """Make the units of a ResNet, one `Sequential` for each stage."""
-    by_stage: dict[int, list[nn.Module]] = {}
-    for shape in shapes:
-        by_stage.setdefault(shape.stage, []).append(unit(shape))
-    return nn.ModuleList(nn.Sequential(*units) for units in by_stage.values())
+def _stages(
+    config: BackboneConfig | ResNetConfig,
+    unit: Callable[[int, int, int, tuple[int, int]], nn.Module],
+    size: tuple[int, int] = (1, 1),
+) -> nn.ModuleList:
+    """Make the residual units of a ResNet, one `Sequential` for each stage. All but the first halve the size.
+
+    Args:
+        config: layers and channels.
+        unit: makes a unit from the channels of its input and of its output, its stride, and
+            `(rows, columns)` of its input.
+        size: `(rows, columns)` after the root and its max-pooling; left out, sizes count for nothing.
+    """
+    stages, in_channels = nn.ModuleList(), config.root_channels
+    for layers, out_channels in zip(config.layers, config.stage_channels, strict=True):
+        units = list[nn.Module]()
+        for _ in range(layers):
+            stride = 2 if len(stages) and not units else 1
+            units.append(unit(in_channels, out_channels, stride, size))
+            in_channels = out_channels
+            size = halve(size) if stride == 2 else size
+        stages.append(nn.Sequential(*units))
+    return stages
 
 
 class PreActivationUnit(nn.Module):
     """Bottleneck of BiT (ResNet v2): norm and relu precede each convolution, and nothing follows the sum.
 
     Args:
-        shape: the unit's sizes.
+        in_channels, out_channels, stride: as for `PostActivationUnit`.
         convolution: makes its 1x1 convolutions.
         mixing: mixes positions, `(B, C, H, W) -> (B, C, H / stride, W / stride)`: a 3x3 convolution, or axial
             attention (paper D.6).
@@ -235,23 +247,25 @@ class PreActivationUnit(nn.Module):
 
     def __init__(
         self,
-        shape: UnitShape,
+        in_channels: int,
+        out_channels: int,
+        stride: int,
         convolution: MakeConvolution,
         mixing: StdConv2d | AxialMixing,
         groups: int,
         norm_eps: float,
     ) -> None:
         super().__init__()
-        channels, out_channels = shape.channels, shape.out_channels
-        self.norm1 = nn.GroupNorm(groups, shape.in_channels, norm_eps)
-        self.conv1 = convolution(shape.in_channels, channels, 1, 1)
+        channels = out_channels // 4
+        self.norm1 = nn.GroupNorm(groups, in_channels, norm_eps)
+        self.conv1 = convolution(in_channels, channels, 1, 1)
         self.norm2 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv2 = mixing  # in axial models an attention, under the convolution's name in checkpoints
         self.norm3 = nn.GroupNorm(groups, channels, norm_eps)
         self.conv3 = convolution(channels, out_channels, 1, 1)
         self.proj = None
-        if shape.needs_projection:
-            self.proj = convolution(shape.in_channels, out_channels, 1, shape.stride)
+        if in_channels != out_channels or stride != 1:  # else the shortcut is the input itself
+            self.proj = convolution(in_channels, out_channels, 1, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         residual = x
@@ -297,18 +311,17 @@ class ResNet(ImageModel):
         lowest = config.max_pool_padding == "lowest"
         self.root_pool: nn.Module = nn.MaxPool2d(3, 2, padding=1) if lowest else ZeroPaddedMaxPool()
 
-        def unit(shape: UnitShape) -> PreActivationUnit:
+        def unit(inputs: int, outputs: int, stride: int, size: tuple[int, int]) -> PreActivationUnit:
             mixing: StdConv2d | AxialMixing
             if config.mixing == "axial":
-                mixing = AxialMixing(
-                    shape.channels, config.num_heads, shape.size, shape.stride, config.norm_eps
-                )
+                mixing = AxialMixing(outputs // 4, config.num_heads, size, stride, config.norm_eps)
             else:
-                mixing = convolution(shape.channels, shape.channels, 3, shape.stride)
-            return PreActivationUnit(shape, convolution, mixing, config.groups, config.norm_eps)
+                mixing = convolution(outputs // 4, outputs // 4, 3, stride)
+            numerics = (config.groups, config.norm_eps)
+            return PreActivationUnit(inputs, outputs, stride, convolution, mixing, *numerics)
 
-        size = halve(halve(config.image_size))  # the root and its max-pooling have a stride of 2 each
-        self.stages = _stages(unit_shapes(config, size), unit)
+        # The root and its max-pooling have a stride of 2 each.
+        self.stages = _stages(config, unit, halve(halve(config.image_size)))
         self.norm = nn.GroupNorm(config.groups, config.width, config.norm_eps)
         self.head = nn.Linear(config.width, config.num_classes) if config.num_classes else nn.Identity()
         if not self.norm.weight.is_meta:  # see `ViT`

@@ -1,4 +1,4 @@
-"""The grammar of model names. It needs no torch.
+"""The grammar of model names, and configurations changed for other images. It needs no torch.
 
 ViT-B/16            Base with 16x16 patches; the official file name ViT-B_16 is the same
 ViT-S/8x4           patches 8 pixels high and 4 wide
@@ -20,20 +20,22 @@ attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -po
 import difflib
 import fnmatch
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import height_and_width
+from vitkit.models.config.image_config import Size, height_and_width
 from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
 from vitkit.models.config.vit_config import STEM_GROUP, VIT5_ROTARY, ViTConfig
-from vitkit.models.other_names import name_here, same_letters
 from vitkit.text import format_size
 
 ModelConfig = ViTConfig | ResNetConfig
 FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}
 """The configurations by the name of their family, which `model.json` records."""
+Statistics = tuple[float, ...] | None
+"""A value for each channel, or one for all; None where none is given."""
 
 
 class Shape(NamedTuple):
@@ -130,6 +132,33 @@ _VIT = re.compile(
 )
 _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
 _BIT = re.compile(rf"BiT-([SM]-)?{_RESNET}{_WIDTH}")
+
+OTHER_SIZES = {
+    "tiny": "Ti",
+    "small": "S",
+    "base": "B",
+    "large": "L",
+    "huge": "H",
+    "giant": "g",
+    "gigantic": "G",
+    "b": "B",
+    "l": "L",
+    "h": "H",
+}
+"""The sizes of timm, Hugging Face and torchvision (one letter), and the zoo's names for them."""
+
+# timm: vit_base_patch16_224.augreg_in21k, deit_small_patch16_224. Hugging Face: google/vit-base-patch16-224.
+# Other words (clip, siglip, dinov2, rope, miil; deit3) stand for parts that the zoo's ViT of this size lacks.
+_OTHER_PATCHES = re.compile(
+    r"(?:.*/)?(?:vit|deit)[_-](?P<size>[a-z]+)[_-]patch(?P<patch>\d+)(?:[_-]\d+)?"
+    r"(?:[_-](?:in\d+k|dino|mae|sam))?(?:\..*)?"
+)
+# timm: vit_base_r50_s16_224, vit_tiny_r_s16_p8_224.
+_OTHER_HYBRID = re.compile(r"(?:.*/)?vit_(?P<size>[a-z]+)_(?P<trunk>r\d*)_s(?P<stride>\d+)(?:_p\d+)?_.*")
+# torchvision: vit_b_16.
+_OTHER_LETTER = re.compile(r"vit_(?P<size>[blh])_(?P<patch>\d+)")
+# timm: resnetv2_50x1_bitm. Hugging Face: google/bit-50.
+_OTHER_BIT = re.compile(r"(?:.*/)?resnetv2_(?P<depth>\d+)x(?P<width>\d+)_?bit.*")
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -245,6 +274,26 @@ def _unknown_name(name: str) -> str:
         f"No model is named '{name}'. {suggestion} Names look like ViT-B/16, R50+ViT-B/16, BiT-R50x1, or "
         "ViT-96x6x3/4 for width 96, 6 layers, 3 heads and patches of 4."
     )
+
+
+def name_here(name: str) -> str | None:
+    """Translate a name of timm, Hugging Face or torchvision; None where the zoo has no such architecture."""
+    lower = name.lower()
+    if match := _OTHER_PATCHES.fullmatch(lower) or _OTHER_LETTER.fullmatch(lower):
+        size = OTHER_SIZES.get(match["size"])
+        return size and f"ViT-{size}/{match['patch']}"
+    if match := _OTHER_HYBRID.fullmatch(lower):
+        size = OTHER_SIZES.get(match["size"])
+        return size and f"{match['trunk'].upper()}+ViT-{size}/{match['stride']}"
+    if match := _OTHER_BIT.fullmatch(lower):
+        return f"BiT-R{match['depth']}x{match['width']}"
+    return None
+
+
+def same_letters(name: str, names: Sequence[str]) -> list[str]:
+    """List the names of `names` that differ from `name` in case and punctuation alone."""
+    meant, *others = (re.sub("[^a-z0-9+]", "", text.lower()) for text in (name, *names))
+    return [other for other, letters in zip(names, others, strict=True) if letters == meant]
 
 
 def name_of(config: ModelConfig) -> str:
@@ -364,3 +413,62 @@ def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
             f"half, quarter and so on is a multiple of {STEM_GROUP}; or give the channels (stem_channels)."
         )
     return channels
+
+
+def with_image_size(config: ModelConfig, size: Size) -> ModelConfig:
+    """Set the image size of a model's preprocessing, which owns it, on the model's configuration.
+
+    No other function changes it: a size that is given to `load_model` comes here by way of `Preprocessing`.
+
+    Raises:
+        VitkitError: the model cannot read images of this size.
+    """
+    return replace(config, image_size=height_and_width(size))
+
+
+def with_statistics(config: ModelConfig, mean: Statistics, std: Statistics) -> ModelConfig:
+    """Give a configuration with the mean and standard deviation of pixels in [0, 1], where they are given.
+
+    Raises:
+        VitkitError: another number of values than channels, or such as no pixels have.
+    """
+    channels = config.in_channels
+    if mean is not None:
+        config = replace(config, image_mean=mean * channels if len(mean) == 1 else mean)
+    if std is not None:
+        config = replace(config, image_std=std * channels if len(std) == 1 else std)
+    return config
+
+
+def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
+    """Give a configuration for images of another number of channels.
+
+    One channel gets the averages of its pixel statistics; several get them repeated in turn.
+
+    Raises:
+        VitkitError: there is no rule for these numbers.
+    """
+    before = config.in_channels
+    if channels == before:
+        return config
+    if channels != 1 and before not in (1, 3):
+        raise VitkitError(
+            f"The weights are for images of {before} channels, and only weights for 1 or 3 fit images of "
+            f"{channels}. Give --channels {before}, or choose another start."
+        )
+    if channels == 1:
+        mean, std = (sum(config.image_mean) / before,), (sum(config.image_std) / before,)
+        return replace(config, in_channels=1, image_mean=mean, image_std=std)
+    source = [channel % before for channel in range(channels)]
+    return replace(
+        config,
+        in_channels=channels,
+        image_mean=tuple(config.image_mean[channel] for channel in source),
+        image_std=tuple(config.image_std[channel] for channel in source),
+    )
+
+
+def describe_channels(before: int, channels: int) -> str:
+    """Describe how the first filters were made to fit images of another number of channels."""
+    change = "summed" if channels == 1 else f"repeated in turn, times {before}/{channels}"
+    return f"channels: {channels} instead of {before}, the filters that see the pixels are {change}"

@@ -164,7 +164,7 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     ends = [time.monotonic()]
     for number, batch in enumerate(itertools.chain([first], itertools.islice(batches, count))):
         # Any learning rate takes as long; with 0 nothing diverges while it is timed.
-        trainer.update(batch, number, 0.0)
+        trainer.launch(batch, number, 0.0).read()
         ends.append(time.monotonic())
     # The first step is excluded: it waits for memory.
     return float(np.median(np.diff(ends)[1:]))

@@ -118,7 +118,7 @@ def build_new(
             # A generator of its own: the weights follow from the seed alone.
             model = build_model(config, torch.Generator().manual_seed(run.training.seed))
         else:
-            model = build_empty(lambda: build_model(config))
+            model = build_empty(config)
             # By `to_empty` PyTorch would import its compiler, for half a second.
             fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
         compute_as(model, compute)
@@ -197,7 +197,6 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
         build_evaluators(parts),
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
-        compute=parts.model.chosen,
         mixes=getattr(run.objective, "mixes", False),
         world=world,
         spare_memory=available_memory if has_idle else None,

@@ -25,11 +25,11 @@ from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.durable import read_json_once, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.models.channels_config import with_channels, with_statistics
+from vitkit.models import zoo
 from vitkit.models.config.card import TaskName
 from vitkit.models.config.compute_config import Compute
 from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
-from vitkit.models.zoo import ModelConfig, changed_name, model_config, zoo_name
+from vitkit.models.zoo import ModelConfig
 from vitkit.other_names import OTHER_NAMES
 from vitkit.runs.records import StartRecord
 from vitkit.text import without_places
@@ -88,8 +88,8 @@ class Architecture(Valid):
         Raises:
             VitkitError: no such model, or a change that a ResNet does not know.
         """
-        config = model_config(name, num_classes, preprocessing.image_size)
-        config = with_channels(config, preprocessing.decode.channels)
+        config = zoo.model_config(name, num_classes, preprocessing.image_size)
+        config = zoo.with_channels(config, preprocessing.decode.channels)
         changes = {key: value for key, value in vars(self).items() if value is not None}
         if unknown := [key for key in changes if key not in vars(config)]:
             raise VitkitError(
@@ -152,7 +152,7 @@ class Run:
     recipe: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", zoo_name(self.model))
+        object.__setattr__(self, "model", zoo.zoo_name(self.model))
         expected = OBJECTIVES.get(self.task, ClassificationConfig)
         if not isinstance(self.objective, expected):
             raise VitkitError(
@@ -188,7 +188,7 @@ def model_config_of(run: Run, num_classes: int, start: StartRecord | None = None
     if start is not None:
         return start.config
     config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
-    return with_statistics(config, run.start.image_mean, run.start.image_std)
+    return zoo.with_statistics(config, run.start.image_mean, run.start.image_std)
 
 
 def full_name(run: Run, num_classes: int) -> str:
@@ -199,7 +199,7 @@ def full_name(run: Run, num_classes: int) -> str:
         config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
     except VitkitError:  # images too small for its patches, say: it has no changed name then
         return run.model
-    return changed_name(run.model, config) or run.model
+    return zoo.changed_name(run.model, config) or run.model
 
 
 def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:

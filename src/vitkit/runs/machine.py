@@ -37,7 +37,7 @@ from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import fast
-from vitkit.models.build import build_empty, build_model
+from vitkit.models.build import build_empty
 from vitkit.models.config.compute_config import PLAIN, Compute, Phase, Precision
 from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.config.vit_config import ViTConfig
@@ -320,7 +320,7 @@ def choose_for(
         return chosen
     # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
     # that what is written down is what is computed. A block is compiled for the chosen precision alone.
-    trial = build_empty(lambda: build_model(replace(cast("ViTConfig", config), depth=1)))
+    trial = build_empty(replace(cast("ViTConfig", config), depth=1))
     compute_as(trial, replace(chosen, graph="eager"))
     return replace(trial.chosen, graph=chosen.graph)
 

@@ -20,9 +20,9 @@ from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
-from vitkit.models.channels_config import describe_channels, with_channels, with_image_size
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
+from vitkit.models.zoo import describe_channels, with_channels, with_image_size
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
 from vitkit.runs.folder import Place, kind_of

@@ -48,25 +48,6 @@ class Monitor:
     evaluator: str = VALIDATION
     """The evaluator whose numbers decide; others are logged and decide nothing."""
 
-    def is_better(self, numbers: Mapping[str, float], best: float | None, best_tie: float | None) -> bool:
-        """Whether a measurement is better than the best before.
-
-        Args:
-            numbers: the evaluator's numbers, by name.
-            best: the best value of the metric so far; None: there is none.
-            best_tie: the tie breaker at that value, where there is one.
-        """
-        value = numbers[self.metric]
-        if math.isnan(value):
-            return False  # compared with it, nothing would ever be better
-        if best is None:
-            return True
-        sign, tie_sign = (1 if each == "max" else -1 for each in (self.direction, self.tie_direction))
-        if self.tie_breaker is None or best_tie is None:
-            return sign * value > sign * best
-        tie = tie_sign * numbers[self.tie_breaker]
-        return (sign * value, tie) > (sign * best, tie_sign * best_tie)
-
 
 def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "Progress") -> "Progress":
     """Compare the numbers of the monitored evaluator after `step` updates with the best before.
@@ -83,15 +64,18 @@ def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "
             f"The monitor expects the evaluator {monitor.evaluator!r} to measure "
             f"{' and '.join(sorted(metrics))}, found {', '.join(numbers) or 'nothing'}."
         )
-    if not monitor.is_better(numbers, progress.best_value, progress.best_tie):
+    value, best, best_tie = numbers[monitor.metric], progress.best_value, progress.best_tie
+    tie = None if monitor.tie_breaker is None else numbers[monitor.tie_breaker]
+    sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
+    if best is None:
+        is_better = not math.isnan(value)  # compared with it, nothing would ever be better
+    elif tie is None or best_tie is None:
+        is_better = sign * value > sign * best
+    else:
+        is_better = (sign * value, tie_sign * tie) > (sign * best, tie_sign * best_tie)
+    if not is_better:
         return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
-    return replace(
-        progress,
-        best_value=numbers[monitor.metric],
-        best_tie=None if monitor.tie_breaker is None else numbers[monitor.tie_breaker],
-        best_step=step,
-        evaluations_since_best=0,
-    )
+    return replace(progress, best_value=value, best_tie=tie, best_step=step, evaluations_since_best=0)
 
 
 def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:

@@ -10,7 +10,7 @@ D = width of the model.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -111,8 +111,11 @@ class MaskedImages(nn.Module):
         """
         index = self.draw_hidden(model, images)
         shown, outputs = self.predict_hidden(model, images, index)
+        stem = model.stem
+        assert isinstance(stem, PatchStem)  # the task refuses models with another
         with torch.no_grad():
-            targets = self.targets(model, self.cut_patches(model, images, index))
+            patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
+            targets = self.targets(model, patches.reshape(*index.shape, *self.patch_shape))
         return Hidden(index, shown, outputs, targets)
 
     def predict_hidden(self, model: ViT, images: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +145,9 @@ class MaskedImages(nn.Module):
         Returns:
             `(B, M, C, p, q)` from 0 to 255, in float32.
         """
-        return from_normalized(model, hidden.outputs, self.model_config)
+        pixels = hidden.outputs.float().reshape(*hidden.index.shape, *self.patch_shape)
+        values: Tensor = pixels * model.pixel_std + model.pixel_mean
+        return values
 
     def draw_hidden(self, model: ViT, images: Tensor) -> Tensor:
         """Draw the patches to hide, `(B, M)`, ascending: equally many in every image."""
@@ -157,13 +162,6 @@ class MaskedImages(nn.Module):
         column = (unit % columns * block)[:, :, None, None] + within  # (B, units, 1, block)
         index = row * self.model_config.grid[1] + column  # (B, units, block, block)
         return index.flatten(1).sort(1).values
-
-    def cut_patches(self, model: ViT, images: Tensor, index: Tensor) -> Tensor:
-        """Cut the pixels of some patches out of images, `(B, M, C, p, q)` uint8."""
-        stem = model.stem
-        assert isinstance(stem, PatchStem)  # the task refuses models with another
-        patches = take_patches(stem.cut(pixel_values(model, images)), index)  # (B, M, C * p * q)
-        return patches.reshape(*index.shape, *self.patch_shape)
 
     @torch.no_grad()
     def picture(self, model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,12 +204,10 @@ class MaskedPatches(MaskedImages):
 
     def __init__(self, config: MaskedPatchesConfig, model_config: ViTConfig) -> None:
         super().__init__(config, model_config)
-        channels = model_config.in_channels
         # Colours that are predicted along each side of a patch; 0: its pixels are predicted.
         self.cells = {"mean-colour": 1, "4x4-colours": 4, "pixels": 0}[config.target]
-        self.num_classes = LEVELS**channels
-        pixels = channels * math.prod(model_config.patch_size)
-        outputs = self.cells**2 * self.num_classes if self.cells else pixels
+        self.num_classes = LEVELS**model_config.in_channels
+        outputs = self.cells**2 * self.num_classes if self.cells else math.prod(self.patch_shape)
         self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
         nn.init.normal_(self.mask_token, std=0.02)  # as position embeddings are initialised
         self.head = nn.Linear(model_config.width, outputs)
@@ -280,9 +276,7 @@ class SimMIM(MaskedImages):
         self.mask_token = nn.Parameter(torch.empty(1, 1, model_config.width))
         # Cut at a single deviation, as the authors' `models/simmim.py` does.
         nn.init.trunc_normal_(self.mask_token, std=0.02, a=-0.02, b=0.02)
-        self.head = nn.Linear(
-            model_config.width, model_config.in_channels * math.prod(model_config.patch_size)
-        )
+        self.head = nn.Linear(model_config.width, math.prod(self.patch_shape))
         # Zeros, as in `MaskedPatches`.
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -309,7 +303,7 @@ class MAE(MaskedImages):
 
     def __init__(self, config: MAEConfig, model_config: ViTConfig) -> None:
         super().__init__(config, model_config)
-        width, pixels = config.decoder_width, model_config.in_channels * math.prod(model_config.patch_size)
+        width = config.decoder_width
         self.project = nn.Linear(model_config.width, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width))
         self.blocks = nn.ModuleList(
@@ -322,7 +316,7 @@ class MAE(MaskedImages):
             for _ in range(config.decoder_depth)
         )
         self.norm = nn.LayerNorm(width, model_config.norm_eps)
-        self.head = nn.Linear(width, pixels)
+        self.head = nn.Linear(width, math.prod(self.patch_shape))
         # Fixed sines and cosines, which follow from the sizes; tokens before the patches have none. They
         # have MAE's frequencies where the encoder's positions have them, and else big_vision's.
         position = sincos_2d(model_config.grid, width, model_config.position)
@@ -353,13 +347,12 @@ class MAE(MaskedImages):
         return torch.full_like(index, -1), self.head(self.norm(take_patches(decoded[:, prefix:], index)))
 
     def pixels(self, model: ViT, hidden: Hidden, patches: Tensor) -> Tensor:
-        outputs = hidden.outputs.float()
         if self.config.normalize_patches:
             # With the mean and deviation of the true patch, as the authors draw theirs: the prediction has
             # neither.
             mean, deviation = _patch_statistics(normalized(model, patches).flatten(2))
-            outputs = outputs * deviation + mean
-        return from_normalized(model, outputs, self.model_config)
+            hidden = replace(hidden, outputs=hidden.outputs.float() * deviation + mean)
+        return super().pixels(model, hidden, patches)
 
     def targets(self, model: ViT, patches: Tensor) -> Tensor:
         pixels = super().targets(model, patches)
@@ -481,13 +474,6 @@ def pixel_values(model: ViT, images: Tensor) -> Tensor:
 def normalized(model: ViT, patches: Tensor) -> Tensor:
     """Normalise the pixels of patches `(B, M, C, p, q)` as the model normalises its images."""
     return (patches.float() - model.pixel_mean) / model.pixel_std
-
-
-def from_normalized(model: ViT, outputs: Tensor, config: ViTConfig) -> Tensor:
-    """Turn normalised pixels of patches `(B, M, C * p * q)` into values from 0 to 255, `(B, M, C, p, q)`."""
-    pixels = outputs.float().reshape(*outputs.shape[:2], config.in_channels, *config.patch_size)
-    values: Tensor = pixels * model.pixel_std + model.pixel_mean
-    return values
 
 
 def colour_classes(patches: Tensor, cells: int) -> Tensor:

@@ -39,7 +39,6 @@ from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.durable import moved_error, read_chunks, replace_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.models.config.compute_config import Compute
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.training.checkpoint import (
     CheckpointWriter,
@@ -268,7 +267,8 @@ class Trainer:
 
     Args:
         run: the run folder; `metrics.jsonl` and `checkpoints/` are written there.
-        model: the model, on the one device that training uses.
+        model: the model, on the one device that training uses. It computes as `model.chosen` says, which
+            checkpoints record.
         objective: a module as `vitkit.training.objectives` describes it; moved to the model's device.
         loader: the training images; batch n is a pure function of n.
         num_samples: images in the training set, which turn epochs into steps.
@@ -277,7 +277,6 @@ class Trainer:
         evaluators: measurements between steps, by the name that their lines in `metrics.jsonl` have.
         monitor: the number that decides which weights are best; None: nothing does.
         configuration: all options of the run as plain data, which checkpoints keep.
-        compute: the way in which the model computes, which checkpoints record; left out, the plain one.
         mixes: whether the objective mixes each image with the one before it.
         world: the processes that train together, of which the first writes.
         spare_memory: gives the bytes of memory that may hold a copy of the state while it is saved; None:
@@ -301,7 +300,6 @@ class Trainer:
         evaluators: Mapping[str, Evaluator] | None = None,
         monitor: Monitor | None = None,
         configuration: Mapping[str, Any] | None = None,
-        compute: Compute | None = None,
         mixes: bool = False,
         world: World = ALONE,
         spare_memory: Callable[[], int | None] | None = None,
@@ -327,8 +325,7 @@ class Trainer:
         averaged_objective = (
             copy.deepcopy(objective).requires_grad_(False) if average is not None and has_parameters else None
         )
-        self.precision = config.precision if compute is None else compute.precision
-        self.autocast = partial(autocast, self.device, self.precision)
+        self.autocast = partial(autocast, self.device, model.chosen.precision)
         # The model without its numbers, from which whole ones are assembled where the state is sharded.
         self.skeleton = None if sharding == "replicas" else skeleton_of(model)
         if self.skeleton is not None:
@@ -339,15 +336,14 @@ class Trainer:
                 )
             for whole in (model, average):
                 if whole is not None:
-                    shard(whole, world, sharding, self.precision)
+                    shard(whole, world, sharding, model.chosen.precision)
         scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
-        self.environment = {**environment(self.device, world.size), SHARDING: sharding}
-        if compute is not None:
-            self.environment["compute"] = to_json(compute)
+        chosen = {SHARDING: sharding, "compute": to_json(model.chosen)}
+        self.environment = {**environment(self.device, world.size), **chosen}
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
         skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
@@ -453,13 +449,12 @@ class Trainer:
                     # At once where the loop ends, so that the last report names the checkpoint.
                     self._save(step, finished=done, at_once=done or stop)
                     saved_at = time.monotonic()
-                checkpoint = self.writer.take_committed()
                 yield StepReport(
                     step=step + 1,
                     loss=loss,
                     seconds=seconds,
                     measured=measured,
-                    checkpoint=checkpoint,
+                    checkpoint=self.writer.take_committed(),
                     finished=done,
                     lowered_to=None if self.gradients.size == size_before else self.gradients.size,
                     logged=() if self.log is None else self.log.take(),
@@ -506,8 +501,8 @@ class Trainer:
             with self.world.activity.together():
                 give_parts(self.state)
 
-    def update(self, batch: Batch, step: int, rate: float) -> dict[str, float]:
-        """Make one update of the weights from one batch, in micro-batches.
+    def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
+        """Make one update of the weights from one batch, in micro-batches, without waiting for a GPU.
 
         Args:
             batch: the images and targets, on the CPU.
@@ -520,13 +515,10 @@ class Trainer:
 
         Raises:
             NonFiniteError: the loss or the gradients are not finite; the model's weights are as before. Where
-                the optimiser skips the step (`lag`), averages have moved and all later updates are skipped.
+                the optimiser skips the step (`lag`), reading the numbers raises it: averages have moved then,
+                and all later updates are skipped.
             VitkitError: a micro-batch does not fit into memory.
         """
-        return self.launch(batch, step, rate).read()
-
-    def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
-        """Make one update as `update` does, and return its numbers without waiting for a GPU."""
         model, optimizer = self.state.model, self.state.optimizer
         # Set at every step and computed from its number: a scheduler object would be one more state to save.
         for group in optimizer.param_groups:

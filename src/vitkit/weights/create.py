@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from vitkit.errors import VitkitError
-from vitkit.models import build, channels_config, zoo
+from vitkit.models import build, zoo
 from vitkit.models.image_model import ImageModel
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
@@ -69,7 +69,7 @@ def create_model(
     else:
         config = timm_config(timm_name, classes, timm_name.side if image_size is None else image_size)
     if in_chans is not None:
-        config = channels_config.with_channels(config, in_chans)
+        config = zoo.with_channels(config, in_chans)
     return build.build_model(config, generator)
 
 

@@ -47,4 +47,4 @@ class LoadOptions:
     image_mean: tuple[float, ...] | None = None
     image_std: tuple[float, ...] | None = None
     channels: int | None = None
-    """Channels of the images; left out, the weights'. `vitkit.models.channels` fits the filters."""
+    """Channels of the images; left out, the weights'. `fit_channels` of `loading.py` fits the filters."""

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from vitkit.errors import VitkitError
-from vitkit.models import channels, channels_config
-from vitkit.models.build import build_empty, build_model
+from vitkit.models.build import build_empty
 from vitkit.models.config.image_config import height_and_width
 from vitkit.models.config.vit_config import INTERPOLATIONS
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, name_of
+from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.download import fetch_any
@@ -260,7 +259,7 @@ def build_checked(config: ModelConfig, tensors: Mapping[str, Tensor], source: st
             f"{source} does not hold the weights of this model: its description says {layers:,} layers, and "
             f"it has {len(tensors):,} tensors."
         )
-    model = build_empty(lambda: build_model(config))
+    model = build_empty(config)
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     actual = {key: tuple(value.shape) for key, value in tensors.items()}
     lines = [
@@ -324,7 +323,7 @@ def fit_model(
     """
     _refuse_other_classes(path, identity, options)
     fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
-    model = fitted.model or build_empty(lambda: build_model(fitted.config))
+    model = fitted.model or build_empty(fitted.config)
     fill(model, fitted.tensors)
     model.card = fitted.card
     return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
@@ -365,8 +364,7 @@ def fit_weights(
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
-        tensors = channels.fit_filters(config, tensors, options.channels)
-        config = channels_config.with_channels(config, options.channels)
+        config, tensors = fit_channels(config, tensors, options.channels)
     config, card = fit_statistics(config, card, options)
     if num_classes is None:
         num_classes = config.num_classes
@@ -391,7 +389,7 @@ def fit_weights(
     preprocessing = fit_preprocessing(card.preprocessing, config)
     if size is not None and size != preprocessing.image_size:
         preprocessing = replace(preprocessing, image_size=size)
-        resized = channels_config.with_image_size(config, size)
+        resized = with_image_size(config, size)
         if resized.cut_off:
             notes.append(f"{resized.cut_off}: they are cut off")
         (kind, old), (_, new) = config.position_extent, resized.position_extent
@@ -399,7 +397,7 @@ def fit_weights(
         if old != new:  # else these are the same patches of images a little larger or smaller
             # Each position module resizes its own parameters (paper 3.2), so the new model is built, without
             # memory.
-            model, rule = model or build_empty(lambda: build_model(resized)), card.position_interpolation
+            model, rule = model or build_empty(resized), card.position_interpolation
             resized_tensors = model.fit_positions(tensors, old, rule)
             tensors = tensors | resized_tensors
             if resized_tensors:
@@ -414,6 +412,46 @@ def fit_weights(
     return Fitted(config, tensors, card, tuple(notes), model or (checked if config == before else None))
 
 
+def fit_channels(
+    config: ModelConfig, tensors: Mapping[str, Tensor], channels: int
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Fit a configuration and the first filters of its weights to images of another number of channels.
+
+    The rule is timm's (`adapt_input_conv` in `timm/models/_manipulate.py`): for one channel the filters of
+    all channels are summed; for any other number, the three filters are repeated in turn and scaled by 3 / C,
+    so that a channel counts less where there are more. Beyond timm, the sum takes the pixel statistics of
+    each channel into account, so that a grey image gives the same result as its copy in three channels gave:
+    up to rounding where the means are equal, and for a linear patch embedding whatever they are.
+
+    A standardised convolution (BiT, hybrids) forgets the scale of its filters. There, the response of each
+    filter to a grey image stays the same up to a factor of its own.
+
+    Args:
+        config: the model's, with the channels of the weights as they are.
+        tensors: the model's parameters, by name. The filters are D of C channels, p x q pixels.
+        channels: of the images.
+
+    Raises:
+        VitkitError: as `with_channels`.
+    """
+    name = next(name for name in config.first_filters if name in tensors)
+    after, filters = with_channels(config, channels), tensors[name].float()  # (D, C, p, q)
+    changed = dict(tensors)
+    if channels == 1:
+        # w * (x - m) / s, summed over the channels, is w' * (x - m') / s' + b with these w' and b.
+        std = torch.tensor(config.image_std).view(-1, 1, 1)
+        shift = (after.image_mean[0] - torch.tensor(config.image_mean).view(-1, 1, 1)) / std
+        # Only the filters of a patch embedding have a bias and no padding.
+        if name == "stem.weight":
+            bias = tensors["stem.bias"]
+            changed["stem.bias"] = (bias.float() + (filters * shift).sum((1, 2, 3))).to(bias.dtype)
+        fitted = (filters * (after.image_std[0] / std)).sum(1, keepdim=True)
+    else:
+        source = [channel % config.in_channels for channel in range(channels)]
+        fitted = filters[:, source] * (config.in_channels / channels)
+    return after, changed | {name: fitted.to(tensors[name].dtype)}
+
+
 def fit_statistics(
     config: ModelConfig, card: ModelCard, options: LoadOptions
 ) -> tuple[ModelConfig, ModelCard]:
@@ -423,7 +461,7 @@ def fit_statistics(
         VitkitError: another number of values than channels, or values that pixels in [0, 1] cannot have.
     """
     mean, std = options.image_mean, options.image_std
-    config = channels_config.with_statistics(config, mean, std)
+    config = with_statistics(config, mean, std)
     # With both of them given, nothing about the pixel statistics is assumed any more.
     if mean is not None and std is not None:
         left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.errors import VitkitError
-from vitkit.models.other_names import name_here, same_letters
+from vitkit.models.zoo import name_here, same_letters
 from vitkit.weights.model_card import ModelCard
 
 SOURCES = {

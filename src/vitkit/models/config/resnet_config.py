@@ -1,6 +1,5 @@
 """The configurations of the ResNets: BiT's, and the one before a hybrid's Transformer. No torch here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -207,42 +206,3 @@ def _check_stages(layers: tuple[int, ...], width_factor: float | None, groups: i
 def halve(size: tuple[int, int]) -> tuple[int, int]:
     """Give a feature map's size after a stride of 2: rounded up, in both of the authors' code bases."""
     return -(-size[0] // 2), -(-size[1] // 2)
-
-
-@dataclass(frozen=True)
-class UnitShape:
-    """The sizes of one residual unit: all that is needed to build it, or to count its operations."""
-
-    stage: int
-    in_channels: int
-    channels: int
-    """Channels of the bottleneck; the unit's output has four times as many."""
-    stride: int
-    size: tuple[int, int]
-    """`(rows, columns)` of the input."""
-
-    @property
-    def out_channels(self) -> int:
-        return 4 * self.channels
-
-    @property
-    def needs_projection(self) -> bool:
-        """Whether the shortcut cannot be the input itself, because the sizes differ."""
-        return self.in_channels != self.out_channels or self.stride != 1
-
-
-def unit_shapes(config: BackboneConfig | ResNetConfig, size: tuple[int, int] = (1, 1)) -> Iterator[UnitShape]:
-    """Give the residual units of a ResNet, first to last. All stages but the first halve the size.
-
-    Args:
-        config: layers and channels.
-        size: `(rows, columns)` after the root and its max-pooling; left out, the sizes of the units count for
-            nothing.
-    """
-    in_channels = config.root_channels
-    for stage, (units, out_channels) in enumerate(zip(config.layers, config.stage_channels, strict=True)):
-        for number in range(units):
-            stride = 2 if stage > 0 and number == 0 else 1
-            yield UnitShape(stage, in_channels, out_channels // 4, stride, size)
-            in_channels = out_channels
-            size = halve(size) if stride == 2 else size

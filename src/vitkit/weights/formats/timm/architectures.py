@@ -8,10 +8,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from vitkit.models.channels_config import with_statistics
 from vitkit.models.config.image_config import Size
-from vitkit.models.other_names import name_here
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig, model_config, name_here, with_statistics
 from vitkit.weights import table
 from vitkit.weights.formats.timm.settings import GROUP_NORM_EPS, STANDARDIZATION_EPS
 

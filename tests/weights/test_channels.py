@@ -8,11 +8,10 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.channels import fit_filters
-from vitkit.models.channels_config import with_channels, with_statistics
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import StdConv2d
-from vitkit.models.zoo import ModelConfig, model_config
+from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
+from vitkit.weights.loading import fit_channels
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF = ((0.5,), (0.5,))
@@ -30,8 +29,9 @@ def random_model(name: str, statistics: tuple[tuple[float, ...], tuple[float, ..
 
 def fitted(model: ImageModel, channels: int) -> ImageModel:
     config: ModelConfig = model.config
-    made = build_model(with_channels(config, channels), torch.Generator().manual_seed(9)).eval()
-    made.load_state_dict(fit_filters(config, model.state_dict(), channels), strict=False)
+    changed, tensors = fit_channels(config, model.state_dict(), channels)
+    made = build_model(changed, torch.Generator().manual_seed(9)).eval()
+    made.load_state_dict(tensors, strict=False)
     return made
 
 
