@@ -418,7 +418,7 @@ def _same_decoder() -> _Decoder | None:
     """
     try:
         from simplejpeg import decode_jpeg
-    except ImportError:  # the extra `fast` is not installed, or not for this machine
+    except ImportError:  # there is no wheel of it for this machine
         return None
     decoder: _Decoder = decode_jpeg
     noise = np.random.default_rng(0).integers(0, 256, (35, 51, 3), dtype=np.uint8)
