@@ -312,11 +312,8 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         width, height = size
         quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
         if quick is not None:
-            if rule.channels != 3:
-                quick = from_rgb(quick, rule.channels)
-            if rule.apply_exif and turn != 1:
-                quick = upright(quick, turn)
-            return np.ascontiguousarray(quick)
+            quick = from_rgb(quick, rule.channels)
+            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
     image.load()
     if image.size != size:
         raise DecodeError(_other_size(size, image.size))
