@@ -28,7 +28,7 @@ from vitkit.jobs.bench import Bench, Speed
 from vitkit.jobs.compare import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
-from vitkit.jobs.trackers import WandbRecord
+from vitkit.jobs.trackers import SentRecord
 from vitkit.models.config.compute_config import PLAIN, Compute
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Run, read_config, write_config
@@ -95,7 +95,7 @@ RECORDS: list[Any] = [
     Study("0.1", "ablation", "vitkit ablate", {"vary": ["a"]}, (Arm("a", "position none", RUN, SWEEP),)),
     Speeds((9.0, 8.0), 0.9, (0.8, 1.0), 32, 3, 1, "cpu", "clock"),
     PartsRecord({"model": "0af"}, 7, 3, "0.1", {"part-00000.parquet": PartFile(9, "0af")}),
-    WandbRecord("abcdefg1", 3),
+    SentRecord("abcdefg1", 3),
     Bench({"device": "cpu"}, (SPEED,)),
     classification(PREDICTIONS, NAMES),
     multi_label(LABELS, NAMES),

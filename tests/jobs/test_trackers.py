@@ -18,7 +18,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing, Interrupting
 from vitkit.cli.main import run as run_command
 from vitkit.errors import VitkitError
-from vitkit.jobs.trackers import WandbRecord
+from vitkit.jobs.trackers import SentRecord
 from vitkit.runs.machine import InterruptedTraining
 
 SMALL = small_run(6, evaluate_every=3, log_every=1)
@@ -165,6 +165,57 @@ def test_a_package_that_fails_on_the_way_does_not_end_the_run(
     assert json.loads((tmp_path / "run" / "wandb.json").read_text())["step"] == 1
 
 
+def fake_trackio(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    """Make a trackio, which prints, and which only its own `finish` makes forget the run."""
+    fake = FakeWandb(reachable=True)
+    begin = fake.init
+
+    def init(**options: Any) -> Any:
+        print("* Trackio project initialized: vitkit")
+        return begin(**options)
+
+    monkeypatch.setattr(fake, "init", init)
+    monkeypatch.setattr(fake, "finish", lambda: fake.codes.append(0), raising=False)
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    return fake
+
+
+def test_trackio_is_given_each_step_once_and_continues_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = fake_trackio(monkeypatch)
+    stop_and_go_on(tmp_path / "run", "trackio")
+    sent: dict[int, dict[str, float]] = {}
+    for step, numbers in fake.sent:
+        assert not sent.get(step, {}).keys() & numbers.keys(), "a number was sent twice"
+        sent.setdefault(step, {}).update(numbers)
+    assert sent == expected(tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "trackio.json").read_text())
+    assert [options["name"] for options in fake.begun] == [f"run-{record['id']}"] * 2 and fake.codes == [0, 0]
+    for options in fake.begun:
+        assert options["project"] == "vitkit" and options["resume"] == "allow"
+        assert not {"space_id", "server_url", "bucket_id", "webhook_url"} & options.keys()
+        assert not (options["embed"] or options["auto_log_cpu"] or options["auto_log_gpu"])
+        assert str(tmp_path) not in json.dumps(options["config"])
+    assert "Trackio" not in capsys.readouterr().out
+
+
+def test_a_trackio_that_does_not_begin_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, heard = fake_trackio(monkeypatch), Hearing()
+
+    def fail(**_: object) -> None:
+        raise OSError("database is locked")
+
+    monkeypatch.setattr(fake, "init", fail)
+    vitkit.train(SMALL, tmp_path / "run", listener=vitkit.log_to("trackio", listener=heard))
+    (warning,) = [sentence for sentence in heard.warnings if "trackio" in sentence]
+    assert warning.startswith("trackio takes no more numbers (database is locked): the run goes on")
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    assert json.loads((tmp_path / "run" / "trackio.json").read_text())["step"] == 0
+
+
 def test_a_run_that_was_given_away_sends_nothing_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +226,7 @@ def test_a_run_that_was_given_away_sends_nothing_unasked(
     assert run_command(["train", "--resume", str(tmp_path / "run"), "--quiet"]) == 0
     assert fake.begun == []
     with pytest.raises(VitkitError, match="expected eight small letters and digits"):
-        WandbRecord("../../x")
+        SentRecord("../../x")
 
 
 def test_the_command_line_names_what_is_missing_before_anything_is_made(
@@ -191,7 +242,7 @@ def test_the_command_line_names_what_is_missing_before_anything_is_made(
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(VitkitError, match="choose tensorboard or wandb"):
+    with pytest.raises(VitkitError, match="choose tensorboard, wandb or trackio"):
         vitkit.log_to("tensorbored")  # type: ignore[arg-type]
 
 

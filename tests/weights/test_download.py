@@ -271,6 +271,14 @@ def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatc
     assert cache_folder() == Path("/somewhere/vitkit")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path.home() / ".cache" / "vitkit"
+    monkeypatch.setenv("VITKIT_CACHE", "~/elsewhere")
+    assert cache_folder() == Path.home() / "elsewhere"
+    # As in a container whose user is no user of the system: no folder named "~" is made.
+    monkeypatch.delenv("VITKIT_CACHE")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    with pytest.raises(RuntimeError, match="home"):
+        cache_folder()
 
 
 # Servers that never end, or lie

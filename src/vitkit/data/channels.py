@@ -91,6 +91,22 @@ def by_threes(image: Pixels, change: Callable[[Pixels], Pixels], out: Pixels | N
     return out
 
 
+_TURNS: dict[int, Callable[[Pixels], Pixels]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: np.rot90(pixels, -1),
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: np.rot90,
+}
+
+
+def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Turn an image upright that is stored in one of the eight EXIF orientations."""
+    return _TURNS[orientation](pixels) if orientation in _TURNS else pixels
+
+
 STRIP_PIXELS = 1 << 18
 """Pixels are converted in strips of about so many, so that intermediate images stay small."""
 

@@ -94,8 +94,8 @@ class Job(SeriesOptions):
     from_scratch: bool = False
     """begin again at step 0 where every checkpoint of the run is damaged; they are kept."""
     log: Sequence[Tracker] = ()
-    """write the numbers of the run into these logs too, with commas between them: tensorboard and wandb,
-    which are extras of the same names."""
+    """write the numbers of the run into these logs too, with commas between them: tensorboard, wandb
+    and trackio, which are extras of the same names."""
     quiet: bool = False
     """print nothing but warnings."""
     dry_run: bool = False

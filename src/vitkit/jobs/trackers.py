@@ -1,19 +1,22 @@
-"""Write the numbers of runs into other programs' logs too: TensorBoard, Weights & Biases.
+"""Write the numbers of runs into other programs' logs too: TensorBoard, Weights & Biases, trackio.
 
 RUN/tensorboard/   event files: tensorboard --logdir RUN/tensorboard
 RUN/wandb/         the files of Weights & Biases; without a network: wandb sync RUN/wandb/offline-*
 RUN/wandb.json     the name of the run there, and the last step whose numbers were sent
+RUN/trackio.json   the same of trackio, whose files lie in the user's folder: trackio show --project vitkit
 
 `metrics.jsonl` stays the record of a run, and these logs follow from it: steps that a killed run makes again
 give the same numbers, and stand in each log once.
 """
 
+import importlib
 import importlib.util
+import io
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,10 +30,10 @@ from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_metrics
 from vitkit.text import first_line, without_places
 
-Tracker = Literal["tensorboard", "wandb"]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 """The logs of other programs that a run can write its numbers into: the names of the packages that they need,
 and of the extras that install these."""
-EVENTS, WANDB = "tensorboard", "wandb.json"
+EVENTS = "tensorboard"
 INIT_SECONDS = 30
 """Seconds to wait for Weights & Biases to answer before the run goes on without a network."""
 
@@ -46,7 +49,7 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
     >>> vitkit.train(run, "runs/ants", listener=vitkit.log_to("tensorboard", "wandb"))
 
     Args:
-        trackers: "tensorboard" or "wandb", whose packages are extras of vitkit.
+        trackers: "tensorboard", "wandb" or "trackio", whose packages are extras of vitkit.
         listener: hears everything as before; left out, a notebook shows it and a script is silent.
 
     Raises:
@@ -55,8 +58,8 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
     for name in trackers:
         if name not in get_args(Tracker):
             raise VitkitError(
-                f"No tracker is named {name!r}: choose tensorboard or wandb. pandas reads the run's own log "
-                "by pandas.read_json('RUN/metrics.jsonl', lines=True)."
+                f"No tracker is named {name!r}: choose tensorboard, wandb or trackio. pandas reads the "
+                "run's own log by pandas.read_json('RUN/metrics.jsonl', lines=True)."
             )
         if importlib.util.find_spec(name) is None:
             raise VitkitError(
@@ -91,10 +94,9 @@ class TrackingListener(RelayingListener):
                 usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
                 if line["step"] <= step and "epoch" in line and usable:
                     before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
-            logs = []
-            # Weights & Biases is continued only by name: a run that was given away must send nothing unasked.
-            if "wandb" in self.trackers:
-                logs.append(stack.enter_context(send_to_wandb(folder, before, self.listener)))
+            # These are continued only by name: a run that was given away must send nothing unasked.
+            named = [tracker for tracker in ("wandb", "trackio") if tracker in self.trackers]
+            logs = [stack.enter_context(send_to(name, folder, before, self.listener)) for name in named]
             if "tensorboard" in self.trackers or (folder / EVENTS).is_dir():
                 if importlib.util.find_spec("tensorboard") is not None:
                     logs.append(stack.enter_context(write_events(folder / EVENTS, before)))
@@ -159,11 +161,11 @@ def write_events(folder: Path, before: Mapping[int, Metrics]) -> Iterator[Write]
 
 
 @dataclass(frozen=True)
-class WandbRecord:
-    """The contents of `wandb.json`."""
+class SentRecord:
+    """The contents of `wandb.json` and `trackio.json`."""
 
     id: str
-    """The name of the run at Weights & Biases."""
+    """The name of the run at Weights & Biases, the end of its name in trackio."""
     step: int = 0
     """The last step whose numbers were sent."""
 
@@ -173,59 +175,73 @@ class WandbRecord:
 
 
 @contextmanager
-def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listener) -> Iterator[Write]:
-    """Send numbers to Weights & Biases; without a network or an account they wait in the run folder.
+def send_to(tracker: str, folder: Path, before: Mapping[int, Metrics], listener: Listener) -> Iterator[Write]:
+    """Send numbers to Weights & Biases, or write them into the user's folder of trackio.
 
-    The environment variable WANDB_PROJECT names the project, else it is "vitkit"; WANDB_MODE and the other
-    variables work as usual. Paths in the configuration are sent without their folders.
+    Without a network or an account those of Weights & Biases wait in the run folder. The environment variable
+    WANDB_PROJECT or TRACKIO_PROJECT names the project, else it is "vitkit"; WANDB_MODE and other variables of
+    the packages work as usual. Paths in the configuration are sent without their folders.
 
     Args:
+        tracker: the name of the package.
         folder: the run folder.
         before: the numbers of earlier steps, of which the unsent ones are sent.
         listener: is warned where nothing can be sent.
 
     Raises:
-        VitkitError: `wandb.json` is damaged.
+        VitkitError: `wandb.json` or `trackio.json` is damaged.
     """
-    import wandb
-
-    path = folder / WANDB
-    record = config.read(WandbRecord, path) or WandbRecord(secrets.token_hex(4))
+    package: Any = importlib.import_module(tracker)
+    path = folder / f"{tracker}.json"
+    record = config.read(SentRecord, path) or SentRecord(secrets.token_hex(4))
     config.write(path, record)
+    # The folder of a run of a series is seed-0 or the like, which names no run.
+    name = f"{folder.parent.name}/{folder.name}" if (folder.parent / SERIES).exists() else folder.name
     options: dict[str, Any] = {
-        "project": os.environ.get("WANDB_PROJECT") or "vitkit",
-        # The folder of a run of a series is seed-0 or the like, which names no run.
-        "name": f"{folder.parent.name}/{folder.name}" if (folder.parent / SERIES).exists() else folder.name,
-        "id": record.id,
+        "project": os.environ.get(f"{tracker.upper()}_PROJECT") or "vitkit",
+        "name": name,
         "resume": "allow",
-        "dir": str(folder),
         "config": without_places(read_config(folder)["run"]),
-        # The output of the terminal stays here.
-        "settings": wandb.Settings(console="off", init_timeout=INIT_SECONDS),
     }
-    try:
-        run = wandb.init(**options)
-    except Exception as error:  # no network or no account: the package raises many kinds
-        listener.warn(
-            f"Weights & Biases cannot be reached ({first_line(error)}): the numbers wait in "
-            f"{folder / 'wandb'}. Send them later with: wandb sync {folder / 'wandb' / 'offline-*'}"
-        )
-        run = wandb.init(**options, mode="offline")
-
+    run: Any = None
     fails = False
+
+    def begin() -> None:
+        nonlocal run
+        run = package.init(**options)
 
     def attempt(call: Callable[[], object]) -> None:
         """Call the package, whose failures must not end a run."""
         nonlocal fails
         try:
-            call()
-        except Exception as error:  # the package raises many kinds, BrokenPipeError among them
+            with redirect_stdout(io.StringIO()):  # trackio prints
+                call()
+        except Exception as error:  # the packages raise many kinds, BrokenPipeError among them
             if not fails:
+                program = "Weights & Biases" if tracker == "wandb" else tracker
                 listener.warn(
-                    f"Weights & Biases takes no more numbers ({first_line(error)}): the run goes on without "
-                    "it. All numbers are in metrics.jsonl."
+                    f"{program} takes no more numbers ({first_line(error)}): the run goes on without it. All "
+                    "numbers are in metrics.jsonl."
                 )
             fails = True
+
+    if tracker == "wandb":
+        # The output of the terminal stays here.
+        settings = package.Settings(console="off", init_timeout=INIT_SECONDS)
+        options |= {"id": record.id, "dir": str(folder), "settings": settings}
+        try:
+            begin()
+        except Exception as error:  # no network or no account: the package raises many kinds
+            listener.warn(
+                f"Weights & Biases cannot be reached ({first_line(error)}): the numbers wait in "
+                f"{folder / 'wandb'}. Send them later with: wandb sync {folder / 'wandb' / 'offline-*'}"
+            )
+            options["mode"] = "offline"
+            begin()
+    else:  # it knows a run by its name; it opens no page and measures no machine
+        options["name"] += f"-{record.id}"
+        options |= {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
+        attempt(begin)
 
     def write(step: int, numbers: Metrics) -> None:
         if step <= record.step:
@@ -242,4 +258,4 @@ def send_to_wandb(folder: Path, before: Mapping[int, Metrics], listener: Listene
         yield write
         code = 0
     finally:
-        attempt(lambda: run.finish(exit_code=code))
+        attempt((lambda: run.finish(exit_code=code)) if tracker == "wandb" else package.finish)

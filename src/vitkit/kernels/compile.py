@@ -27,6 +27,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from vitkit.text import visible
 
 SWITCH = "VITKIT_NO_KERNELS"
@@ -126,8 +128,7 @@ def _library_path(source: Source) -> Path:
     missing = source.features.difference(processor.split())
     if missing:
         raise _Without(f"the processor has no {', '.join(sorted(missing))}")
-    chosen = os.environ.get("VITKIT_CACHE")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vitkit"
+    base = Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False))
     # A folder for each user: the files in it are run as code.
     folder = base.expanduser() / f"compiled-{os.getuid()}"
     parts = (" ".join(source.flags), source.original, processor, *_compiler())

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tracemalloc
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+import tifffile
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -276,7 +278,7 @@ def test_pages_of_other_sizes_and_colours_are_refused() -> None:
         decode(file.getvalue(), FIVE)
     images = [Image.fromarray(noise(30, 20, 3)) for _ in range(5)]
     images[0].save(file := io.BytesIO(), "TIFF", save_all=True, append_images=images[1:])
-    with pytest.raises(DecodeError, match="page 1 of 5 has the colour mode RGB"):
+    with pytest.raises(DecodeError, match="expected 5 channels, found an array of 3"):
         decode(file.getvalue(), FIVE)
     with pytest.raises(DecodeError, match="expected 6 channels"):
         decode(pages(noise(30, 20, 5)), DecodeRule(channels=6))
@@ -362,7 +364,7 @@ def test_rows_that_are_none_are_no_pixels() -> None:
             struct.pack("<HHII", 278, 4, 1, 7), struct.pack("<HHIq", 278, kind, 1, rows)[:12]
         )
         for look in (decode, header):
-            with pytest.raises(DecodeError, match=f"in strips of {rows} rows: expected 1 or more"):
+            with pytest.raises(DecodeError, match=f"rowsperstrip={rows} < 1"):
                 look(file, FIVE)
 
 
@@ -373,6 +375,118 @@ def test_a_header_is_read_without_decoding() -> None:
     assert (head.format, head.mode, head.size) == ("TIFF", "uint8 x 5", (30, 20))
     with pytest.raises(DecodeError):
         decode(damaged, FIVE)
+
+
+def written(array: Array, **options: Any) -> bytes:
+    """A TIFF file as tifffile writes it."""
+    file = io.BytesIO()
+    tifffile.imwrite(file, array, photometric="minisblack", **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("tile", [None, (16, 32)])
+@pytest.mark.parametrize("planar", ["contig", "separate"])
+@pytest.mark.parametrize("compression", [None, "lzw", "adobe_deflate", "packbits", "zstd"])
+def test_tiles_and_strips_of_any_lossless_compression(
+    tile: tuple[int, int] | None, planar: str, compression: str | None
+) -> None:
+    for dtype, predictor in ((np.uint8, 2), (np.uint16, 2), (np.float32, 3)):
+        stack = noise(50, 70, 5)
+        values = (stack / 255).astype(dtype) if dtype == np.float32 else stack.astype(dtype)
+        stored = values if planar == "contig" else np.moveaxis(values, 2, 0)
+        options: dict[str, Any] = {"tile": tile, "planarconfig": planar, "compression": compression}
+        if compression in ("lzw", "adobe_deflate", "zstd"):
+            options["predictor"] = predictor
+        for big in (False, True):
+            assert np.array_equal(decode(written(stored, bigtiff=big, **options), FIVE), to_levels(values))
+
+
+def test_a_jpeg_inside_is_refused() -> None:
+    file = pages(noise(30, 20, 5), compression="jpeg")
+    with pytest.raises(DecodeError, match=r"COMPRESSION.JPEG.*save it with LZW or deflate"):
+        decode(file, FIVE)
+
+
+def test_samples_are_turned_as_they_say() -> None:
+    stack = noise(30, 20, 5)
+    file = written(stack, planarconfig="contig", extratags=[(274, 3, 1, 6, True)])
+    assert header(file, FIVE).size == (20, 30)
+    assert np.array_equal(decode(file, FIVE), np.rot90(stack, -1))
+    as_stored = DecodeRule(channels=5, apply_exif=False)
+    assert header(file, as_stored).size == (30, 20)
+    assert np.array_equal(decode(file, as_stored), stack)
+
+
+def test_pages_whose_white_is_zero_are_read_as_by_pillow() -> None:
+    stack = noise(30, 20, 5)
+    file = pages(stack)
+    assert file.count(entry := struct.pack("<HHII", 262, 3, 1, 1)) == 5
+    assert np.array_equal(decode(file.replace(entry, struct.pack("<HHII", 262, 3, 1, 0)), FIVE), 255 - stack)
+
+
+def ome(shape: tuple[int, ...], axes: str, **options: Any) -> bytes:
+    return written(noise(*shape), ome=True, metadata={"axes": axes}, **options)
+
+
+def test_an_ome_tiff_is_read_by_its_axes() -> None:
+    tiles = ome((5, 30, 20), "CYX", tile=(16, 16))
+    for file in (ome((5, 30, 20), "CYX"), ome((1, 1, 5, 30, 20), "TZCYX"), tiles):
+        assert np.array_equal(decode(file, FIVE), np.moveaxis(noise(5, 30, 20), 0, 2))
+    samples = written(noise(30, 20, 5), ome=True, metadata={"axes": "YXS"}, planarconfig="contig")
+    assert np.array_equal(decode(samples, FIVE), noise(30, 20, 5))
+    # As Bio-Formats writes them: another image may follow.
+    two = io.BytesIO()
+    with tifffile.TiffWriter(two, ome=True) as writer:
+        for size in (30, 8):
+            writer.write(noise(5, size, 20), photometric="minisblack", metadata={"axes": "CYX"})
+    assert np.array_equal(decode(two.getvalue(), FIVE), np.moveaxis(noise(5, 30, 20), 0, 2))
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (
+            ome((5, 30, 20), "ZYX"),
+            r"1 channels, 5 planes \(Z\) and 1 times.*save each plane, or",
+        ),
+        (ome((5, 30, 20), "TYX"), r"1 channels, 1 planes \(Z\) and 5 times"),
+        (ome((2, 5, 30, 20), "ZCYX"), r"5 channels, 2 planes"),
+        (ome((4, 30, 20), "CYX"), r"4 channels, 1 planes.*expected 5 channels of one plane: give channels"),
+        (ome((5, 30, 20), "CYX").replace(b'IFD="0"', b'IFD="1"'), "in other files or another order"),
+        (ome((5, 30, 20), "CYX").replace(b"<Pixels", b"<Pixel "), "damaged TIFF file"),
+    ],
+)
+def test_an_ome_tiff_of_other_axes_is_refused(file: bytes, reason: str) -> None:
+    for look in (decode, header):
+        with pytest.raises(DecodeError, match=reason) as error:
+            look(file, FIVE)
+        assert "\n" not in str(error.value)
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    for file, channels in (
+        (pages(noise(30, 20, 5)), 5),
+        (tiff(noise(30, 20, 5), 30), 5),
+        (pages(noise(30, 20, 4)), 4),
+    ):
+        with pytest.raises(DecodeError, match=r"pip install 'vitkit\[tiff\]', or save .npy"):
+            decode(file, DecodeRule(channels=channels))
+    # Pillow reads colours and grey as before.
+    for stored in (noise(30, 20, 4), noise(30, 20, 3), noise(30, 20)):
+        Image.fromarray(stored).save(picture := io.BytesIO(), "TIFF")
+        for channels in (1, 3, 4):
+            assert decode(picture.getvalue(), DecodeRule(channels=channels)).shape == (30, 20, channels)
+
+
+def test_damaged_files_write_nothing_to_the_screen(capfd: pytest.CaptureFixture[str]) -> None:
+    samples = written(noise(30, 20, 5), planarconfig="contig")
+    for whole in (pages(noise(30, 20, 5)), ome((5, 30, 20), "CYX"), samples):
+        for cut in range(8, len(whole), 41):
+            for damaged in (whole[:cut], whole[: cut - 8] + b"\xff" * 8 + whole[cut:]):
+                with suppress(DecodeError):
+                    assert decode(damaged, FIVE).shape[2] == 5
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_predictor_of_uncompressed_strips_is_ignored_as_by_libtiff() -> None:

@@ -3,27 +3,28 @@ files whose channels are no colours, with one grey page for each channel or seve
 
 Of `.npy` files only the three types of `to_levels` are read; nothing is unpickled. The header is matched by a
 pattern, as numpy and other writers make it (numpy/lib/_format_impl.py), and the length it states must be the
-file's. Of TIFF files Pillow decodes the pages. It refuses files of several samples that are no colours, or
-drops samples, so they are read here if they are stored in strips, uncompressed or by deflate (TIFF 6.0,
-sections 3, 8 and 14, and Adobe's supplement of 2002).
+file's. TIFF files are read by tifffile, one strip or tile after the other, each unpacked to no more than its
+pixels.
 
 Shapes: H x W pixels of C channels.
 """
 
 import io
+import logging
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, TiffImagePlugin
+from PIL import TiffImagePlugin
 
-from vitkit.data.channels import strips
+from vitkit.data.channels import upright
 from vitkit.data.config import DecodeRule
 from vitkit.errors import DecodeError
 
@@ -83,10 +84,12 @@ class ArrayFile:
     shape: tuple[int, int, int]
     """(H, W, C)"""
     kind: np.dtype[Any]
-    parts: Callable[[], Iterable[tuple[int, int, NDArray[Any]]]]
-    """A function that reads the array in parts: first row, first channel and values (rows, W, channels)."""
+    parts: Callable[[], Iterable[tuple[tuple[slice, slice, slice], NDArray[Any]]]]
+    """A function that reads the array in parts: their rows, columns and channels, and values (H, W, C)."""
     decoding_bytes: int
     """Bytes of memory that decoding takes beside the file."""
+    orientation: int = 1
+    """How the array is turned, 1..8 as EXIF numbers it."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -115,11 +118,11 @@ class ArrayFile:
                 f"--channels {channels}"
             )
         levels = np.empty((*self.shape[:2], rule.channels), np.uint8)
-        for top, first, values in self.parts():
-            fill_levels(levels[top : top + len(values), :, first : first + values.shape[2]], values)
+        for part, values in self.parts():
+            fill_levels(levels[part], values)
         if channels != rule.channels:  # of grey, which is opaque
             levels[:, :, 1:3], levels[:, :, 3:] = levels[:, :, :1], 255
-        return levels
+        return np.ascontiguousarray(upright(levels, self.orientation if rule.apply_exif else 1))
 
 
 def read_array(data: bytes) -> ArrayFile:
@@ -157,126 +160,105 @@ def read_array(data: bytes) -> ArrayFile:
     height, width, channels = values.shape
     # Levels, which are repeated for grey, and a strip of floats.
     needed = (4 if channels == 1 else channels) * height * width + STRIP_BYTES
-    return ArrayFile("NPY", (height, width, channels), kind, lambda: [(0, 0, values)], needed)
+    place = np.s_[:, :, :channels]
+    return ArrayFile("NPY", (height, width, channels), kind, lambda: [(place, values)], needed)
 
 
 # Numbers of TIFF's tags.
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _COLOURS, _OFFSETS = 256, 257, 258, 259, 262, 273
-_ORIENTATION, _SAMPLES, _ROWS, _COUNTS, _PLANES, _PREDICTOR = 274, 277, 278, 279, 284, 317
-_EXTRA, _FORMAT, _TILE = 338, 339, 322
+_COLOURS, _ORIENTATION, _SAMPLES, _EXTRA = 262, 274, 277, 338
 _DEFLATE = (8, 32946)  # the numbers of deflate as a compression: Adobe's, and an older one
+_COMPRESSIONS = (1, 5, *_DEFLATE, 32773, 50000)
+"""None, LZW, deflate, PackBits, Zstandard: no more is unpacked than asked for. A JPEG inside has any size."""
+
+# It logs what is odd, and raises what is wrong.
+logging.getLogger("tifffile").addHandler(logging.NullHandler())
 
 
-def read_samples(data: bytes, rule: DecodeRule) -> ArrayFile | None:
-    """Read the tags of a TIFF file of as many samples a pixel as the rule has channels; None for any other.
+def read_tiff(data: bytes, channels: int) -> ArrayFile | None:
+    """Read the tags of a TIFF file whose samples or grey pages are channels; None for one that Pillow reads.
 
-    Four samples that are red, green and blue with an alpha, or CMYK, are left to Pillow.
+    Of four channels, red, green and blue with an alpha, CMYK and a single grey page are left to Pillow.
 
     Raises:
         DecodeError: it is stored in a way that is not read here, or damaged.
     """
-    # A BigTIFF has the version 43, at byte 2 or 3 by its byte order, and a longer head.
-    tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
-    stream = io.BytesIO(data)
-    stream.seek(tags.next)
-    tags.load(stream)
-    channels, colours = rule.channels, tags.get(_COLOURS)
-    no_colours = colours in (0, 1) or (colours == 2 and tags.get(_EXTRA, ()) == (0,))
-    if tags.get(_SAMPLES, 1) != channels or (channels == 4 and not no_colours):
-        return None
-    bits, formats = set(tags.get(_BITS, (1,))), set(tags.get(_FORMAT, (1,)))
-    letter = {(8, 1): "u1", (16, 1): "u2", (32, 3): "f4"}.get((max(bits), max(formats)))
-    if letter is None or len(bits) > 1 or len(formats) > 1:
-        raise DecodeError(f"samples of {max(bits)} bits: save them as uint8, uint16, or float32 from 0 to 1")
-    kind = np.dtype((">" if data[:2] == b"MM" else "<") + letter)
-    if tags.get(_ORIENTATION, 1) != 1 or _TILE in tags or tags.get(_COMPRESSION, 1) not in (1, *_DEFLATE):
+    if channels == 4:
+        # A BigTIFF has the version 43, at byte 2 or 3 by its byte order, and a longer head.
+        tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if 43 in data[2:4] else 8])
+        stream = io.BytesIO(data)
+        stream.seek(tags.next)
+        tags.load(stream)
+        samples, grey = tags.get(_SAMPLES, 1), tags.get(_COLOURS) in (0, 1)
+        unknown = samples == 4 and (grey or tags.get(_EXTRA) == (0,))
+        if not unknown and not (samples == 1 and grey and tags.next):  # the last: there is a second page
+            return None
+    try:
+        import imagecodecs  # noqa: F401 (tifffile unpacks by it)
+        from tifffile import TiffFile
+    except ImportError:
+        message = "a TIFF of channels, which the extra tiff reads: pip install 'vitkit[tiff]', or save .npy"
+        raise DecodeError(message) from None
+    tiff: Any = TiffFile(io.BytesIO(data))
+    first = tiff.pages[0]
+    if tiff.is_ome:
+        _check_ome(first.description, channels)
+    pages = [first]
+    if first.samplesperpixel == 1:
+        # Further pages are not searched: some files have thousands. Those of an OME-TIFF are other images.
+        pages = list(islice(tiff.pages, channels + (not tiff.is_ome)))
+        if len(pages) != channels:
+            return None
+    orientation = first.tags.valueof(_ORIENTATION, 1)
+    for number, page in enumerate(pages, 1):
+        if page.photometric not in (0, 1) and len(pages) > 1:
+            raise DecodeError(f"page {number} of {channels} has colours, expected grey")
+        if page.shaped != first.shaped or page.tags.valueof(_ORIENTATION, 1) != orientation:
+            size = page.imagewidth, page.imagelength
+            raise DecodeError(f"page {number} has {size} pixels (width, height), or a turn, unlike the first")
+        if page.dtype not in (np.uint8, np.uint16, np.float32) or page.bitspersample < 8:
+            bits = page.bitspersample
+            raise DecodeError(f"samples of {bits} bits: save them as uint8, uint16, or float32 from 0 to 1")
+        if page.compression not in _COMPRESSIONS:
+            raise DecodeError(f"{page.compression!r}: save it with LZW or deflate, or as .npy")
+        count, expected = len(page.dataoffsets), math.prod(page.chunked)
+        if not count == len(page.databytecounts) == expected or page.imagedepth != 1:
+            raise DecodeError(f"{count:,} strips, expected {expected:,}: the file is damaged")
+    planes, _, height, width, together = first.shaped
+    deflated = [page.compression in _DEFLATE for page in pages]
+    segment_bytes = max(math.prod(page.chunks) * page.dtype.itemsize for page in pages)
+
+    def read_segments() -> Iterator[tuple[tuple[slice, slice, slice], NDArray[Any]]]:
+        for number, page in enumerate(pages):
+            if deflated[number]:
+                page.compression = 1  # it is unpacked here, for libdeflate refuses a strip that is too long
+            elif page.compression == 1:
+                page.predictor = 1  # libtiff and Pillow ignore it here, so that writers may leave any there
+            for index, (start, length) in enumerate(zip(page.dataoffsets, page.databytecounts, strict=True)):
+                stored = data[start : start + length]
+                if deflated[number]:
+                    stored = zlib.decompressobj().decompress(stored, segment_bytes)
+                segment, (sample, _, top, left, _), _ = page.decode(stored, index)
+                values = segment[0, : height - top, : width - left]  # a tile may reach beyond the image
+                if page.photometric == 0 and len(pages) > 1 and values.dtype == np.uint8:
+                    values = ~values  # white is 0, as Pillow reads it
+                bottom, right, channel = top + len(values), left + values.shape[1], number + sample
+                yield np.s_[top:bottom, left:right, channel : channel + values.shape[2]], values
+
+    shape = (height, width, planes * together * len(pages))
+    # Levels, and others that are turned; zlib joins pieces into a copy, undoing the predictor takes another.
+    needed = math.prod(shape) * (1 if orientation == 1 else 2) + 3 * segment_bytes + STRIP_BYTES
+    return ArrayFile("TIFF", shape, first.dtype, read_segments, needed, orientation)
+
+
+def _check_ome(description: str, channels: int) -> None:
+    """Refuse an OME-TIFF whose first image is not one plane of so many channels, page after page."""
+    pixels = ElementTree.fromstring(description).findall("{*}Image/{*}Pixels")[0]
+    held, planes, times = (int(pixels.get(f"Size{axis}", 1)) for axis in "CZT")
+    if (held, planes, times) != (channels, 1, 1):
         raise DecodeError(
-            f"a TIFF of {channels} samples in tiles, turned, or of a compression other than deflate: save it "
-            "in strips without compression, as one grey page for each channel, or as .npy"
+            f"an OME-TIFF of {held} channels, {planes} planes (Z) and {times} times (T), expected {channels} "
+            "channels of one plane: give --channels; save each plane, or their maximum, as a file of its own"
         )
-    width, height = tags[_WIDTH], tags[_HEIGHT]
-    rows = tags.get(_ROWS, height)
-    if not all(isinstance(side, int) and side >= 1 for side in (width, height, rows)):
-        raise DecodeError(f"a TIFF of {width} x {height} pixels in strips of {rows} rows: expected 1 or more")
-    rows = min(rows, height)  # the last strip may have fewer
-    planes = channels if tags.get(_PLANES, 1) == 2 else 1  # one after the other
-    count, expected = len(tags[_OFFSETS]), planes * -(-height // rows)
-    if not count == len(tags[_COUNTS]) == expected:
-        raise DecodeError(f"{count:,} strips, expected {expected:,}: the file is damaged")
-    together = channels // planes
-
-    def read_strips() -> Iterator[tuple[int, int, NDArray[Any]]]:
-        stored = zip(tags[_OFFSETS], tags[_COUNTS], strict=True)
-        for first in range(0, channels, together):
-            for top in range(0, height, rows):
-                offset, length = next(stored)
-                shape = (min(rows, height - top), width, together)
-                yield top, first, _strip(data[offset : offset + length], tags, kind, shape)
-
-    # zlib joins the pieces of a strip into a copy, and undoing the predictor takes another.
-    strip_bytes = 3 * rows * width * together * kind.itemsize
-    needed = height * width * channels + strip_bytes + STRIP_BYTES
-    return ArrayFile("TIFF", (height, width, channels), kind, read_strips, needed)
-
-
-def _strip(data: bytes, tags: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Decode a strip (rows, W, C); inflating stops at its length, so that a bomb is not unpacked."""
-    length = math.prod(shape) * kind.itemsize
-    deflated = tags.get(_COMPRESSION, 1) in _DEFLATE
-    if deflated:
-        data = zlib.decompressobj().decompress(data, length)
-    if len(data) < length:
-        raise DecodeError(f"a strip of {len(data):,} bytes, expected {length:,}: the file is cut short")
-    values = np.frombuffer(data, kind, count=length // kind.itemsize).reshape(shape)
-    # libtiff and Pillow ignore the tag for uncompressed strips, so that writers may leave any number there.
-    predictor = tags.get(_PREDICTOR, 1) if deflated else 1
-    if predictor == 2 and kind.kind == "u":  # differences to the pixel at the left, which wrap
-        return np.cumsum(values, axis=1, dtype=kind)
-    if predictor != 1:
-        raise DecodeError("a predictor of floats: save the TIFF without one")
-    return values
-
-
-def read_pages(image: Image.Image, channels: int) -> NDArray[np.uint8] | None:
-    """Read a TIFF file of `channels` grey pages as (H, W, C), each turned by its tag; None for any other.
-
-    Raises:
-        DecodeError: a page is no grey image, or of another size than the first.
-    """
-    # Colour images are not searched for pages: a damaged page behind the first would make them unreadable.
-    if channels in (1, 3) or (channels == 4 and not _is_grey(image.mode)) or not _has_pages(image, channels):
-        return None
-    stack, size = None, image.size
-    for number in range(channels):
-        image.seek(number)
-        if not _is_grey(image.mode):
-            raise DecodeError(
-                f"page {number + 1} of {channels} has the colour mode {image.mode}, expected grey of 8 or 16 "
-                "bits, or floats from 0 to 1"
-            )
-        if image.size != size:
-            raise DecodeError(f"page {number + 1} has {image.size} pixels, the first {size} (width, height)")
-        image.load()  # this turns the page
-        if stack is None:
-            stack = np.empty((image.height, image.width, channels), np.uint8)
-        if (image.height, image.width) != stack.shape[:2]:
-            raise DecodeError(f"page {number + 1} is turned otherwise than the first")
-        for top, part in strips(image):
-            fill_levels(stack[top : top + part.height, :, number : number + 1], np.asarray(part)[:, :, None])
-    return stack
-
-
-def _is_grey(mode: str) -> bool:
-    """Whether a page of a colour mode is a channel: grey of 8 or 16 bits, or floats."""
-    return mode in ("L", "F") or mode.startswith("I;16")
-
-
-def _has_pages(image: Image.Image, pages: int) -> bool:
-    """Whether a file has exactly so many pages. It is not searched beyond them: some have thousands."""
-    page, last = image.tell(), -1
-    with suppress(EOFError):
-        for number in (pages - 1, pages):
-            image.seek(number)
-            last = number
-    image.seek(page)
-    return last == pages - 1
+    for stored in pixels.iterfind("{*}TiffData"):
+        if stored.get("IFD", "0") != stored.get("FirstC", "0"):
+            raise DecodeError("an OME-TIFF whose channels are in other files or another order: save it anew")

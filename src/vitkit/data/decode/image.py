@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import IcoImagePlugin, Image, JpegImagePlugin, TiffImagePlugin
 
-from vitkit.data.channels import STRIP_PIXELS, from_rgb, make_converter, strips
+from vitkit.data.channels import STRIP_PIXELS, from_rgb, make_converter, strips, upright
 from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
-from vitkit.data.decode.arrays import MAGIC, ArrayFile, read_array, read_pages, read_samples
+from vitkit.data.decode.arrays import MAGIC, ArrayFile, read_array, read_tiff
 from vitkit.data.decode.memory import MAX_JPEG_SCANS, decoding_bytes, jpeg_scans
 from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.errors import DecodeError
@@ -158,13 +158,14 @@ def decode(
 
 def decode_image(image: Image.Image, rule: DecodeRule = DEFAULT_RULE) -> NDArray[np.uint8]:
     """Decode an image that Pillow has already opened by the same rule; the image itself is not changed."""
-    page = image.tell()
     with _failures_explained(image.format or "image"):
         _check_size(*image.size, rule)
-        try:
-            return _pixels(image, rule)
-        finally:
-            image.seek(page)  # pages that are channels were turned over
+        file: IO[bytes] | None = getattr(image, "fp", None)
+        if image.format == "TIFF" and file is not None and rule.channels not in (1, 3):
+            file.seek(0)
+            if (stack := read_tiff(file.read(), rule.channels)) is not None:
+                return stack.pixels(rule)
+        return _pixels(image, rule)
 
 
 def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
@@ -176,7 +177,8 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
         if isinstance(image, ArrayFile):
-            return Header(image.format, image.mode, (height, width), needed)
+            swapped = rule.apply_exif and image.orientation in (5, 6, 7, 8)
+            return Header(image.format, image.mode, (width, height) if swapped else (height, width), needed)
         turned, turn = orientation_of(image)
         # A reader that turns the image gives the size after the turn, even where the rule wants none.
         swapped = turn >= 5 and turned != rule.apply_exif
@@ -214,7 +216,7 @@ def _opened(
             )
         image: Image.Image | ArrayFile | None = read_array(data) if name == "NPY" else None
         if name == "TIFF" and rule.channels not in (1, 3):
-            image = read_samples(data, rule)
+            image = read_tiff(data, rule.channels)
         stream = io.BytesIO(data)
         del data  # so that closing the stream frees the bytes
         if image is None:
@@ -310,15 +312,10 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         width, height = size
         quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
         if quick is not None:
-            if rule.channels != 3:
-                quick = from_rgb(quick, rule.channels)
-            if rule.apply_exif and turn != 1:
-                quick = upright(quick, turn)
-            return np.ascontiguousarray(quick)
-    stack = read_pages(image, rule.channels) if image.format == "TIFF" else None
-    if stack is None:
-        image.load()
-    if image.size != size and stack is None:
+            quick = from_rgb(quick, rule.channels)
+            return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
+    image.load()
+    if image.size != size:
         raise DecodeError(_other_size(size, image.size))
     if stream is not None:
         stream.close()  # frees the file before the array is made
@@ -326,8 +323,6 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
         turn = 1
     elif turned:  # undo what the TIFF reader did: only the quarter turns are not their own inverse
         turn = INVERSE.get(turn, turn)
-    if stack is not None:
-        return np.ascontiguousarray(upright(stack, turn))
     convert = make_converter(image, rule)
     width, height = size
     if width * height <= STRIP_PIXELS:
@@ -368,22 +363,6 @@ INVERSE = {6: 8, 8: 6}
 """The orientation that undoes another; all that are not listed undo themselves."""
 
 
-_TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
-    2: lambda pixels: pixels[:, ::-1],
-    3: lambda pixels: pixels[::-1, ::-1],
-    4: lambda pixels: pixels[::-1],
-    5: lambda pixels: pixels.swapaxes(0, 1),
-    6: lambda pixels: np.rot90(pixels, -1),
-    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
-    8: np.rot90,
-}
-
-
-def upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turn an image upright that is stored in one of the eight EXIF orientations."""
-    return _TURNS[orientation](pixels) if orientation in _TURNS else pixels
-
-
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 _Decoder = Callable[..., Any]
 
@@ -418,7 +397,7 @@ def _same_decoder() -> _Decoder | None:
     """
     try:
         from simplejpeg import decode_jpeg
-    except ImportError:  # the extra `fast` is not installed, or not for this machine
+    except ImportError:  # there is no wheel of it for this machine
         return None
     decoder: _Decoder = decode_jpeg
     noise = np.random.default_rng(0).integers(0, 256, (35, 51, 3), dtype=np.uint8)

@@ -11,6 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
+from platformdirs import user_cache_path
+
 from vitkit.durable import hash_file, replace_json
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
@@ -20,9 +22,8 @@ from vitkit.weights.format_names import ENDINGS
 
 def cache_folder() -> Path:
     """Return the folder of fetched files: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
-    if chosen := os.environ.get("VITKIT_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitkit"
+    # platformdirs leaves "~" where a user has no home, and a folder of that name would be made.
+    return Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False)).expanduser()
 
 
 def record_of(address: str) -> Path:
