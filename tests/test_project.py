@@ -27,7 +27,7 @@ def test_the_python_of_the_workflow_is_the_oldest_that_is_promised() -> None:
 def test_the_extra_all_has_every_extra_but_ray_and_those_for_development() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (names,) = re.findall(r"vitkit\[(.*)\]", "".join(extras["all"]))
-    assert {*names.split(",")} == extras.keys() - {"all", "dev", "docs", "ray"}
+    assert {*names.split(",")} == extras.keys() - {"all", "coverage", "dev", "docs", "mutants", "ray"}
 
 
 def test_pages_for_contributors_name_commands_that_are_there() -> None:

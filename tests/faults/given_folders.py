@@ -183,6 +183,7 @@ class RunLists(Kind):
         for name in ("broken", "whole"):
             (folder / name).mkdir()
             (folder / name / "study.json").write_text(whole)
+            (folder / name / "report.html").touch()  # a study that trains no arm has ended with its page
         path = folder / "broken/study.json"
         match number % 3:
             case 0:
