@@ -16,8 +16,9 @@ test: .venv/.installed-dev  ## ruff, mypy and the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test
 
-check: .venv/.installed-dev  ## ruff and mypy alone
+check: .venv/.installed-dev  ## ruff, mypy and the fast tests: what to run before each commit
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -q -m fast
 
 test-engines:  ## the tests of export and engines, in an environment that has OpenVINO and ONNX Runtime
 	scripts/test-engines

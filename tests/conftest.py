@@ -88,9 +88,29 @@ LONG = (
 """Files whose tests take long. Begun last, they would keep one process busy after the others have ended."""
 
 
+FAST = ("analysis", "data", "evaluation", "kernels", "models", "weights")
+"""Rooms whose tests start no process and train nothing, but for these files."""
+SLOWER = {
+    "test_every_field.py",
+    "test_figure_layout.py",
+    "test_large.py",
+    "test_measure.py",
+    "test_peers.py",
+    "test_power_law.py",
+    "test_round_trips.py",
+    "test_weights.py",
+    "test_workers.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take long."""
+    """Begin with the tests that take long, and mark those of which `make check` runs all within a minute."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        room = item.path.relative_to(Path(__file__).parent).parts[0]
+        if room in FAST and item.path.name not in SLOWER and not item.get_closest_marker("slow"):
+            item.add_marker("fast")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
