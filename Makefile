@@ -18,7 +18,7 @@ test: .venv/.installed-dev  ## ruff, mypy and the tests
 
 check: .venv/.installed-dev  ## ruff, mypy and the fast tests: what to run before each commit
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -q -m fast
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test -q -m fast $(addprefix tests/,analysis data evaluation kernels models weights)
 
 test-engines:  ## the tests of export and engines, in an environment that has OpenVINO and ONNX Runtime
 	scripts/test-engines
