@@ -178,7 +178,7 @@ class SentRecord:
 def send_to(tracker: str, folder: Path, before: Mapping[int, Metrics], listener: Listener) -> Iterator[Write]:
     """Send numbers to Weights & Biases, or write them into the user's folder of trackio.
 
-    Without a network or an account those of Weights & Biases wait in the run folder. The environment variable
+    Without a network or an account the numbers for Weights & Biases wait in the run folder. The variable
     WANDB_PROJECT or TRACKIO_PROJECT names the project, else it is "vitkit"; WANDB_MODE and other variables of
     the packages work as usual. Paths in the configuration are sent without their folders.
 

@@ -89,7 +89,7 @@ class ArrayFile:
     decoding_bytes: int
     """Bytes of memory that decoding takes beside the file."""
     orientation: int = 1
-    """How the array is turned, 1..8 as EXIF numbers it."""
+    """The turn of the stored array, from 1 to 8 as in EXIF."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -177,7 +177,7 @@ logging.getLogger("tifffile").addHandler(logging.NullHandler())
 def read_tiff(data: bytes, channels: int) -> ArrayFile | None:
     """Read the tags of a TIFF file whose samples or grey pages are channels; None for one that Pillow reads.
 
-    Of four channels, red, green and blue with an alpha, CMYK and a single grey page are left to Pillow.
+    Pillow reads four channels that are colours with an alpha or CMYK, and a single grey page.
 
     Raises:
         DecodeError: it is stored in a way that is not read here, or damaged.

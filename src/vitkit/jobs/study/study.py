@@ -142,8 +142,8 @@ class Study:
     """"ablation", "scale" and so on."""
     command: str
     options: Mapping[str, Any]
-    """The options of the study as plain data, without the options that the runs of the arms record; below
-    "hashes" those of files that it depends on, by what they are: "images"."""
+    """The options of the study as plain data, without the options that the runs of the arms record. "hashes"
+    holds hashes of its files, each by the name that an error says: "images"."""
     arms: tuple[Arm, ...]
     """The arms that are trained, to which another call may add some."""
 
@@ -403,7 +403,7 @@ def _changes(folder: Path, study: Study) -> list[str]:
     if other := _other_kind(begun, study.kind):
         return other
     changes = difference(begun.options, to_json(study)["options"])
-    # A part of an option, such as vary.pool, is no option itself; and nobody knows a file by its hash.
+    # A part of an option, such as vary.pool, is no option itself. A hash tells a reader nothing.
     changes = [each if "." in each.partition(":")[0] else name_options([each])[0] for each in changes]
     changes = [re.sub(r"^hashes\.(.*?): .*", r"other \1", each) for each in changes]
     there, here = ({(arm.folder, arm.label): arm for arm in arms} for arms in (begun.arms, study.arms))
