@@ -21,12 +21,12 @@ from vitkit.engines.graph import serve
 from vitkit.engines.libraries import EXTRAS, GraphEngine
 from vitkit.errors import VitkitError
 from vitkit.jobs.bench import Contestant, TorchPrecision
+from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.timing import BenchPhase
-from vitkit.weights.peers import import_library
 
 Logits: TypeAlias = Callable[[Tensor], Any]
 """Normalised images `(B, 3, H, W)` to logits `(B, K)`."""

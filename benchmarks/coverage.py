@@ -28,11 +28,16 @@ from scipy.special import expit
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.evaluation.classify import overconfidence
 from vitkit.evaluation.fewshot.config import Learning, Method
-from vitkit.evaluation.fewshot.methods import Draws
-from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
-from vitkit.evaluation.intervals import NORMAL_95, binomial_interval, sign_test
+from vitkit.evaluation.fewshot.methods import Draws, LabelledFeatures, measure
 from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
-from vitkit.evaluation.paired import bonett_price, holm, paired_difference
+from vitkit.evaluation.statistics import (
+    NORMAL_95,
+    binomial_interval,
+    bonett_price,
+    holm,
+    paired_difference,
+    sign_test,
+)
 from vitkit.jobs.vtab import TaskScore, mean_of
 from vitkit.text import pluralize
 

@@ -32,10 +32,10 @@ from vitkit.engines.folder import OpenVINORunner
 from vitkit.engines.graph import convert, quantize
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench import describe_machine
+from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
 from vitkit.models.zoo import model_config
 from vitkit.runs.timing import Clock, Step, Turn, spread, take_turns
-from vitkit.weights.peers import import_library
 
 NAMES = {"Ti": "ViT-Ti/16", "S": "ViT-S/16", "B": "ViT-B/16"}
 SIZE = 224

@@ -38,8 +38,7 @@ from vitkit.jobs.bench import (
     timed_precisions,
 )
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import Compute, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import choose_for, compute_as, find_device

@@ -31,11 +31,10 @@ from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.decode.image import decode, decoded_quickly
 from vitkit.data.sources import open_data
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches
-from vitkit.data.stream.order import sample_rng
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_rng
 from vitkit.data.transforms import preprocess
+from vitkit.jobs.convert import import_library
 from vitkit.kernels.resample import prepare_resampling
-from vitkit.weights.peers import import_library
 
 SIZE, FRACTION, BATCH, WORKERS, FILES = 224, 0.875, 64, 2, 256
 SHAPES = ((224, 224), (375, 500))

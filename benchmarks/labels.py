@@ -8,7 +8,7 @@ DATA is pre-trained on without its labels, by each objective and with each seed;
 same command goes on there. Then each start, and new weights, are fine-tuned on some labelled images, drawn
 anew in every draw and the same for all of them, and tested on the test images of DATA. The tables show the
 mean accuracy over the draws, and the difference from new weights draw by draw, with its 95 % interval
-(`vitkit.evaluation.paired`).
+(`vitkit.evaluation.statistics`).
 
 With --fewshot the features are measured at each validation of a pre-training, on training and test images of
 DATA; the labels are used for nothing else.
@@ -28,16 +28,15 @@ import torch
 
 import vitkit.jobs.train_run
 from vitkit.data.config import Preprocessing
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
-from vitkit.jobs.options import ThenOptions
+from vitkit.evaluation.fewshot.config import FewShotTracking
+from vitkit.jobs.options import StudyOptions, ThenOptions
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.pretraining import fine_tune_without, from_start
 from vitkit.jobs.study.study import Arm, arm_table, compare_scored, complete_arm, read_scores
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
 from vitkit.runs.plan import look_at
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.training.config import MaskedPatchesConfig
 
 COMMAND = "python -m benchmarks.labels"

@@ -23,7 +23,7 @@ from vitkit import load_model
 from vitkit.models.measure import count_parameters
 from vitkit.weights.create import create_model
 from vitkit.weights.format_names import MODULES, Format
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.table import find_format
 
 REPEATS = 5

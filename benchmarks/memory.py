@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.models.measure import count_parameters, training_memory
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import M_MMAP_THRESHOLD, choose_for, compute_as, keep_freed_memory

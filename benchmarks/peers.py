@@ -27,7 +27,7 @@ from vitkit.jobs.bench import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import keep_freed_memory
 from vitkit.runs.timing import BenchPhase, Clock

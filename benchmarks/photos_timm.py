@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitkit.weights.peers import import_library
+from vitkit.jobs.convert import import_library
 
 EVALUATION_BATCH = 128
 

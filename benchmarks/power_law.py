@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from vitkit.evaluation.intervals import NORMAL_95, binomial_interval
-from vitkit.evaluation.power_law import Point, fit_power_law, judge_held_out
+from vitkit.evaluation.statistics import NORMAL_95, Point, binomial_interval, fit_power_law, judge_held_out
 
 CURVES = 500
 SPAN = 10**1.5

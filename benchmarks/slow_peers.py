@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from vitkit.engines.folder import OpenVINORunner
 from vitkit.engines.libraries import import_package
 from vitkit.jobs.bench import Contestant
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 
 CALIBRATION_BATCHES = 4
 """Random ones: enough for ranges, which are all that speed needs."""

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from vitkit.config import Fraction, difference, from_json, require_valid, to_json
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.runs.config import Architecture
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 

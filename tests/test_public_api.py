@@ -15,12 +15,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import vitkit
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import STARTED, run
 from vitkit.cli.options import Verb, home_of
-from vitkit.cli.training_options import FIRST
+from vitkit.cli.train import FIRST
+from vitkit.cli.verb_options import read_argument_texts, read_field_texts
 from vitkit.config import IN_PYTHON_ALONE
-from vitkit.jobs.functions import read_argument_texts, read_field_texts
 
 PUBLIC = {
     "ImageDataset",
@@ -145,7 +145,7 @@ def test_words_about_options_wait_for_no_library(arguments: list[str]) -> None:
 OPTIONS: dict[str, tuple[str, str]] = {
     "Job": ("jobs.options", "train"),
     "ThenOptions": ("jobs.options", "pretrain"),
-    "SeriesOptions": ("runs.series_options", "train"),
+    "SeriesOptions": ("runs.run_options", "train"),
 }
 """The dataclasses of options: where each is, and the verb that reads them."""
 

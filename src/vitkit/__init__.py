@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from vitkit.jobs.vtab import vtab as vtab
     from vitkit.listener import Listener as Listener
     from vitkit.models.build import build_model as build_model
-    from vitkit.models.config.resnet_config import ResNetConfig as ResNetConfig
-    from vitkit.models.config.vit_config import ViTConfig as ViTConfig
+    from vitkit.models.config import ResNetConfig as ResNetConfig
+    from vitkit.models.config import ViTConfig as ViTConfig
     from vitkit.models.resnet import ResNet as ResNet
     from vitkit.models.vit import ViT as ViT
     from vitkit.models.zoo import list_models as list_models
     from vitkit.models.zoo import model_config as model_config
     from vitkit.runs.config import Run as Run
-    from vitkit.runs.series_options import SeriesOptions as SeriesOptions
+    from vitkit.runs.run_options import SeriesOptions as SeriesOptions
     from vitkit.runs.series_record import read_series as read_series
     from vitkit.runs.start import load_model as load_model
     from vitkit.weights.create import create_model as create_model
+    from vitkit.weights.loading import save_model as save_model
     from vitkit.weights.published import starts as starts
-    from vitkit.weights.saving import save_model as save_model
 
 __all__, __getattr__, __dir__ = load_lazily(__name__, "VitkitError", "__version__")

@@ -25,10 +25,10 @@ from vitkit.analysis.study_figures import (
     tracking_plot,
 )
 from vitkit.evaluation.classify import classification
-from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
-from vitkit.evaluation.power_law import Point, Prediction
 from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.statistics import Point, Prediction
 
 SLACK = 1.0
 """Pixels by which boxes may overlap: the box of a text is a little taller than its letters."""

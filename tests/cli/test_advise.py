@@ -12,10 +12,10 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs import finetune as default_start
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

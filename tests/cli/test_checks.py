@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 
 WRONG = {
     "advise": [["nowhere"], ["digits", "nowhere"]],

@@ -9,7 +9,7 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.models.config.card import Task
+from vitkit.models.config import Task
 from vitkit.weights.model_card import ModelCard
 
 

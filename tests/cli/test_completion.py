@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from vitkit.cli.completion import list_options
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
-from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs import finetune as default_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
@@ -20,8 +20,8 @@ from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
 from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

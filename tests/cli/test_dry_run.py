@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from vitkit.cli.main import run
-from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs import finetune as default_start
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -13,7 +13,7 @@ import pytest
 import vitkit
 from tests.helpers.hostile import HOSTILE, OBEYED, SHOWN
 from vitkit.cli import console
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 

@@ -12,8 +12,7 @@ import pytest
 import vitkit
 from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.completion import list_options
-from vitkit.cli.help import WIDTH, usage
-from vitkit.cli.help_pages import PAGES, VERBS
+from vitkit.cli.help import PAGES, VERBS, WIDTH, usage
 from vitkit.cli.main import run
 from vitkit.cli.parser import parse_words, read
 
@@ -74,7 +73,7 @@ def test_there_are_two_examples_that_can_be_read(verb: str) -> None:
 def test_no_help_waits_for_torch() -> None:
     code = """
 import sys
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
 for verb in VERBS:
     for asking in ("-h", "--help", "--help-all"):

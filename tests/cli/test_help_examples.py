@@ -18,7 +18,7 @@ from PIL import Image
 import vitkit
 from tests.helpers.photos import picture
 from tests.vtab_layout import write_task
-from vitkit.cli.help_pages import PAGES
+from vitkit.cli.help import PAGES
 from vitkit.cli.main import EXAMPLES, run
 from vitkit.weights.model_card import ModelCard
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import vitkit
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
-from vitkit.models.config.card import Task
+from vitkit.models.config import Task
 from vitkit.weights.model_card import ModelCard
 
 

@@ -7,7 +7,7 @@ import torch
 
 from vitkit.cli.main import run
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("inside")
 

@@ -15,7 +15,7 @@ from vitkit.data.config import Splits
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import LoadingOptions
 from vitkit.listener import SILENT, Listener
-from vitkit.models.config.image_config import Size
+from vitkit.models.config import Size
 
 
 def sizes(
@@ -204,8 +204,8 @@ def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.Monk
     def read_card(source: str, *, num_heads: int | None = None) -> None:
         order.append((source, num_heads))
 
-    monkeypatch.setattr("vitkit.jobs.card.read_card", read_card)
-    Verb("card", "vitkit.jobs.card", "read_card").call({"source": "hf:google/vit", "num_heads": 3})
+    monkeypatch.setattr("vitkit.jobs.convert.read_card", read_card)
+    Verb("card", "vitkit.jobs.convert", "read_card").call({"source": "hf:google/vit", "num_heads": 3})
     assert order == [("hf:google/vit",), ("hf:google/vit", 3)]
 
 

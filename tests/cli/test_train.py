@@ -13,9 +13,9 @@ import pytest
 
 import vitkit
 from vitkit.cli.main import run as command
-from vitkit.cli.training_options import options_of_run, parse_training
+from vitkit.cli.train import options_of_run, parse_training
 from vitkit.config import IN_PYTHON_ALONE, PREFIXED
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.runs.config import Run, with_options
 
 

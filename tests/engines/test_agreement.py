@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.engines.models import FakeRunner, small
 from vitkit.engines.graph import compare, example_images
-from vitkit.models.config.card import Card, Task
+from vitkit.models.config import Card, Task
 from vitkit.tasks import answering_of
 
 

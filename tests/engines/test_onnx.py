@@ -15,7 +15,7 @@ from tests.engines.models import drawn, small
 from vitkit.data.config import Preprocessing
 from vitkit.engines.folder import OnnxRunner
 from vitkit.engines.graph import UnmergedMaxPool, example_images, write_onnx
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.resnet import ZeroPaddedMaxPool
 from vitkit.weights.model_card import card_of
 

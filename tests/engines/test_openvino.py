@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.engines.models import drawn
 from vitkit.engines import graph as graphs
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("openvino") and find_spec("nncf")), reason="needs the extra openvino"

@@ -16,8 +16,8 @@ from vitkit.evaluation.classify import (
     Guessing,
     Overconfidence,
 )
-from vitkit.evaluation.intervals import binomial_interval, overconfidence_interval
-from vitkit.models.config.card import LossFunction
+from vitkit.evaluation.statistics import binomial_interval, overconfidence_interval
+from vitkit.models.config import LossFunction
 
 
 def image(logits: NDArray[np.float32], label: int, loss: LossFunction) -> tuple[int, float, float, int]:

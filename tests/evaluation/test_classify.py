@@ -14,9 +14,9 @@ from vitkit import config
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification, classification, mark_repeats
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
+from vitkit.evaluation.statistics import binomial_interval
 
 
 def predictions(logits: object, labels: object, bad: int = 0) -> Predictions:

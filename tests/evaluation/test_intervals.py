@@ -16,8 +16,8 @@ from vitkit.evaluation.classify import (
     compare_with_guessing,
     overconfidence,
 )
-from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.statistics import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.tasks.classification import ClassificationAnswering
 
 

@@ -53,7 +53,7 @@ from pathlib import Path
 import scipy.special  # of the intervals: a library's own memory is not what is limited
 import torch
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
-from vitkit.models.config.card import Card
+from vitkit.models.config import Card
 from vitkit.tasks import answering_of
 from vitkit.data.stream.loader import Batch
 from vitkit.evaluation.classify import classification

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import (
+from vitkit.evaluation.statistics import (
     bonett_price,
     count_flips,
     detectable_flips,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitkit.errors import VitkitError
-from vitkit.evaluation.power_law import EXPONENTS, Point, fit_power_law
+from vitkit.evaluation.statistics import EXPONENTS, Point, fit_power_law
 
 PLACES = np.geomspace(30, 1000, 6).tolist()
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import vitkit
 from tests.helpers.small_digits import small_run
-from vitkit.cli import help_pages
+from vitkit.cli import help as help_pages
 from vitkit.cli import main as cli
 from vitkit.config import to_json
 from vitkit.data.config import Splits
@@ -37,7 +37,7 @@ from vitkit.kernels import block, gelu, resample
 from vitkit.kernels import compile as compiling
 from vitkit.kernels.compile import Built, Source
 from vitkit.runs.budget import Pace
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.weights.loading import identify
 
 torch.set_num_threads(1)

@@ -5,7 +5,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.golden.masks import VERSION
 from tests.golden.screen import screen
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 
 PAGES = {"vitkit": [[], ["--version"]]} | {
     name: [[*name.split(), page] for page in ("--help", "--help-all")]

@@ -15,7 +15,7 @@ from tests.golden.masks import MASKS
 from tests.golden.screen import screen
 from tests.helpers.photos import saved
 from tests.vtab_layout import small_task
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
 
 pytestmark = pytest.mark.usefixtures("without_report")

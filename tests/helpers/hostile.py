@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 HOSTILE = "cat\x1b]0;owned\x07\u202egnp\x9b2J"
 SHOWN = r"cat\x1b]0;owned\x07\u202egnp\x9b2J"

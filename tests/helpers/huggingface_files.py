@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.helpers.random_models import random_model
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.weights.saving import save_model
+from vitkit.models.config import ResNetConfig
+from vitkit.weights.loading import save_model
 
 WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
 

@@ -13,7 +13,7 @@ from vitkit.config import write
 from vitkit.durable import hash_file
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, Series, SeriesRecord, plan_series
 from vitkit.runs.trained_model import require_same_images
 from vitkit.tasks import find_task

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 
 TINY = ViTConfig(
     image_size=(12, 16),

@@ -2,7 +2,7 @@
 
 import torch
 
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.vit import ViT
 
 TINY = ViTConfig(

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
+from vitkit.cli.help import PAGES, VERBS, HelpPage
 from vitkit.cli.options import Verb, home_of
-from vitkit.cli.training_options import FIRST, describe_training
+from vitkit.cli.train import FIRST, describe_training
 from vitkit.cli.verb_options import Option
 
 

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, PLAIN, BackboneConfig, Compute, ViTConfig
 from vitkit.models.fast import compute_as
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5

@@ -14,16 +14,16 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.folds import Folded
+from vitkit.evaluation.fewshot.methods import Folded
 from vitkit.jobs import advise as advising
-from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs import finetune as default_start
 from vitkit.jobs import train_run as training
 from vitkit.jobs.advise import Option, advise, choose
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

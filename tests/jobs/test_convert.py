@@ -19,12 +19,12 @@ from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.weights.format_names import MODULES, Format, format_for
+from vitkit.weights.loading import save, save_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
-from vitkit.weights.saving import save, save_model
 from vitkit.weights.table import find_format
 
 PLAIN = "ViT-64x2x2/16"
@@ -124,7 +124,7 @@ def test_a_result_that_differs_is_not_left_behind(tmp_path: Path, monkeypatch: p
             broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5
         return save(broken, path, to)
 
-    monkeypatch.setattr("vitkit.weights.saving.save", damaging)
+    monkeypatch.setattr("vitkit.weights.loading.save", damaging)
     with pytest.raises(VitkitError, match=r"differs from the source: logits .* differ"):
         convert(tmp_path / "model", tmp_path / "out", to="official")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -269,7 +269,7 @@ def test_a_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     def absent(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr("vitkit.weights.peers.import_module", absent)
+    monkeypatch.setattr("vitkit.jobs.convert.import_module", absent)
     save_model(random_model(PLAIN), tmp_path / "model")
     with pytest.raises(VitkitError, match="pip install timm"):
         convert(tmp_path / "model", tmp_path / "out", to="timm", against="timm")
@@ -284,10 +284,10 @@ def test_the_library_is_held_against_ours(tmp_path: Path, monkeypatch: pytest.Mo
         with torch.no_grad():
             return model(images)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr("vitkit.weights.peers.library_logits", honest)
+    monkeypatch.setattr("vitkit.jobs.convert.library_logits", honest)
     result = convert(tmp_path / "model", tmp_path / "good", to="timm", against="timm")
     assert result.beside_library is not None and result.beside_library.within(1e-5)
-    monkeypatch.setattr("vitkit.weights.peers.library_logits", lambda *a: honest(*a) + 0.01)
+    monkeypatch.setattr("vitkit.jobs.convert.library_logits", lambda *a: honest(*a) + 0.01)
     with pytest.raises(VitkitError, match="logits differ from vitkit's"):
         convert(tmp_path / "model", tmp_path / "bad", to="timm", against="timm")
     assert not (tmp_path / "bad").exists()

@@ -11,7 +11,7 @@ from vitkit.models.measure import forward_flops, parameters, training_flops, tra
 from vitkit.models.zoo import list_models, model_config
 from vitkit.training.config import OptimizerConfig
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

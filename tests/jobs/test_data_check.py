@@ -4,7 +4,7 @@ import pytest
 
 from tests.jobs.recorder import Recorder
 from vitkit.data.config import Splits
-from vitkit.jobs.data_check import check
+from vitkit.jobs.data_show import check
 
 
 def test_a_check_prints_nothing_and_tells_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:

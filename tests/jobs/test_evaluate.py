@@ -15,7 +15,7 @@ from vitkit.cli.main import run
 from vitkit.data.config import WORKER_TIMEOUT
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

@@ -13,13 +13,13 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
+from vitkit.data.config import ProtocolName
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
-from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.protocols import outputs_of_classes
+from vitkit.evaluation.statistics import binomial_interval
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 WNIDS = imagenet_wnids()
 SIDE = 8

@@ -15,15 +15,14 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
-from vitkit.jobs.finetune import finetune_run
-from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.jobs.finetune import finetune_run, suit_start
+from vitkit.models.config import INTERPOLATIONS, Interpolation
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import pretraining_images
-from vitkit.weights.saving import save_model
 
 SMALL = Run(
     data="digits",

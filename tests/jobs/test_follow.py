@@ -13,7 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as following
 from vitkit.jobs.train_run import Invitation
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.config import PLAIN
 from vitkit.models.zoo import model_config
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from vitkit.errors import VitkitError
-from vitkit.jobs.functions import (
+from vitkit.cli.verb_options import (
     read_argument_texts,
     read_field_texts,
     read_signature,
     summary_of,
 )
+from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_names, require_at_least
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 
 
 def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
         raise OSError
 
     assert read_field_texts(SeriesOptions)
-    monkeypatch.setattr("vitkit.jobs.functions.inspect.getsource", nowhere)
+    monkeypatch.setattr("vitkit.cli.verb_options.inspect.getsource", nowhere)
     assert read_field_texts(SeriesOptions) == {}
 
 

@@ -17,14 +17,13 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.evaluate import evaluate
 from vitkit.jobs.fewshot import fewshot
-from vitkit.jobs.finetune_defaults import suit_start
+from vitkit.jobs.finetune import suit_start
 from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
-from vitkit.weights.saving import save_model
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
 

@@ -9,7 +9,7 @@ import pytest
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
-from vitkit.models.config.card import TaskName
+from vitkit.models.config import TaskName
 from vitkit.runs.config import Run, options_of, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun

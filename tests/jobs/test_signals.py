@@ -209,7 +209,7 @@ def test_a_worker_that_is_killed_is_named(forked: Runs, images: Path, tmp_path: 
 @pytest.mark.parametrize("verb", ["data", "evaluate"])
 def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path, verb: str) -> None:
     if verb == "data":
-        command, moment = ["data", "check", str(images)], "vitkit.jobs.data_check.check_data"
+        command, moment = ["data", "check", str(images)], "vitkit.jobs.data_show.check_data"
     else:
         trained = arguments(images, tmp_path / "run")
         assert forked(Case(trained, moment="nowhere")).code == 0

@@ -10,7 +10,7 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.parts import drop_path
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 DEEP = dataclasses.replace(TINY, depth=5, drop_path=0.4)
 

@@ -14,8 +14,7 @@ from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
 from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models import fast
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.fast import compute_as
 from vitkit.models.known_parts import FIELDS
 from vitkit.models.parts import MLP, Attention

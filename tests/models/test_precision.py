@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.models.image_model import autocast
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.models.resnet import PostActivationUnit, ResNet, ResNetStem, StdConv2d
 from vitkit.models.vit import ViT
 

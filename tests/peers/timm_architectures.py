@@ -19,7 +19,7 @@ import torch
 from tests.peers.timm_cases import BIT_ALLOWED, VIT_ALLOWED, compare, randomize
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.weights.peers import import_library
+from vitkit.jobs.convert import import_library
 
 PATTERNS = ("vit_*", "deit*", "flexivit*", "resnetv2_*bit*")
 

@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
-from vitkit.models.config.vit_config import ViTConfig
-from vitkit.weights.formats.timm.architectures import DEFAULT_TAGS, parse_timm_name, timm_config
+from vitkit.jobs.convert import import_library
+from vitkit.models.config import ViTConfig
+from vitkit.weights.create import DEFAULT_TAGS, parse_timm_name, timm_config
 from vitkit.weights.loading import identify
-from vitkit.weights.peers import import_library
 
 CONFIGURATIONS = (
     *("vit_tiny_patch16_224", "vit_tiny_patch16_384", "vit_small_patch8_224", "vit_base_patch32_384"),

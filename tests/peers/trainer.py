@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from vitkit.weights.peers import import_library
+from vitkit.jobs.convert import import_library
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "huggingface_trainer.py"
 

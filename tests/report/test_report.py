@@ -21,7 +21,7 @@ from vitkit.evaluation.classify import Classification, classification, overconfi
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report

@@ -7,7 +7,7 @@ import torch
 
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Preprocessing
-from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.config import PLAIN
 from vitkit.runs.build import build_parts, build_validation
 from vitkit.runs.config import Run, model_config_of
 from vitkit.runs.plan import list_images

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitkit.models.config.compute_config import PLAIN, Compute, Phase
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, Phase, ViTConfig
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.machine import (
     available_memory,

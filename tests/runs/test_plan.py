@@ -17,15 +17,15 @@ from vitkit.cli.main import run as command
 from vitkit.data import sources
 from vitkit.data.layouts import repeats
 from vitkit.models import measure
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 from vitkit.training import checkpoint
 from vitkit.training.trainer import Trainer
 from vitkit.weights import loading
+from vitkit.weights import loading as native
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats import native
 
 DEPTH = 3
 """Layers of the model of these tests."""

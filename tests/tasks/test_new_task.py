@@ -26,7 +26,7 @@ NEW = {
 """The files of the task in the package, and what is written into them."""
 
 EDITED = {
-    "models/config/card.py": [('"mae"]', '"mae", "rotations"]')],
+    "models/config.py": [('"mae"]', '"mae", "rotations"]')],
     "training/config.py": [
         (
             "ObjectiveConfig = ClassificationConfig | MaskedImagesConfig\n",

@@ -13,7 +13,7 @@ from tests.helpers.small_checkpoints import trained
 from tests.helpers.tiny_models import TINY
 from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, save_checkpoint, small_trainer
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import VIT5
 from vitkit.training.checkpoint import (
     find_damage,

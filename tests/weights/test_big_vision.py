@@ -21,8 +21,8 @@ from vitkit.models.position import sincos_2d
 from vitkit.weights.create import create_model
 from vitkit.weights.files.source import open_source
 from vitkit.weights.formats.big_vision import read
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 from vitkit.weights.table import Hints
 
 FIXTURES = ["h_bv_gap_learn", "h_bv_gap_sincos2d_rep", "h_bv_sincos2d_map", "h_bv_tok_learn_rep"]

@@ -14,9 +14,9 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 FIXTURES = ["g_bit_eps_probe", "g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss"]
 TINY = ResNetConfig(image_size=(32, 32), layers=(1, 2), num_classes=4, width_factor=0.5)

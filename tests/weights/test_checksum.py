@@ -15,9 +15,8 @@ from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
-from vitkit.weights.formats import native
-from vitkit.weights.loading import identify, load
-from vitkit.weights.saving import save_model
+from vitkit.weights import loading as native
+from vitkit.weights.loading import identify, load, save_model
 
 
 @pytest.fixture

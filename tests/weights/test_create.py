@@ -12,10 +12,10 @@ import vitkit
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.create import parse_timm_name
 from vitkit.weights.files import download
 from vitkit.weights.files.hub import cache_folder
-from vitkit.weights.formats.timm.architectures import parse_timm_name
-from vitkit.weights.formats.timm.names import vit_rows
+from vitkit.weights.formats.timm.settings import vit_rows
 from vitkit.weights.model_card import preprocessing_of
 from vitkit.weights.published import is_address
 

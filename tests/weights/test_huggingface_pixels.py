@@ -18,7 +18,7 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.formats.huggingface.settings import read_pixels, read_rule
+from vitkit.weights.formats.huggingface import read_pixels, read_rule
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 

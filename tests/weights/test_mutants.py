@@ -18,8 +18,7 @@ from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import TINY as RECTANGULAR
 from vitkit.errors import VitkitError
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import load
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import load, save_model
 
 TINY = replace(RECTANGULAR, image_size=(16, 16))
 MUTANTS = 22

@@ -10,6 +10,7 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import (
     Assumption,
     ModelCard,
@@ -19,7 +20,6 @@ from vitkit.weights.model_card import (
     describe,
     read_description,
 )
-from vitkit.weights.saving import save_model
 
 CARD = ModelCard(
     "ViT-64x4x4/4",

@@ -16,10 +16,10 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config import BackboneConfig
 from vitkit.weights.formats.official import LINEN, RELEASED
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 PLAIN = [
     "a_vit_token",

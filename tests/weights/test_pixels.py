@@ -17,6 +17,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import (
     ModelCard,
     card_of,
@@ -25,7 +26,6 @@ from vitkit.weights.model_card import (
     fraction_of,
     read_description,
 )
-from vitkit.weights.saving import save_model
 
 
 @cache

@@ -10,9 +10,9 @@ import torch
 from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.weights.format_names import Format
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 UNITS = (3, 4, 6, 3)
 """Of resnetv2_50x1_bit: timm has no architecture without units of its own."""

@@ -14,11 +14,11 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.formats.timm.write import _vit_arguments
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
-from vitkit.weights.saving import save_model
 
 TIMM_RESNET = {"norm_eps": 1e-5, "standardization": "variance", "standardization_eps": 1e-8}
 

@@ -15,9 +15,8 @@ from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import TINY, config_json, folder_of, slow_logits, state
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
-from vitkit.weights.loading import load
-from vitkit.weights.saving import save_model
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, ViTConfig
+from vitkit.weights.loading import load, save_model
 
 WIDTH = TINY.width
 

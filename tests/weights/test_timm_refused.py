@@ -12,8 +12,8 @@ from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import TINY, config_json, folder_of, state
 from vitkit import load_model
 from vitkit.errors import VitkitError
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 SWIGLU = {"weight": (88, 32), "bias": (88,)}
 

@@ -13,10 +13,10 @@ from tests.helpers.random_models import random_model
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 BIT = ResNetConfig((32, 48), (3, 4, 6, 3), num_classes=5, standardization_eps=1e-8)
 

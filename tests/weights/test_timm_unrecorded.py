@@ -13,9 +13,8 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 
 def test_what_a_file_without_a_config_does_not_say_is_said(

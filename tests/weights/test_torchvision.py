@@ -13,10 +13,10 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of, preprocessing_of
-from vitkit.weights.saving import save_model
 
 TINY = ViTConfig(
     image_size=(12, 12),

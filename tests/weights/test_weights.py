@@ -20,11 +20,10 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.measure import count_parameters
 from vitkit.weights.create import create_model
-from vitkit.weights.files.checksum import write_hashed
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks, write_hashed
 from vitkit.weights.format_names import Format
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import Assumption, ModelCard, Task, TrainingData, card_of
-from vitkit.weights.saving import save_model
 
 WHOLE_CARD = ModelCard(
     "ViT-x",

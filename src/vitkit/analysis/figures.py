@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vitkit.analysis import drawing
 from vitkit.evaluation.classify import CalibrationBin, ClassScore
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.multilabel import LabelScore
+from vitkit.evaluation.statistics import binomial_interval
 
 MATRIX_WITH_NAMES = 20
 """The most classes of a confusion matrix with names and counts; for more it is a picture."""

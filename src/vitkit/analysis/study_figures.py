@@ -12,8 +12,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from vitkit.analysis import drawing
 from vitkit.evaluation.fewshot.config import Method
-from vitkit.evaluation.fewshot.scores import FewShotScore
-from vitkit.evaluation.power_law import Point, Prediction
+from vitkit.evaluation.fewshot.methods import FewShotScore
+from vitkit.evaluation.statistics import Point, Prediction
 from vitkit.text import format_count
 
 COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, "#CC79A7", "#E69F00", drawing.SKY, "black")

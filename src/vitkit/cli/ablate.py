@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb
-from vitkit.cli.train import study_base
-from vitkit.cli.training_options import describe_study
+from vitkit.cli.train import describe_study, study_base
 from vitkit.cli.verb_options import JSON, Option
 from vitkit.errors import VitkitError
 

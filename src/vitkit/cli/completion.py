@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from vitkit.cli import help_pages, training_options, verb_options
+from vitkit.cli import help, train, verb_options
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb, home_of
 
@@ -23,7 +23,7 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
         shell: the shell: bash or zsh.
     """
     before = f"{OF_BASH}\n" if shell == "zsh" else ""
-    return before + _bash({verb: list_options(verb) for verb in help_pages.VERBS})
+    return before + _bash({verb: list_options(verb) for verb in help.VERBS})
 
 
 def main(arguments: list[str]) -> None:
@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> None:
 
 def list_options(verb: str) -> tuple[verb_options.Option, ...]:
     """List the options of a verb, with its options that are read before the parser."""
-    if verb in training_options.FIRST:
-        options = training_options.describe_training(verb)
+    if verb in train.FIRST:
+        options = train.describe_training(verb)
     else:  # the module of a verb has one verb, or several
         home = home_of(verb)
         parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]

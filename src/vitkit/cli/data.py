@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vitkit.cli import console
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb
-from vitkit.cli.training_options import recipe_of
+from vitkit.cli.train import recipe_of
 from vitkit.cli.verb_options import JSON, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.result import Block, Text
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Lines of a long list that are printed; --json prints all."""
 
-VERB = Verb("data check", "vitkit.jobs.data_check", "check", JSON)
+VERB = Verb("data check", "vitkit.jobs.data_show", "check", JSON)
 
 
 def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]:

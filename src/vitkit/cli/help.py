@@ -1,13 +1,144 @@
-"""Write the help of a verb: a page with what matters and two examples, and one with every option."""
+"""The help of all verbs: their first pages side by side, so that verbs that are alike are described alike,
+and how a page is written, with what matters and two examples or with every option.
+"""
 
 import re
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
-from vitkit.cli.help_pages import HelpPage
-from vitkit.cli.verb_options import Option
-from vitkit.jobs.functions import summary_of
+from vitkit.cli.verb_options import Option, summary_of
+
+VERBS = {
+    "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
+    "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
+    "finetune": ("train a model that is there already on your images", "cli.train"),
+    "pretrain": ("train a model on images without labels", "cli.train"),
+    "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
+    "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
+    "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
+    "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
+    "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),
+    "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab:vtab"),
+    "scale": ("what three times more images, steps or size would buy", "cli.scale"),
+    "predict": ("name what is in images", "cli.predict"),
+    "embed": ("keep the features of images in Parquet or .npy files", "jobs.embed:embed"),
+    "runs": ("list runs, series and studies: results, and what was interrupted", "jobs.list_runs:list_runs"),
+    "report": ("write a run's report.html again", "cli.report"),
+    "inspect": ("draw filters, positions and attention of a model", "jobs.inspect:inspect"),
+    "data": ("data check PATH: count images, find bad files; data show", "cli.data"),
+    "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
+    "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "jobs.export:export"),
+    "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
+    "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
+    "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
+    "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
+    "starts": ("list published checkpoints to begin from, by name", "cli.starts"),
+    "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
+    "completion": ("let the shell complete verbs and options", "cli.completion"),
+}
+"""A summary of each verb, and the module of vitkit whose `main(arguments)` runs it; or a job, the function
+behind the colon, whose result is printed as it is."""
+
+
+@dataclass(frozen=True)
+class HelpPage:
+    """The choice of what the first page of a verb's help shows."""
+
+    first: str
+    """The words after the verb of a command that works; a comment behind two spaces and a # may say what it
+    does."""
+    second: str
+    """The words of another."""
+    options: str = ""
+    """The options that most people need, with blanks between them; left out, the first and last ones."""
+    usage: str = ""
+    """The text after the verb: "[PATTERN...] [OPTIONS]"; left out, what its options make."""
+    description: str = ""
+    """The purpose of the verb; left out, the docstring of its job."""
+
+    def examples(self, verb: str) -> tuple[str, str]:
+        """Return the two commands, whole."""
+        return f"vitkit {verb} {self.first}".rstrip(), f"vitkit {verb} {self.second}"
+
+
+PAGES = {
+    "ablate": HelpPage(
+        "digits --vary position=learned,none --plan",
+        "digits --vary pool=token,mean --steps 200",
+        usage="RECIPE --vary OPTION=VALUE,... [OPTIONS]",
+    ),
+    "advise": HelpPage("my_photos/ vit-ti16-augreg-in21k", "digits"),
+    "bench": HelpPage("ViT-Ti/16", "ViT-S/16 --image-size 224,384"),
+    "card": HelpPage("runs/digits", "vit-ti16-augreg-in21k --json"),
+    "compare": HelpPage("runs/digits-seed0 runs/digits-seed1", "runs/photos runs/my_photos new_photos/"),
+    "completion": HelpPage(
+        "bash > ~/.vitkit-completion  # then: source it in ~/.bashrc",
+        "zsh > ~/.vitkit-completion  # then: source it in ~/.zshrc",
+    ),
+    "convert": HelpPage("runs/digits digits_hf --to huggingface", "ViT-B_16.npz vit_b16 --num-classes 10"),
+    "cost": HelpPage("ViT-B/16 ViT-L/16", "ViT-S/16 --epochs 300 --images 1281167"),
+    "data check": HelpPage("my_photos/", "labels.csv --task multi-label --json"),
+    "data show": HelpPage("my_photos/", "my_photos/ --crop-area 0.05,1 --out views.png"),
+    "embed": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/digits digits --out features.npy"),
+    "evaluate": HelpPage(
+        "runs/digits",
+        "runs/my_photos new_photos/ --json",
+        options="--data --split --protocol --out --batch-size --image-size --precision --device --workers "
+        "--processes --json",
+    ),
+    "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
+    "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),
+    "finetune": HelpPage(
+        "my_photos/  # from a published start that suits them",
+        "runs/digits my_photos/ --minutes 20",
+        options="--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
+        "--learning-rate --out --resume",
+        description="""Train a model that is there already on your images.
+
+Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
+is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
+    ),
+    "inspect": HelpPage("runs/digits", "vit-ti16-augreg-in21k photo.jpg --out pictures/"),
+    "models": HelpPage(
+        "'ViT-B*'", "ViT-Ti/16 --image-size 384 --num-classes 10", usage="[PATTERN...] [OPTIONS]"
+    ),
+    "predict": HelpPage(
+        "runs/digits photo.jpg",
+        "runs/my_photos holiday/ --csv",
+        options="--top --csv --json --out --batch-size --image-size --engine --precision --device "
+        "--max-pixels",
+    ),
+    "pretrain": HelpPage(
+        "my_photos/ --minutes 60",
+        "my_photos/ --then labelled/  # does it help?",
+        options="--objective --then --fewshot.data --model --image-size --epochs --minutes --batch-size "
+        "--out --resume",
+        description="""Train a Vision Transformer on images without labels.
+
+Labels are ignored. Options left out suit the size of the images; --recipe masked-patches is the paper's.
+--start begins from weights, and --fewshot.data measures on the way what the features are worth.""",
+    ),
+    "recipes": HelpPage("", "--json"),
+    "report": HelpPage("runs/digits", "runs/my_photos-runs"),
+    "reproduce": HelpPage("--list", "table8 --minutes 30"),
+    "runs": HelpPage("", "my_runs/ --html"),
+    "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
+    "starts": HelpPage("'vit-b16*'", "--model ViT-Ti/16", usage="[PATTERN...] [OPTIONS]"),
+    "train": HelpPage(
+        "--recipe digits                    # built in, no download",
+        "my_photos/ --recipe photos         # folders of classes",
+        options="--recipe --model --image-size --epochs --minutes --batch-size --learning-rate --out "
+        "--resume",
+        description="""Train a Vision Transformer on your images, evaluate it, and write a report.
+
+--start RUN trains a finished run for longer, as a new run. --sweep tries learning rates first, and --runs 3
+trains with three seeds.""",
+    ),
+    "vtab": HelpPage("vit-b16-augreg-in21k vtab/", "runs/mine vtab/ --tasks dtd,svhn --protocol finetune"),
+}
+
 
 WIDTH = 80
 """Columns of every page: the width of the narrowest common terminal."""

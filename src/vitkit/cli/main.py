@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from vitkit._version import __version__
 from vitkit.cli import streams
-from vitkit.cli.help_pages import VERBS
+from vitkit.cli.help import VERBS
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, WrongCommandLine, in_shell
 from vitkit.signals import StopRequest, stop_signals

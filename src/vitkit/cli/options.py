@@ -15,13 +15,11 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, get_args
 
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
-from vitkit.cli.help import ALL, ASKING, usage, write_help
-from vitkit.cli.help_pages import PAGES, VERBS, HelpPage
+from vitkit.cli.help import ALL, ASKING, PAGES, VERBS, HelpPage, usage, write_help
 from vitkit.cli.parser import parse_words, read
-from vitkit.cli.verb_options import CSV, JSON, Option, dataclass_in, describe
+from vitkit.cli.verb_options import CSV, JSON, Option, dataclass_in, describe, read_signature
 from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
-from vitkit.jobs.functions import read_signature
 from vitkit.jobs.options import as_names
 from vitkit.models.zoo import model_config
 from vitkit.runs.folder import is_checkpoint, kind_of, refuse_taken, require_runs

@@ -1,7 +1,7 @@
 """`vitkit scale`: how test error falls with data, steps or size, and what three times more would buy."""
 
 from vitkit.cli import console, options, train
-from vitkit.cli.training_options import describe_study
+from vitkit.cli.train import describe_study
 from vitkit.cli.verb_options import JSON
 from vitkit.errors import VitkitError
 from vitkit.listener import hushed

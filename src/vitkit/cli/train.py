@@ -1,24 +1,118 @@
-"""`vitkit train`: read the options of a run, train it, and name the commands that can follow."""
+"""`vitkit train`, `finetune` and `pretrain`: read the options of a run, train it, and name the commands that
+can follow. Other verbs that train describe their options by the functions of this file too.
+"""
 
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from vitkit.cli import console, parser, streams, training_options, verb_options
+from vitkit.cli import console, parser, streams, verb_options
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.options import importing, in_options, require_checkpoints, require_images
+from vitkit.cli.options import importing, in_options, parse_given, require_checkpoints, require_images
+from vitkit.cli.parser import read
+from vitkit.cli.verb_options import PROCESSES, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
-from vitkit.jobs.options import RESUMED, ThenOptions, split_options
+from vitkit.jobs.options import RESUMED, Job, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
 from vitkit.listener import hushed
+from vitkit.models.config import TaskName
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
-from vitkit.runs.folder import kind_of
+from vitkit.runs.folder import kind_of, sort_out
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.training.config import ClassificationConfig
 
-FIRST = (training_options.RECIPE, training_options.RESUME, verb_options.Option("--start", "start", "START"))
+OF_SERIES = tuple(field.name for field in fields(SeriesOptions))
+YES = Option(
+    "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
+)
+RECIPE = Option(
+    "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
+)
+RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
+START_TEXT = (
+    "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
+    "address (hf:org/name, https://...). Where the images stand alone, a published start is chosen by the "
+    "speed of this machine, and you are asked before it is fetched."
+)
+START = Option("START", "start.start", "START", START_TEXT, is_positional=True)
+DATA_TEXT = "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files."
+DATA = Option("DATA", "data", "DATA", DATA_TEXT, is_positional=True)
+UNLABELLED = replace(
+    DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
+)
+LEARNED = ("masked-patches", "simmim", "mae")
+LEARNED_TEXT = "what is learned: masked-patches (the paper), simmim or mae."
+OBJECTIVE = Option("--objective", "task", "|".join(LEARNED), LEARNED_TEXT, LEARNED[0], choices=LEARNED)
+FIRST = {
+    "train": (DATA, RECIPE, RESUME),
+    "finetune": (START, DATA, RECIPE, RESUME),
+    "pretrain": (UNLABELLED, OBJECTIVE, RECIPE, RESUME),
+}
+"""The options of each verb of training that stand before those of a run."""
+TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name in ("--task", "--objective"))
+"""The options that name the task, which decides what other options there are."""
+
+
+def parse_training(
+    arguments: list[str], verb: str, default: Run
+) -> tuple[dict[str, Any], tuple[Option, ...]]:
+    """Read a command line of training; return the values that are given by their paths, and all options.
+
+    Args:
+        arguments: what follows the verb.
+        verb: as it follows vitkit.
+        default: the run whose values the help shows as defaults.
+    """
+    task = read(arguments, TASKS).given.get("task", default.task)
+    options = describe_training(verb, with_task(default, task))
+    given = parse_given(None, options, arguments, verb)
+    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
+        start, data = sort_out(given.pop("start.start"))  # it stands alone
+        given |= {"start.start": start} if start else {"data": data}
+    return given, options
+
+
+def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a run."""
+    names = {part.name for part in fields(Run)} - {"recipe"}
+    return {path: given[path] for path in given if path.split(".")[0] in names}
+
+
+def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
+    """Return the run of the recipe that is given, or of none, with the task that a command line names."""
+    base = recipe(given["recipe"]) if given.get("recipe") else Run()
+    return with_task(base, read(arguments, TASKS).given.get("task", base.task))
+
+
+def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
+    """Describe the options of training that a study takes, by its recipe, which is among its own."""
+    return describe_training(default=recipe_of(own, arguments))
+
+
+def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:
+    """Describe the options of training.
+
+    Args:
+        verb: the verb; left out, the options that all verbs of training share, without a page's first ones.
+        default: the run whose values are the defaults of vitkit train, and whose task decides the options of
+            the objective; left out, one of the verb's usual task.
+    """
+    task = next((option.default for option in FIRST.get(verb, ()) if option.path == "task"), Run.task)
+    options = (
+        *describe(Run, default or with_task(Run(), task), without=("recipe",)),
+        *describe(Job),
+        PROCESSES,
+        *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
+    )
+    options = (*FIRST.get(verb, ()), *sorted(options, key=lambda option: bool(option.group)))
+    # The defaults of fine-tuning and of images without labels follow from the images.
+    return options if verb in ("", "train") else tuple(replace(option, default=None) for option in options)
+
+
+DECIDING = (RECIPE, RESUME, verb_options.Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
 WHICH_UNLABELLED = (
     "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
@@ -36,7 +130,7 @@ def main(arguments: list[str], verb: str) -> None:
         verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    first = parser.read(arguments, FIRST).given
+    first = parser.read(arguments, DECIDING).given
     names = [argument.partition("=")[0] for argument in arguments]
     for name in ("--recipe", "--resume"):
         if names.count(name) > 1:
@@ -47,10 +141,10 @@ def main(arguments: list[str], verb: str) -> None:
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
-    given, table = training_options.parse_training(arguments, verb, default)
+    given, table = parse_training(arguments, verb, default)
     if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
-    options = training_options.options_of_run(given)
+    options = options_of_run(given)
     own: dict[str, Any] = {name: value for name, value in given.items() if name not in options}
     own["listener"] = TerminalListener()
     with in_options(table, given):
@@ -181,14 +275,14 @@ def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str
     Raises:
         VitkitError: an option belongs to a series of runs or to several processes.
     """
-    if {"processes", "from_scratch", "log", "dry_run", *training_options.OF_SERIES} & {*given}:
+    if {"processes", "from_scratch", "log", "dry_run", *OF_SERIES} & {*given}:
         raise VitkitError(
             f"The runs of {study} follow from its own options, one after another in one process: give "
             f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
             "--dry-run."
         )
-    options, default = training_options.options_of_run(given), training_options.recipe_of(of_study)
-    with in_options(training_options.describe_training("train", default), given):
+    options, default = options_of_run(given), recipe_of(of_study)
+    with in_options(describe_training("train", default), given):
         run = with_options(default, options)
         _require_inputs(run, given)
         if not run.start.start:

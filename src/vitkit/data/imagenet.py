@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit import durable
+from vitkit.data.config import PROTOCOLS, ProtocolName
 from vitkit.data.files import damage_explained
-from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.folders import image_files, list_folders
 from vitkit.data.listing import Files, Paths
 from vitkit.data.paths import expand_home

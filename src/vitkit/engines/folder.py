@@ -32,11 +32,10 @@ from vitkit.engines.libraries import (
     require_engine,
 )
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import binomial_interval
-from vitkit.models.config.card import Card
-from vitkit.models.config.vit_config import Gelu
+from vitkit.evaluation.statistics import binomial_interval
+from vitkit.models.config import Card, Gelu
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.checksum import Checksum, checksum_of, verify
+from vitkit.weights.files.safetensors import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
 FILES: dict[GraphEngine, tuple[str, str]] = {

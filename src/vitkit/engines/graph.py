@@ -38,8 +38,7 @@ from vitkit.engines.folder import (
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.resnet_config import halve
+from vitkit.models.config import PLAIN, Compute, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way

@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
-from vitkit.evaluation.intervals import (
+from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
+from vitkit.evaluation.scores import count_by_class, ratio
+from vitkit.evaluation.statistics import (
     binomial_interval,
     binomial_test,
     describe_interval,
     overconfidence_interval,
 )
-from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
-from vitkit.evaluation.scores import count_by_class, ratio
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Result
 

@@ -25,7 +25,7 @@ from vitkit.data.stream.loader import Batch, evaluation_batches
 from vitkit.durable import hash_file, read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.zoo import ModelConfig
 from vitkit.world import ALONE, World, prepared_together

@@ -23,7 +23,7 @@ from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.scores import ImageScores, check_labels, image_scores, sureness
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 from vitkit.text import first_line, pluralize
 
 

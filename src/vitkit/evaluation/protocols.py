@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.config import ProtocolName
 from vitkit.data.imagenet import LabelledImages, imagenet_wnids, is_wnid
-from vitkit.data.imagenet_config import ProtocolName
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import binomial_interval, describe_interval
 from vitkit.evaluation.predictions import Predictions, in_parts
 from vitkit.evaluation.scores import likeliest
+from vitkit.evaluation.statistics import binomial_interval, describe_interval
 from vitkit.result import Block, Result, Section, Table, Text, unreadable
 from vitkit.text import pluralize
 

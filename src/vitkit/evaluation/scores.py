@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 
 Logits = NDArray[np.float32]
 

@@ -18,8 +18,8 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, cached_features, explain_no_features
-from vitkit.evaluation.fewshot.folds import FITS, FOLDS, Folded, cross_validate, mixed_order
-from vitkit.jobs.finetune_defaults import measure_starts, suit_start
+from vitkit.evaluation.fewshot.methods import FITS, FOLDS, Folded, cross_validate, mixed_order
+from vitkit.jobs.finetune import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run

@@ -34,7 +34,7 @@ from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import Listener, hushed
 from vitkit.models import measure
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Precision
+from vitkit.models.config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC

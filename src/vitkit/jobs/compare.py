@@ -31,16 +31,14 @@ from vitkit.durable import hash_file, remove_leftovers
 from vitkit.engines.folder import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import VitkitError
-from vitkit.evaluation import paired, run_model
+from vitkit.evaluation import run_model, statistics
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.jobs.engines import Ready, load_ready
 from vitkit.jobs.evaluate import choose_split, is_whole, without_training_images
-from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.study import study
-from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.listener import Listener
-from vitkit.models.config.card import TaskName
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.result import Block, Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run
@@ -133,7 +131,7 @@ class ClassChange:
     first: float
     """The fraction of them that the first model gets right."""
     second: float
-    flips: paired.Flips
+    flips: statistics.Flips
     adjusted_p: float
     """The p of its flips, adjusted by Holm's method over all classes."""
 
@@ -175,7 +173,7 @@ class ModelComparison(study.StudyResult):
     unreadable: int
     first: Side
     second: Side
-    difference: paired.ModelDifference
+    difference: statistics.ModelDifference
     """The second model's score minus the first model's, of these two sets of weights, over the images."""
     classes: tuple[ClassChange, ...]
     """The classes with images, in the order of the first model."""
@@ -546,7 +544,7 @@ def _compare(
         unreadable=first.numbers.bad,
         first=first,
         second=second,
-        difference=paired.model_difference(
+        difference=statistics.model_difference(
             *(answering.score_images(side.predictions) for side in (first, second))
         ),
         classes=compare_classes(answering, first, second),
@@ -715,8 +713,8 @@ def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[Cl
         for name, right in of_first.items()
         if len(right)
     }
-    flips = {name: paired.count_flips(*pair) for name, pair in pairs.items()}
-    adjusted = paired.holm([change.p for change in flips.values()])
+    flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
+    adjusted = statistics.holm([change.p for change in flips.values()])
     return tuple(
         ClassChange(name, len(right), float(right.mean()), float(others.mean()), flips[name], p)
         for (name, (right, others)), p in zip(pairs.items(), adjusted, strict=True)
@@ -738,7 +736,7 @@ def _difference(comparison: ModelComparison) -> str:
     if difference.mean == 0:
         size = f"{second} and {first} have the same {comparison.score}"
     test = "Student's t of the images" if difference.flips.graded else "Bonett and Price's test"
-    if difference.images < paired.FEWEST_IMAGES:
+    if difference.images < statistics.FEWEST_IMAGES:
         test = "sign test"
     sure = f"95 % interval of the difference {low} to {high} points; {test}, p {shown_p(difference.p)}"
     if difference.differs:
@@ -768,7 +766,7 @@ def _flips(comparison: ModelComparison) -> str:
 def _classes(comparison: ModelComparison) -> str:
     """Say in which classes the two models differ, and by how many points, the largest change first."""
     sure = sorted(
-        (change for change in comparison.classes if change.adjusted_p < paired.SURE),
+        (change for change in comparison.classes if change.adjusted_p < statistics.SURE),
         key=lambda c: -abs(c.gain),
     )
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
@@ -879,7 +877,7 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     differences = []
     for change in sorted(drawn, key=lambda change: (change.gain, change.name)):
         flips = change.flips.first_only, change.flips.second_only, change.count
-        differences.append((change.name, change.gain, paired.bonett_price(*flips)[0]))
+        differences.append((change.name, change.gain, statistics.bonett_price(*flips)[0]))
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"

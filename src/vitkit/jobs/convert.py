@@ -1,15 +1,19 @@
-"""Convert a checkpoint: write it in another library's format, read it back and compare.
+"""Convert a checkpoint: write it in another library's format, read it back and compare; or describe one.
 
 Reading back shows that writing lost nothing; a mistake in reading the source would be in both models. The
-option `against` compares with the other library's own model.
+option `against` runs the other library's own model, where it is installed, and compares with that. A card
+describes architecture, numerics, classes and origin without building the model.
 """
 
+import contextlib
 import math
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
-from typing import Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -18,15 +22,19 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.jobs.card import described
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import SILENT, Listener, hushed
-from vitkit.models.config.vit_config import INTERPOLATIONS
+from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
 from vitkit.models.image_model import ImageModel
+from vitkit.models.measure import forward_flops, parameters
+from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
-from vitkit.weights import loading, model_card, peers, saving, table
+from vitkit.runs.start import identify_any
+from vitkit.tasks import answers
+from vitkit.text import format_count, format_size
+from vitkit.weights import format_names, loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 from vitkit.weights.loading import load as load_checkpoint
 
@@ -200,7 +208,7 @@ def convert(
     lost = written_format.lost_numerics(model.config)
     with beside(out) as folder:
         # The notes of both are left out: the comparison below returns what the format cannot store.
-        written, _ = saving.save(model, folder / out.name, to)
+        written, _ = loading.save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
         again = load_checkpoint(written, same).model
         parity = compare(model, again, listener)
@@ -285,7 +293,7 @@ def compare_with_library(model: ImageModel, path: Path, library: Library) -> Par
         VitkitError: as `library_logits`; or the logits differ in shape.
     """
     images = model.normalize(fixed_images(model))
-    theirs = peers.library_logits(library, path, images)
+    theirs = library_logits(library, path, images)
     with evaluation_mode(model):
         ours = torch.cat([model(part) for part in images.chunk(IMAGES)])
     if ours.shape != theirs.shape:
@@ -314,3 +322,225 @@ def fixed_images(model: ImageModel) -> Tensor:
         coarse = torch.from_numpy(rng.uniform(size=(1, channels, cells, cells)))
         images[i] = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0].numpy()
     return torch.from_numpy((255 * images).round().astype(np.uint8))
+
+
+_PACKAGES = {"timm": "timm", "huggingface": "transformers"}
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+
+
+def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
+    """Compute the logits of images with a library's own model.
+
+    Args:
+        library: timm or huggingface.
+        path: a checkpoint in its format.
+        images: `(B, C, H, W)`, normalised.
+
+    Returns:
+        Logits `(B, K)`.
+
+    Raises:
+        VitkitError: the library is not installed, or cannot load the checkpoint.
+    """
+    package = _PACKAGES[library]
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").exists():
+        raise VitkitError(
+            f"{package} needs a config.json beside the weights, and {folder} has none. Write them in its "
+            f"format instead: --to {library} --against {library}."
+        )
+    try:
+        module = import_library(package)
+    except Exception as error:  # a broken installation raises anything
+        raise VitkitError(
+            f"{package} cannot be used here ({error}). Install it with: pip install {package}"
+        ) from error
+    try:
+        if library == "timm":
+            model: Any = module.create_model(f"local-dir:{folder}", pretrained=True)
+        else:
+            model = module.AutoModelForImageClassification.from_pretrained(str(folder))
+        with torch.inference_mode():
+            outputs = [model.eval()(images[i : i + 1]) for i in range(len(images))]
+    except Exception as error:
+        lines = str(error).strip().splitlines()[:3]
+        raise VitkitError(f"{package} cannot run {path}: {' '.join(lines)}") from error
+    return torch.cat([getattr(output, "logits", output) for output in outputs])
+
+
+def import_library(package: str) -> Any:
+    """Import a library, with a torchvision beside it that may be broken.
+
+    torchvision's wheel registers its operators from a compiled library that does not load beside a CPU build
+    of torch. timm imports torchvision when it is imported, transformers only when a model is made, so the
+    operators are defined before either. Only the names of two are needed: neither is called here.
+    """
+    try:
+        import_module("torchvision")
+    except ModuleNotFoundError:
+        pass  # nobody will import it
+    except Exception:  # installed, and broken in a way of its own
+        for operator in ("nms", "qnms"):
+            with contextlib.suppress(RuntimeError):  # there already
+                # PyTorch keeps such a definition until the program ends.
+                torch.library.define(f"torchvision::{operator}", _SCHEMA)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]  # half imported
+    return import_module(package)
+
+
+CLASSES_SHOWN = 10
+"""Class names in a summary; the record has all."""
+
+
+@dataclass(frozen=True, repr=False)
+class CheckpointCard(Result):
+    """The description of a checkpoint."""
+
+    source: str
+    """The path or the address that was given."""
+    identity: loading.Identity
+
+    def summary(self) -> str:
+        """Describe the checkpoint in one line."""
+        return described(self.identity)
+
+    def sections(self) -> Sequence[Section]:
+        """Return the description by headings; none where the file records nothing."""
+        identity, card, config = self.identity, self.identity.card, self.identity.config
+        names, weights, numerics = card.class_names, identity.checksum, list(config.arithmetic)
+        mean, std = model_card.by_channel(config.image_mean), model_card.by_channel(config.image_std)
+        numerics.append(f"pixels: mean {mean}, std {std} (of [0, 1])")
+        if getattr(config, "position", "none") not in ("none", "sincos_2d"):
+            numerics.append(f"positions: resized by {INTERPOLATIONS[card.position_interpolation]}")
+        size_and_hash = []
+        if weights is not None:  # by which other programs can recognise the file
+            size_and_hash = [f"{weights.bytes:,} bytes, when written of SHA-256", weights.sha256]
+        # Without the remarks that are among the notes.
+        remarks = set(identity.notes)
+        origin = {
+            key: value
+            for key, value in model_card.to_give_away(card).history().items()
+            if key != "notes" or not remarks.issuperset(value if isinstance(value, list) else [value])
+        }
+        flops = format_count(forward_flops(config, head=True), "FLOPs")
+        classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
+        shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
+        rows = (
+            ("model", [described(identity), f"{parameters(config):,} parameters, {flops} per image"]),
+            ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
+            ("numerics", numerics),
+            ("preprocessing", _preprocessing(identity)),
+            ("classes", [shown or classes]),
+            ("origin", [_labelled(key, value) for key, value in origin.items()]),
+            ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
+            ("notes", list(identity.notes)),
+            ("weights", size_and_hash),
+        )
+        return (Section("", (Facts(rows),)),)
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that use such a checkpoint."""
+        checkpoint = shlex.quote(self.source)
+        predicts = answers(self.identity.card, self.identity.config)
+        return (
+            *([f"vitkit predict {checkpoint} IMAGE"] if predicts else []),
+            f"vitkit inspect {checkpoint}",
+            f"vitkit convert {checkpoint} OUT",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the whole description as plain data."""
+        identity = self.identity
+        card = model_card.to_give_away(identity.card)  # as in the files, which say no more
+        return {
+            "file": str(identity.file),
+            "dialect": identity.format,
+            "parameters": parameters(identity.config),
+            "architecture": to_json(identity.config),
+            **to_json(card),
+            "origin": card.history(),
+            "left_out": identity.left_out,
+            "notes": list(identity.notes),
+            "weights": None if identity.checksum is None else to_json(identity.checksum),
+        }
+
+
+def read_card(
+    source: StrPath, *, image_size: Size | None = None, num_heads: int | None = None
+) -> CheckpointCard:
+    """Describe a checkpoint: architecture, numerics, preprocessing, class names, origin.
+
+    Args:
+        source: a run folder, a checkpoint file or folder of any library, or an address (hf:OWNER/NAME,
+            https://...).
+        image_size: height and width in pixels, or one number for both; left out, the checkpoint's. Position
+            embeddings are resized.
+        num_heads: number of attention heads, where the file does not record it.
+
+    Raises:
+        VitkitError: as `load_model`.
+    """
+    options = format_names.LoadOptions(image_size=image_size, num_heads=num_heads)
+    return CheckpointCard(str(source), identify_any(source, options))
+
+
+def described(identity: loading.Identity) -> str:
+    """Describe a checkpoint in one line: name, size, classes, format."""
+    config = identity.config
+    name = identity.card.name or config.family
+    classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
+    return (
+        f"{name} at {format_size(config.image_size)}, {classes}, "
+        f"{format_count(parameters(config))} parameters ({identity.format} format)"
+    )
+
+
+def _differences(config: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
+    elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
+    for field in fields(config):
+        actual = getattr(config, field.name)
+        if field.name in elsewhere or actual == field.default:
+            continue
+        shown = to_json(config)[field.name]
+        if isinstance(actual, BackboneConfig):
+            width = "" if actual.width_factor == 1 else f", {actual.width_factor:g} times as wide"
+            layers = f"layers {_plain(actual.layers, 'layers')}{width}"
+            shown = layers if actual.layers else "root block alone"
+        yield field.name, shown
+
+
+def _preprocessing(identity: loading.Identity) -> list[str]:
+    recorded = identity.card.preprocessing
+    if recorded is None:
+        return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
+    # A training run chose every field; for a file of another library, usual values are left out.
+    trained = identity.card.augmentation is not None
+    fields = to_json(recorded) if trained else model_card.notable_fields(recorded)
+    lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
+    return lines + [
+        f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed
+    ]
+
+
+def _labelled(key: str, value: Any) -> str:
+    """Write a field as "name value", without repeating a name that begins the value."""
+    return f"{key} {_plain(value, key).removeprefix(f'{key} ')}"
+
+
+def _plain(value: Any, key: str = "") -> str:
+    """Write a value of JSON for a person."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(_labelled(name, part) for name, part in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        join = "; " if any(isinstance(part, str | Mapping) for part in value) else ", "
+        join = "x" if key.endswith("_size") else "-" if key == "layers" else join
+        return join.join(_plain(part) for part in value) or "none"
+    return str(value)

@@ -11,8 +11,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
 from vitkit.models import measure
-from vitkit.models.config.compute_config import Phase, Precision
-from vitkit.models.config.image_config import Size, height_and_width
+from vitkit.models.config import Phase, Precision, Size, height_and_width
 from vitkit.models.zoo import ModelConfig, list_models, model_config, with_image_size
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint

@@ -15,16 +15,18 @@ from PIL import Image, ImageDraw, ImageFont
 
 from vitkit.analysis.drawing import enlarged
 from vitkit.data.channels import to_rgb
-from vitkit.data.config import Augmentation
+from vitkit.data.check import DataCheck, check_data
+from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Splits
 from vitkit.data.listing import names_of
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches
-from vitkit.data.stream.order import sample_at
+from vitkit.data.sources import UnfitDataError
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs import recipes
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.options import StrPath
 from vitkit.listener import SILENT, Listener, hushed
+from vitkit.models.config import TaskName
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
 from vitkit.result import Photo, Section, Table
@@ -32,6 +34,7 @@ from vitkit.runs.config import Run, with_options
 from vitkit.runs.folder import make_folder, require_folder
 from vitkit.runs.plan import list_images
 from vitkit.runs.run_options import RunOptions
+from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize, visible
 
 TILE = 112
@@ -233,3 +236,41 @@ def _picture(view: DataView) -> bytes:
     buffer = io.BytesIO()
     sheet.save(buffer, "png")
     return buffer.getvalue()
+
+
+def check(
+    path: str,
+    *,
+    task: TaskName = "classification",
+    splits: Splits = Splits(),  # noqa: B008 (it is frozen)
+    decode: DecodeRule = DEFAULT_RULE,
+    quiet: bool = False,
+    listener: Listener = AUTOMATIC,
+) -> DataCheck:
+    """Read every image once and say what is there: counts, sizes, bad files, duplicates.
+
+    Args:
+        path: images to check: "digits" (built in), a folder of class folders or a .zip or .tar of one, a
+            .csv, or a folder of .parquet files.
+        task: what will be learned: classification, one class for each image; multi-label, any number of
+            labels.
+        splits: how missing splits would be made.
+        decode: how files are read.
+        quiet: print nothing but warnings.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+
+    Returns:
+        The findings, with all that has to be mended before training.
+
+    Raises:
+        VitkitError: there is no such data set, or its images cannot be listed.
+    """
+    problems: tuple[str, ...] = ()
+    listener = hushed(listener, quiet)
+    with listener.progress("listing images"):
+        try:
+            data = find_task(task).learning.open_data(path, splits, decode)
+        except UnfitDataError as error:
+            data, problems = error.listed.cut(splits), error.problems
+    with listener.progress("reading images") as progress:
+        return replace(check_data(data, progress), problems=problems)

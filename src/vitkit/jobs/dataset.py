@@ -13,7 +13,7 @@ from vitkit.data.config import DEFAULT_SPLITS, Preprocessing, Splits
 from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.models.config.image_config import Size, height_and_width
+from vitkit.models.config import Size, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.model_card import preprocessing_of
 

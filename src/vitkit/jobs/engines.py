@@ -15,8 +15,7 @@ from vitkit.engines.folder import EngineModel, describe_gelu, serve_folder
 from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import LoadingOptions
-from vitkit.models.config.compute_config import Phase, Precision
-from vitkit.models.config.image_config import height_and_width
+from vitkit.models.config import Phase, Precision, height_and_width
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import answering_of
 from vitkit.text import join_names

@@ -11,9 +11,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitkit.data.config import WORKER_TIMEOUT, parse_split
+from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
-from vitkit.data.imagenet_config import PROTOCOLS, ProtocolName
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
@@ -25,7 +24,7 @@ from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeli
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import SILENT, Listener, added_up, hushed
-from vitkit.models.config.card import Card
+from vitkit.models.config import Card
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs import processes, steps, trained_model

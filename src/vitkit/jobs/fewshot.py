@@ -18,11 +18,10 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import features
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
 from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
-from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS
-from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS, FewShotScore
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import SILENT, Listener, hushed
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable

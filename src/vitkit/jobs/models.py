@@ -5,7 +5,7 @@ import fnmatch
 from collections.abc import Sequence
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import Size
+from vitkit.models.config import Size
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import list_models, model_config
 from vitkit.result import Listing, Table

@@ -7,8 +7,7 @@ from typing import Unpack
 from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
 from vitkit.jobs import recipes
-from vitkit.jobs.options import Objective, ThenOptions, TrainingOptions, split_options
-from vitkit.jobs.study.options import StudyOptions
+from vitkit.jobs.options import Objective, StudyOptions, ThenOptions, TrainingOptions, split_options
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
 from vitkit.jobs.train import carry_out, names_of, refuse_lengths
 from vitkit.listener import Listener

@@ -16,7 +16,7 @@ from typing import Literal, Unpack
 from vitkit.config import nearest, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import model_config
 from vitkit.result import Listing, Table
 from vitkit.runs.config import Architecture, Run, with_options

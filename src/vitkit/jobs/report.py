@@ -18,7 +18,7 @@ from vitkit.data.sources import Samples
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener, hushed
-from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.runs import machine, records, series_record, start, trained_model

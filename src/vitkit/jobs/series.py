@@ -20,9 +20,9 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.jobs.options import MachineOptions, StudyOptions
 from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.report import write_series_report
-from vitkit.jobs.study.options import MachineOptions, StudyOptions
 from vitkit.jobs.train_run import check_run, command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, changed_options, name_options, require_data
@@ -38,7 +38,7 @@ from vitkit.runs.plan import (
     with_absolute_paths,
 )
 from vitkit.runs.records import keep_divergence
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import (
     RECORD,
     Member,

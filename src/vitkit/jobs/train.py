@@ -10,7 +10,7 @@ from vitkit.jobs.options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.series import train_series
 from vitkit.jobs.train_run import train_run
-from vitkit.runs import plan, processes, series_options, series_record
+from vitkit.runs import plan, processes, run_options, series_record
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import TrainedFolder, kind_of
 from vitkit.world import ALONE
@@ -120,7 +120,7 @@ def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
     place = kind_of(folder)
     if place.kind != "series":
         return place.run(), replace(job, out=folder)
-    record, default = series_record.read_series_record(folder), series_options.SeriesOptions()
+    record, default = series_record.read_series_record(folder), run_options.SeriesOptions()
     names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
     return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})
 

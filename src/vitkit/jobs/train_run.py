@@ -16,8 +16,7 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.listener import SILENT, Listener
-from vitkit.models.config.card import Card
-from vitkit.models.config.compute_config import Compute
+from vitkit.models.config import Card, Compute
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs import budget, build, machine, processes, records, steps, trained_model
 from vitkit.runs import plan as planning
@@ -29,7 +28,7 @@ from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
 from vitkit.training.trainer import Trainer
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 from vitkit.world import ALONE, World
 
 

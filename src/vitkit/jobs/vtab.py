@@ -33,13 +33,12 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.options import StrPath, require_at_least
+from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.recipes import departures as departures_from_paper
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study import study
-from vitkit.jobs.study.options import MachineOptions, StudyOptions
-from vitkit.models.config.image_config import Size, height_and_width
+from vitkit.models.config import Size, height_and_width
 from vitkit.result import Cell, Number, Section, Table
 from vitkit.runs.config import Run, StartConfig, with_options
 from vitkit.runs.folder import require_folder

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.models.config import Interpolation
 from vitkit.models.image_model import Taps, lecun_normal
 from vitkit.models.parts import Block
 from vitkit.models.position import resize_line

@@ -4,7 +4,7 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.stem import ConvStem

@@ -23,8 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm

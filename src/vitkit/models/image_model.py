@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.card import Card
-from vitkit.models.config.compute_config import PLAIN, Compute, Precision
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import Interpolation, ViTConfig
+from vitkit.models.config import (
+    PLAIN,
+    Card,
+    Compute,
+    Interpolation,
+    Precision,
+    ResNetConfig,
+    ViTConfig,
+)
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""

@@ -29,8 +29,7 @@ from vitkit.errors import VitkitError
 from vitkit.models import fast
 from vitkit.models.axial import AxialMixing
 from vitkit.models.build import build_empty
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.resnet_config import halve
+from vitkit.models.config import PLAIN, Compute, halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.pool import AttentionPool

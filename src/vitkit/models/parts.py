@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.vit_config import Gelu, Interpolation, NormKind
+from vitkit.models.config import Gelu, Interpolation, NormKind
 from vitkit.models.image_model import BatchRows, Taps
 from vitkit.models.position import relative_logits, resize_line
 

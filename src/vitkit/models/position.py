@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import Interpolation, PositionKind, RotaryConfig, ViTConfig
+from vitkit.models.config import Interpolation, PositionKind, RotaryConfig, ViTConfig
 
 
 class Position(nn.Module):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitkit.models.axial import AxialMixing
-from vitkit.models.config.resnet_config import GROUPS, BackboneConfig, ResNetConfig, halve
+from vitkit.models.config import GROUPS, BackboneConfig, ResNetConfig, halve
 from vitkit.models.image_model import ImageModel, Taps, lecun_normal
 
 

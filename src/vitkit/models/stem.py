@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config.vit_config import STEM_GROUP
+from vitkit.models.config import STEM_GROUP
 from vitkit.models.image_model import lecun_normal
 
 

@@ -2,7 +2,7 @@
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
 are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
-`config/vit_config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
+`config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images of C channels and H x W pixels; N patches; T tokens: class token and registers, P of which
 have a position, and then the patches. D = width, h = num_heads, K = num_classes.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
 from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
 from vitkit.models.pool import Pooling, make_pooling

@@ -26,9 +26,15 @@ from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import Size, height_and_width
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import STEM_GROUP, VIT5_ROTARY, ViTConfig
+from vitkit.models.config import (
+    STEM_GROUP,
+    VIT5_ROTARY,
+    BackboneConfig,
+    ResNetConfig,
+    Size,
+    ViTConfig,
+    height_and_width,
+)
 from vitkit.text import format_size
 
 ModelConfig = ViTConfig | ResNetConfig

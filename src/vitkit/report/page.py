@@ -22,7 +22,7 @@ from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
 from vitkit.data.transforms import preprocess
-from vitkit.evaluation.fewshot.tracking import SEEDS
+from vitkit.evaluation.fewshot.config import SEEDS
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT

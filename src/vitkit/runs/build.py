@@ -17,11 +17,10 @@ from vitkit.data.sources import (
     largest_decoding,
 )
 from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches, worker_count
-from vitkit.evaluation.fewshot.config import Method
-from vitkit.evaluation.fewshot.tracking import FewShotTracking, linear_probe
+from vitkit.evaluation.fewshot.config import FewShotTracking, Method, linear_probe
 from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_empty, build_model
-from vitkit.models.config.compute_config import Compute
+from vitkit.models.config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.config import Run

@@ -24,11 +24,9 @@ from vitkit.config import (
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
 from vitkit.durable import read_json_once, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.models import zoo
-from vitkit.models.config.card import TaskName
-from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.vit_config import ImagePoolKind, Interpolation, PositionKind
+from vitkit.models.config import Compute, ImagePoolKind, Interpolation, PositionKind, TaskName
 from vitkit.models.zoo import ModelConfig
 from vitkit.other_names import OTHER_NAMES
 from vitkit.runs.records import StartRecord

@@ -38,9 +38,7 @@ from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import fast
 from vitkit.models.build import build_empty
-from vitkit.models.config.compute_config import PLAIN, Compute, Phase, Precision
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig

@@ -10,7 +10,7 @@ from typing import Any
 from vitkit.config import COUNT, from_json, read, write
 from vitkit.durable import read_regular_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.models.config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import pluralize
 

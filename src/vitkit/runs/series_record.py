@@ -27,7 +27,7 @@ from vitkit.result import Plot, Result, Section, Table
 from vitkit.runs.config import Run
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.runs.records import read_divergence, read_metrics
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled

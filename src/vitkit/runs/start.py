@@ -20,7 +20,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.models.config import INTERPOLATIONS, Interpolation
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import describe_channels, with_channels, with_image_size
 from vitkit.runs.build import Parts
@@ -473,7 +473,7 @@ def load_model(
             `num_classes` is another number than the file's.
         num_heads: heads of the attention, where a file does not record them.
         position_interpolation: the library by whose rule position embeddings are resized, "timm" say: one of
-            `vitkit.models.config.vit_config.INTERPOLATIONS`; left out, the one that the weights come from.
+            `vitkit.models.config.INTERPOLATIONS`; left out, the one that the weights come from.
         image_mean, image_std: mean and standard deviation of pixels in [0, 1], a value for each channel or
             one for all, in place of the file's.
 

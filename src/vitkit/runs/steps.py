@@ -28,7 +28,7 @@ from vitkit.durable import open_to_append
 from vitkit.engines.folder import EngineModel
 from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.build import Parts
 from vitkit.runs.machine import memory_used, prepare
@@ -49,7 +49,7 @@ from vitkit.training.checkpoint import (
     step_name,
     step_of,
 )
-from vitkit.training.sharding import assemble
+from vitkit.training.gradients import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together

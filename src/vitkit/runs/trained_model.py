@@ -44,7 +44,7 @@ from vitkit.durable import (
 )
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import Listener
-from vitkit.models.config.card import Card
+from vitkit.models.config import Card
 from vitkit.models.zoo import ModelConfig, changed_name
 from vitkit.result import Result
 from vitkit.runs.config import Run

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitkit.errors import VitkitError
-from vitkit.models.config import card
-from vitkit.models.config.card import Card, TaskName
+from vitkit.models.config import Card, TaskName
+from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
 from vitkit.tasks.classification import ClassificationAnswering
 from vitkit.tasks.learning import CLASSIFICATION, MULTI_LABEL, Learning
@@ -46,9 +46,9 @@ def find_task(name: TaskName) -> Task:
     return TASKS[name]
 
 
-def learned_by(model_card: Card) -> card.Task:
+def learned_by(model_card: Card) -> LearnedTask:
     """Return the task in a model's card; classification where nothing records it."""
-    return model_card.task or card.Task()
+    return model_card.task or LearnedTask()
 
 
 def task_of(model_card: Card) -> Task:

@@ -18,7 +18,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
-from vitkit.models.config.card import Card, LossFunction
+from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import page
 from vitkit.tasks.page import ShownImage, TaskReport

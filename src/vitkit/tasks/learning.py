@@ -16,9 +16,8 @@ from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, explain_no_classes
 from vitkit.evaluation.multilabel import multi_label
-from vitkit.models.config import card
-from vitkit.models.config.card import TaskName
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision, TaskName
+from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Text
 from vitkit.tasks.page import Curve, TaskReport
@@ -82,7 +81,7 @@ class Learning(ABC):
         return open_data(spec, splits, rule, labelled=False)
 
     @abstractmethod
-    def learned(self, config: Any) -> card.Task:
+    def learned(self, config: Any) -> LearnedTask:
         """Make the record of the task in a model's card; its loss decides what the logits mean.
 
         It is called before anything is written: options that do not fit the task are refused here.
@@ -165,17 +164,17 @@ class LabelLearning(Learning):
 
         return open_data(spec, splits, rule, class_names, multi_label=self.several_labels)
 
-    def learned(self, config: Any) -> card.Task:
+    def learned(self, config: Any) -> LearnedTask:
         """Record the loss: of one class either, of several labels the sigmoid's, whatever the options say, as
         labels do not exclude each other."""
         if not self.several_labels:
-            return card.Task(self.name, config.loss)
+            return LearnedTask(self.name, config.loss)
         if config.logit_adjustment or config.class_weights != "none":
             raise VitkitError(
                 "logit_adjustment and class_weights are for one class an image, and this task has several: "
                 "leave them out of multi-label."
             )
-        return card.Task(self.name, "sigmoid")
+        return LearnedTask(self.name, "sigmoid")
 
     def objective(self, config: Any, model_config: ModelConfig, train: "Samples") -> "nn.Module":
         """Build the cross entropy, or the sum of the binary cross entropies of classes or labels."""

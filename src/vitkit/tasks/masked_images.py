@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from vitkit.data.channels import to_rgb
 from vitkit.errors import VitkitError
-from vitkit.models.config import card
-from vitkit.models.config.card import TaskName
+from vitkit.models.config import Task as LearnedTask
+from vitkit.models.config import TaskName
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Block, Number, Plot, Section, Table, Text
 from vitkit.tasks.learning import Learning, Validation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitkit.data.sources import Samples
-    from vitkit.models.config.vit_config import ViTConfig
+    from vitkit.models.config import ViTConfig
     from vitkit.models.vit import ViT
     from vitkit.training.masked_images import MaskedImages
 
@@ -46,9 +46,9 @@ class MaskedImagesLearning(Learning):
 
     name: TaskName
 
-    def learned(self, config: MaskedImagesConfig) -> card.Task:
+    def learned(self, config: MaskedImagesConfig) -> LearnedTask:
         """Record the task and no loss: there are no logits."""
-        return card.Task(self.name, "none")
+        return LearnedTask(self.name, "none")
 
     def objective(
         self, config: MaskedImagesConfig, model_config: ModelConfig, train: "Samples"

@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitkit.data.channels import to_rgb
 from vitkit.errors import DecodeError
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 from vitkit.result import Number, Photo, Section, Text
 
 if TYPE_CHECKING:

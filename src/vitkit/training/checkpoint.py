@@ -52,8 +52,8 @@ from vitkit.durable import (
     write_file,
 )
 from vitkit.errors import VitkitError
+from vitkit.training.gradients import collect, divide_like, is_sharded
 from vitkit.training.optim import state_names
-from vitkit.training.sharding import collect, divide_like, is_sharded
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 FOLDER = "checkpoints"

@@ -20,7 +20,7 @@ from vitkit.config import (
     require_valid,
 )
 from vitkit.errors import VitkitError
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 
 
 @dataclass(frozen=True)

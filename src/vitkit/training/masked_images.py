@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.parts import MLP, Attention, Block
 from vitkit.models.position import sincos_2d
 from vitkit.models.stem import PatchStem

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.training.config import OptimizerConfig
-from vitkit.training.sharding import collect, take_local
+from vitkit.training.gradients import collect, take_local
 
 EPS = 1e-8
 """Number that Adam adds to the denominator, so that it never divides by 0 (optax's default)."""

@@ -52,9 +52,8 @@ from vitkit.training.checkpoint import (
 )
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
-from vitkit.training.gradients import Gradients
+from vitkit.training.gradients import Gradients, assemble, shard, skeleton_of, take_local
 from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
-from vitkit.training.sharding import assemble, shard, skeleton_of, take_local
 from vitkit.world import ALONE, World
 
 LOG = "metrics.jsonl"

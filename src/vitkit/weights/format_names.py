@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.models.config import Interpolation
 
 Format = Literal["vitkit", "official", "big_vision", "huggingface", "timm", "torchvision"]
 
@@ -12,7 +12,7 @@ MODULES: dict[Format, str] = {
     "vitkit": "native",
     "big_vision": "big_vision",
     "official": "official",
-    "huggingface": "huggingface.checkpoint",
+    "huggingface": "huggingface",
     "timm": "timm.read",
     "torchvision": "torchvision",
 }

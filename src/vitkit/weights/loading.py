@@ -6,6 +6,7 @@ vitkit's names, check them against the architecture, and only then fit them to t
 weights or card for that are called `fit_...`; functions that change the configuration alone `with_...`.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -16,19 +17,18 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config.image_config import height_and_width
-from vitkit.models.config.vit_config import INTERPOLATIONS
+from vitkit.models.config import INTERPOLATIONS, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
-from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.download import fetch_any
+from vitkit.weights.files.safetensors import Checksum
 from vitkit.weights.files.source import Source, file_states, open_source
-from vitkit.weights.format_names import MODULES, LoadOptions
+from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.formats import native
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 from vitkit.weights.published import hides_published
-from vitkit.weights.table import Hints, Row, named_prefix, recognise
+from vitkit.weights.table import Hints, Row, find_format, named_prefix, recognise
 
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
@@ -486,3 +486,50 @@ def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, name.rpartition(".")[2], buffer.to(dtype))
     return model
+
+
+_log = logging.getLogger("vitkit")
+
+
+def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -> Path:
+    """Write a model's weights; log as a warning what the format does not record.
+
+    Args:
+        model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
+        path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
+            is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
+        format: its name; docs/commands.md has a table of the formats.
+
+    Returns:
+        The path written.
+
+    Raises:
+        VitkitError: the format cannot store such a model, or its card names another number of classes.
+    """
+    written, notes = save(model, path, format)
+    for note in notes:
+        _log.warning("%s: %s", written, note)
+    return written
+
+
+def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tuple[Path, list[str]]:
+    """Write a model's weights; return the path written, and phrases of what the format does not record.
+
+    Arguments and errors as in `save_model`.
+    """
+    path = Path(path)
+    chosen = find_format(format)
+    if lacking := chosen.unsupported(model.config):
+        raise VitkitError(
+            f"The {format} format has no place for {'; '.join(lacking)}. "
+            "Choose another, or vitkit's own, which keeps everything."
+        )
+    names = len(model.card.class_names)
+    if names and names != model.config.num_classes:
+        raise VitkitError(
+            f"model.card has {names} class names for a model of {model.config.num_classes} classes: mend it."
+        )
+    lost = chosen.lost_numerics(model.config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
+    return chosen.write(model, path, notes), notes

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.models.config.vit_config import RotaryConfig, ViTConfig
+from vitkit.models.config import BackboneConfig, RotaryConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.checksum import Checksum
+from vitkit.weights.files.safetensors import Checksum
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES, Format
 from vitkit.weights.model_card import ModelCard

@@ -24,8 +24,8 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.methods import Draws, fit
 from vitkit.jobs.fewshot import score_table
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, TrainingData
-from vitkit.weights.saving import save_model
 
 
 def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> None:

@@ -21,10 +21,10 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import data as fewshot_data
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.evaluation.fewshot.data import open_fewshot_data
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.models.vit import ViT
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 from vitkit.world import World
 
 SIZE = (8, 12)

@@ -16,8 +16,8 @@ from vitkit.cli.main import run
 from vitkit.data.config import Loading, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.evaluation.fewshot.data import follow
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
 

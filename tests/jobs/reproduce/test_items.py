@@ -6,10 +6,10 @@ from typing import get_args
 import pytest
 
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import ItemName, StudyOptions
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
-from vitkit.jobs.study.options import ItemName, StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run

@@ -1,6 +1,6 @@
 """The paper's numbers, typed in by hand a second time."""
 
-from vitkit.jobs.reproduce.paper import (
+from vitkit.jobs.reproduce.items import (
     DATA_SIZES,
     TABLE_2,
     TABLE_5,

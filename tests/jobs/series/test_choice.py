@@ -11,7 +11,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import recipe, sweep_rates
 from vitkit.jobs.series import train_series
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, choose_rate, conclusions, read_series, summarise
 
 pytestmark = pytest.mark.usefixtures("without_report")

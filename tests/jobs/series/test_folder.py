@@ -19,7 +19,7 @@ from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of, lock_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start
 from vitkit.training import checkpoint

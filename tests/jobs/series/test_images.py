@@ -14,7 +14,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

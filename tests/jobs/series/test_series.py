@@ -21,7 +21,7 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import SGD, create_optimizer, learning_rate

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitkit.evaluation.paired import PairedDifference, paired_difference
+from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.study.study import ArmResult, Comparison, arm_table, conclusions, difference_plot
 
 DRAW = np.random.default_rng(3)

@@ -14,7 +14,7 @@ from tests.jobs.hearing import Hearing
 from tests.vtab_layout import small_task
 from vitkit.data.config import Splits
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 RUN = replace(small_run(4), splits=Splits(val_fraction=0.1, test_fraction=0.2))
 

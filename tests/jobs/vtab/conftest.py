@@ -6,7 +6,7 @@ import pytest
 
 from tests.vtab_layout import small_task
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 
 @pytest.fixture(scope="module")

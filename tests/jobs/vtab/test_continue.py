@@ -21,7 +21,7 @@ from vitkit.jobs.vtab import Vtab
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -14,10 +14,15 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features
-from vitkit.evaluation.fewshot.config import ALL_SHOTS, Learning, Method
-from vitkit.evaluation.fewshot.methods import Draws
-from vitkit.evaluation.fewshot.scores import FewShotScore, LabelledFeatures, measure
-from vitkit.evaluation.fewshot.tracking import SEEDS, FewShotTracking, accuracy_name
+from vitkit.evaluation.fewshot.config import (
+    ALL_SHOTS,
+    SEEDS,
+    FewShotTracking,
+    Learning,
+    Method,
+    accuracy_name,
+)
+from vitkit.evaluation.fewshot.methods import Draws, FewShotScore, LabelledFeatures, measure
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.model_card import TrainingData

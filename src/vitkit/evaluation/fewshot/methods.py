@@ -1,22 +1,27 @@
-"""Fit few-shot classifiers to frozen features: a few labelled images of each class.
+"""Fit few-shot classifiers to frozen features, a few labelled images of each class, and measure them.
 
 The paper's few-shot accuracy (4.1, Figure 4) is `ridge`: a least-squares fit of the features to -1 and 1, in
 closed form, as in big_vision `evaluators/fewshot_lsr.py`. The others are nearest neighbours and logistic
-regression.
+regression. `cross_validate` predicts every image once, by classifiers that were fitted without it and without
+a fifth of the others; `measure` draws the shots several times.
 
-Shapes: N training images (the shots), M test images, D features, K classes.
+Shapes: N training images (the shots), M test images, D features, K classes, S seeds; n images with features,
+the shots among them.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data.layouts.cutting import draws
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.config import L2, Method
+from vitkit.evaluation.fewshot.config import L2, Learning, Method
+from vitkit.evaluation.statistics import binomial_interval
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -263,3 +268,193 @@ def _parts(rows: Floats, columns: int) -> list[tuple[int, Floats]]:
     size = max(1, PART // max(columns, rows.shape[1]))
     starts = range(0, max(len(rows), 1), size)
     return [(start, rows[start : start + size]) for start in starts]
+
+
+FOLDS = 5
+"""Parts of the images, each predicted from the others."""
+METHODS: tuple[Method, ...] = ("ridge", "knn")
+"""The classifiers. Logistic regression takes many times as long for much the same accuracy."""
+FITS = FOLDS * len(METHODS)
+"""The fits of `cross_validate`."""
+_STREAM = 7  # of the draws: not the stream by which splits are cut
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The number of images that cross-validated classifiers predict rightly."""
+
+    images: int
+    right: Mapping[str, int]
+    """Images predicted rightly by each method, which learned from four fifths of the images."""
+
+    @property
+    def method(self) -> str:
+        """The method that is right most often, the first of several."""
+        return max(self.right, key=self.right.__getitem__)
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of the best method, from 0 to 1."""
+        return self.right[self.method] / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of that accuracy, on other images drawn alike."""
+        return binomial_interval(self.right[self.method], self.images)
+
+
+def mixed_order(labels: Integers) -> Integers:
+    """Order images at random, so that every beginning of the order holds the classes in their proportions.
+
+    Args:
+        labels: `(N,)` class numbers.
+    """
+    order = np.lexsort((draws(len(labels), 0, _STREAM), labels))  # class by class, each at random
+    sizes = np.unique(labels, return_counts=True)[1]
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the class
+    spread = (place + 0.5) / np.repeat(sizes, sizes)
+    mixed: Integers = order[np.lexsort((draws(len(labels), 0, _STREAM + 1), spread))]
+    return mixed
+
+
+def cross_validate(
+    features: Floats, labels: Integers, classes: int, *, progress: Callable[[int], None] = lambda done: None
+) -> Folded:
+    """Predict every image by classifiers that were fitted without it.
+
+    Args:
+        features: `(N, D)`, finite, N at least 2.
+        labels: `(N,)` from 0 to K - 1.
+        classes: K.
+        progress: called after each fit with the number of fits done, of `FITS`.
+    """
+    order = mixed_order(labels)
+    # Class after class in turn: images of a class fall into different folds.
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    fold = np.empty(len(labels), np.int64)
+    fold[by_class] = np.arange(len(labels)) % FOLDS
+    right: dict[str, int] = dict.fromkeys(METHODS, 0)
+    done = 0
+    for number in range(FOLDS):
+        held_out = np.flatnonzero(fold == number)
+        training = order[fold[order] != number]
+        if not len(held_out) or not len(training):
+            continue
+        for method in METHODS:
+            fitted = fit(method, features[training], labels[training], classes)
+            right[method] += int((fitted.predict(features[held_out]) == labels[held_out]).sum())
+            done += 1
+            progress(done)
+    return Folded(len(labels), right)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFeatures:
+    """Features of images of a split."""
+
+    indices: Integers
+    """`(n,)` of the images in their split, ascending."""
+    rows: Floats
+    """`(n, D)`"""
+    labels: Integers
+    """`(n,)`"""
+
+    def taken(self, indices: Integers) -> tuple[Floats, Integers]:
+        """Give the rows and labels of images that are among these, in the order given."""
+        where = np.searchsorted(self.indices, indices)
+        return self.rows[where], self.labels[where]
+
+
+@dataclass(frozen=True)
+class FewShotScore:
+    """The accuracies of one method with one number of shots, from 0 to 1."""
+
+    method: Method
+    shots: int
+    """Images of each class at most."""
+    accuracies: tuple[float, ...]
+    """On all test images, of each seed."""
+    mean: float
+    deviation: float | None
+    """Standard deviation of a single draw (divided by S - 1); None of one seed."""
+    interval: tuple[float, float] | None
+    """95% interval of the mean over draws, by Student's t; None of one seed. It does not cover the chance in
+    the choice of test images."""
+    class_accuracy: tuple[float | None, ...]
+    """Accuracy on each class's test images, mean over seeds; None of a class without test images."""
+    settings: tuple[float, ...]
+    """The setting of each seed's fit: the penalty of ridge, the k of knn, the C of logistic."""
+    converged: tuple[bool, ...]
+    """Whether the optimiser of logistic came to an end, for each seed."""
+
+    @property
+    def shown_interval(self) -> tuple[float, float] | None:
+        """Give the interval where the draws differ; None where all accuracies are equal, as when every image
+        is a shot: they do not show the chance in drawing."""
+        return self.interval if len(set(self.accuracies)) > 1 else None
+
+
+def measure(
+    draws: Sequence[Draws],
+    learning: Learning,
+    pool: LabelledFeatures,
+    test: LabelledFeatures,
+    classes: int,
+    unreadable: Sequence[int] = (),
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[FewShotScore, ...]:
+    """Fit every method to the shots and measure its accuracy on the test images.
+
+    Args:
+        draws: one for each seed.
+        learning: the numbers of shots and the methods.
+        pool: features of all drawn images.
+        test: of the test images.
+        classes: K.
+        unreadable: indices in the pool's split of images that are not drawn.
+        progress: called after each fit with the number of fits done.
+
+    Raises:
+        VitkitError: there are no shots.
+    """
+    scores, done = [], 0
+    counts = np.bincount(test.labels, minlength=classes)
+    for method in learning.methods:
+        for shots in learning.shots:
+            fits, rights = [], []
+            for draw in draws:
+                features, labels = pool.taken(draw.take(shots, unreadable))
+                fits.append(
+                    fit(method, features, labels, classes, l2=learning.l2, neighbours=learning.neighbours)
+                )
+                rights.append(fits[-1].predict(test.rows) == test.labels)
+                done += 1
+                progress(done)
+            accuracies = tuple(float(right.mean()) for right in rights)
+            sums = np.bincount(test.labels, weights=np.array(rights).mean(0), minlength=classes)
+            by_class = zip(sums, counts, strict=True)
+            scores.append(
+                FewShotScore(
+                    method,
+                    shots,
+                    accuracies,
+                    math.fsum(accuracies) / len(accuracies),
+                    *_spread(accuracies),
+                    tuple(float(total / images) if images else None for total, images in by_class),
+                    tuple(fitted.setting for fitted in fits),
+                    tuple(fitted.converged for fitted in fits),
+                )
+            )
+    return tuple(scores)
+
+
+def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
+    """Compute standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
+    count = len(values)
+    if count < 2:
+        return None, None
+    from scipy.special import stdtrit  # half a second to import, which only several seeds need
+
+    mean, deviation = math.fsum(values) / count, float(np.std(values, ddof=1))
+    half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+    return deviation, (max(0.0, mean - half), min(1.0, mean + half))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import sweep_rates
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.models.zoo import changed_name, vit_config
 from vitkit.runs.config import Architecture, Run, StartConfig, with_options

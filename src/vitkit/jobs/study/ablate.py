@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
-from vitkit.jobs.options import StrPath
+from vitkit.jobs.options import MachineOptions, Recipe, StrPath, StudyOptions, Vary
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.recipes import sweep_rates
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.options import MachineOptions, Recipe, StudyOptions, Vary
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options

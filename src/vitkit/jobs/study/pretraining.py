@@ -23,17 +23,16 @@ from numpy.typing import NDArray
 from vitkit.config import COUNT, Range, to_json
 from vitkit.data.config import Splits
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.paired import Scores
-from vitkit.jobs.finetune_defaults import LEAST_STEPS, suit_images, suit_start
-from vitkit.jobs.options import ThenOptions
+from vitkit.evaluation.statistics import Scores
+from vitkit.jobs.finetune import LEAST_STEPS, suit_images, suit_start
+from vitkit.jobs.options import StudyOptions, ThenOptions
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener
 from vitkit.result import Section
 from vitkit.runs.config import Architecture, Run
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.plan import Opened, list_images, plan_run
-from vitkit.runs.series_options import MOST_RUNS, SeriesOptions
+from vitkit.runs.run_options import MOST_RUNS, SeriesOptions
 from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
 

@@ -30,13 +30,11 @@ import numpy as np
 from vitkit.config import COUNT, Range, to_json
 from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import NORMAL_95
-from vitkit.evaluation.power_law import LawFit, Point, Prediction, fit_power_law, judge_held_out
-from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.options import StrPath
+from vitkit.evaluation.statistics import NORMAL_95, LawFit, Point, Prediction, fit_power_law, judge_held_out
+from vitkit.jobs.finetune import suit_start
+from vitkit.jobs.options import Axis, MachineOptions, Recipe, StrPath, StudyOptions
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.options import Axis, MachineOptions, Recipe, StudyOptions
 from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, vit_config

@@ -25,9 +25,9 @@ from vitkit.config import difference, from_json, read, to_json, write
 from vitkit.data.sources import ImageData
 from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation import paired
+from vitkit.evaluation import statistics
+from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.series import check_series, recorded_run, train_series
-from vitkit.jobs.study.options import StudyOptions
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
@@ -38,7 +38,7 @@ from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
 from vitkit.runs.processes import divide_threads
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.runs.start import absolute_start
 from vitkit.tasks import find_task
@@ -275,7 +275,7 @@ def run_seconds(run: Run, pace: Pace, data: ImageData) -> float:
 
 def describe_detectable(seeds: int, images: int, split: str) -> str:
     """Say what difference a comparison could find, before there are scores."""
-    least = 100 * paired.expected_detectable(seeds, images)
+    least = 100 * statistics.expected_detectable(seeds, images)
     return (
         f"With {pluralize(seeds, 'seed')} on {describe_images(images, split)}, a difference of {least:.1f} "
         "points or more is found in 8 of 10 studies, if runs are right on 90 % of the images, each "
@@ -543,7 +543,7 @@ class ArmResult:
     """The seeds whose training diverged."""
     end_of_sweep: Literal["lowest", "highest"] | None = None
     """Whether the rate is the lowest or highest of its sweep, so that a better rate may lie beyond it."""
-    difference: paired.PairedDifference | None = None
+    difference: statistics.PairedDifference | None = None
     """The difference from the base, over the seeds that finished in both; None of the base, and without such
     seeds."""
     adjusted_p: float | None = None
@@ -583,7 +583,7 @@ class Comparison(TestImages):
 class ScoredArms(TestImages):
     """The scores of arms on the same test images, image by image."""
 
-    scores: tuple[paired.Scores, ...]
+    scores: tuple[statistics.Scores, ...]
     """The scores of each arm."""
 
 
@@ -635,9 +635,9 @@ def compare_scored(
     """
     results = []
     base_scores, *others = tested.scores
-    differences = [None, *(paired.compare_scores([base_scores], [scores]) for scores in others)]
+    differences = [None, *(statistics.compare_scores([base_scores], [scores]) for scores in others)]
     for arm, series, scores, against, p in zip(
-        arms, completed, tested.scores, differences, paired.adjust(differences), strict=True
+        arms, completed, tested.scores, differences, statistics.adjust(differences), strict=True
     ):
         lost = tuple(seed for seed in seeds if seed not in scores)
         means = {str(seed): float(rows.mean()) for seed, rows in scores.items()}
@@ -695,7 +695,7 @@ def _conclusion(comparison: Comparison, arm: ArmResult) -> str:
         size = f"{points(comparison.images, abs(difference.mean))} points {better} {base.label} ({sure})"
         least = points(comparison.images, difference.detectable)
         sentence = f"{arm.label}: {size}"
-        if arm.adjusted_p is None or arm.adjusted_p >= paired.SURE:
+        if arm.adjusted_p is None or arm.adjusted_p >= statistics.SURE:
             sentence = (
                 f"{arm.label}: no difference found, {size}; one of {least} points or more would have been "
                 "found in 8 of 10 studies of this size"

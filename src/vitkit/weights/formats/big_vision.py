@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.archives import write_npz

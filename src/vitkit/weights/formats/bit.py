@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import GROUPS, ResNetConfig, usual_stage_channels
+from vitkit.models.config import GROUPS, ResNetConfig, usual_stage_channels
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size, join_names
 from vitkit.weights import table

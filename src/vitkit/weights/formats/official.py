@@ -15,8 +15,7 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import BackboneConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size

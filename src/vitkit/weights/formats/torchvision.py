@@ -15,7 +15,7 @@ from torch import Tensor
 from vitkit.data.config import Preprocessing
 from vitkit.durable import WRITE_SIZE, replace_file
 from vitkit.errors import VitkitError
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source

@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from vitkit.config import describe_value
 from vitkit.errors import VitkitError
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import PoolKind, ViTConfig
+from vitkit.models.config import BackboneConfig, PoolKind, ResNetConfig, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
 from vitkit.weights.formats.timm import settings as timm
-from vitkit.weights.formats.timm.names import BACKBONE, QKVBias, bit_rows, vit_rows
+from vitkit.weights.formats.timm.settings import BACKBONE, QKVBias, bit_rows, vit_rows
 from vitkit.weights.formats.timm.write import HOLDINGS, HYBRID_NAMES
 from vitkit.weights.model_card import ModelCard
 

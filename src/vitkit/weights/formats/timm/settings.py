@@ -1,4 +1,5 @@
-"""The settings in timm's `config.json`: in the form of its hub, in older flat ones, or none at all.
+"""The settings of timm: in `config.json`, in the form of its hub, in older flat ones, or none at all; and
+where it keeps every parameter of a ViT, a hybrid or a BiT ResNet.
 
 Facts: timm 1.0, `models/vision_transformer.py`.
 """
@@ -8,12 +9,156 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import vit_config
+from vitkit.models import config
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
+from vitkit.weights import table
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.model_card import Assumption, assumed_resizing, assumed_statistics, border_colour
 from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD
+
+QKVBias = Literal["fused", "split", "none"]
+"""Biases of queries, keys and values: one tensor; two, as the keys have none (timm's class Eva); or none."""
+
+BACKBONE = "patch_embed.backbone."
+"""Before the names of a hybrid's ResNet."""
+
+
+def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool = True) -> list[table.Row]:
+    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
+
+    Where `qkv_bias` is "none" the file has no biases of queries, keys and values, without `stem_bias` none of
+    the patch projection: zeros, which is the same.
+    """
+    rows: list[table.Row] = []
+    if config.backbone:
+        rows += _hybrid_rows(config.backbone)
+    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
+    rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
+    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
+    if config.class_token:
+        rows.append(table.renamed("class_token", "cls_token"))
+    if config.register_tokens:
+        rows.append(table.renamed("register_tokens", "reg_token"))
+    if config.position == "learned":
+        rows.append(table.renamed("positions.0.embedding", "pos_embed"))
+    for i in range(config.depth):
+        block = f"blocks.{i}"
+        rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
+        rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
+        if config.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
+        if qkv_bias == "split":
+            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
+        else:
+            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
+        rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
+        rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
+        rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
+        rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
+        if config.layer_scale is not None:
+            names = ("gamma_1", "gamma_2") if config.rotary is not None else ("ls1.gamma", "ls2.gamma")
+            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{names[0]}"))
+            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{names[1]}"))
+    if config.norm_before_blocks:
+        rows += _norm(config, "pre_norm", "norm_pre")
+    rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
+    if config.pool == "map":
+        rows += _attention_pool_rows(config)
+    if config.representation_size:
+        rows += table.weight_and_bias("pre_logits", "pre_logits.fc")
+    return rows + (table.weight_and_bias("head", "head") if config.num_classes else [])
+
+
+def _attention_pool_rows(config: ViTConfig) -> list[table.Row]:
+    """List the attention pooling's parameters: timm keeps the query's projection apart from the others."""
+    ours, theirs = "pooling", "attn_pool"
+    rows = [table.renamed(f"{ours}.probe", f"{theirs}.latent")]
+    for part in ("weight", "bias"):
+        names = (f"{theirs}.q.{part}", f"{theirs}.kv.{part}")
+        rows.append(table.Row(f"{ours}.attention.qkv.{part}", names, torch.cat, _query_and_rest))
+    rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.proj")
+    rows += _norm(config, f"{ours}.norm", f"{theirs}.norm")
+    rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.fc1")
+    return rows + table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
+
+
+def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
+    """Pair a norm's scale, and the shift that LayerNorm alone has."""
+    return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
+
+
+def _bias(ours: str, theirs: str, there: bool) -> table.Row:
+    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return table.renamed(ours, f"{theirs}.bias")
+    return table.Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
+
+
+def _between_zeros(biases: list[torch.Tensor]) -> torch.Tensor:
+    """Join the biases of queries and values; timm's class Eva has none for the keys."""
+    queries, values = biases
+    return torch.cat([queries, torch.zeros_like(queries), values])
+
+
+def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
+    width = len(qkv) // 3
+    return [qkv[:width], qkv[width:]]
+
+
+def _unit_rows(ours: str, theirs: str, projects: bool, normed: bool) -> list[table.Row]:
+    """List a bottleneck's parameters; the projection, timm's `downsample`, has a norm in hybrids alone."""
+    rows: list[table.Row] = []
+    for number in (1, 2, 3):
+        rows.append(table.renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
+        rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
+    if projects:
+        rows.append(table.renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
+        if normed:
+            rows += table.weight_and_bias(f"{ours}.proj_norm", f"{theirs}.downsample.norm")
+    return rows
+
+
+def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[table.Row]:
+    return [
+        row
+        for s, units in enumerate(layers)
+        for u in range(units)
+        for row in _unit_rows(f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}", u == 0, normed)
+    ]
+
+
+def _hybrid_rows(backbone: BackboneConfig) -> list[table.Row]:
+    root = f"{BACKBONE}stem." if backbone.layers else BACKBONE
+    rows = [table.renamed("stem.root.weight", f"{root}conv.weight")]
+    rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
+    return rows + _stage_rows("stem.", BACKBONE, backbone.layers, normed=True)
+
+
+def bit_rows(config: ResNetConfig) -> list[table.Row]:
+    """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
+    rows = [
+        table.renamed("root.weight", "stem.conv.weight"),
+        *_stage_rows("", "", config.layers, normed=False),
+    ]
+    rows += table.weight_and_bias("norm", "norm")
+    if config.num_classes:
+        rows += [
+            table.Row(
+                "head.weight",
+                ("head.fc.weight",),  # (K, C, 1, 1)
+                lambda tensors: tensors[0].flatten(1),
+                lambda tensor: [tensor[:, :, None, None]],
+            ),
+            table.renamed("head.bias", "head.fc.bias"),
+        ]
+    return rows
+
 
 NORM_EPS = 1e-6
 """Epsilon of timm's LayerNorm in ViTs."""
@@ -63,28 +208,28 @@ TANH_NAMES = re.compile(
 )
 """Architectures whose GELU is the tanh form where `act_layer` is absent; timm's default is the exact one."""
 
-ROTARY: tuple[tuple[str, vit_config.RotaryConfig], ...] = (
-    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", vit_config.DINOV3_ROTARY),
-    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", vit_config.ROPE_VIT_ROTARY),
-    (r"vit_\w+_patch16_rope_reg\d_gap_256", vit_config.EVA02_ROTARY),
+ROTARY: tuple[tuple[str, config.RotaryConfig], ...] = (
+    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", config.DINOV3_ROTARY),
+    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", config.ROPE_VIT_ROTARY),
+    (r"vit_\w+_patch16_rope_reg\d_gap_256", config.EVA02_ROTARY),
 )
 """Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
 
-POOLS: dict[str, vit_config.PoolKind] = {
+POOLS: dict[str, config.PoolKind] = {
     "token": "token",
     "avg": "mean",
     "max": "max",
     "map": "map",
     "": "none",
 }
-GELUS: dict[str, vit_config.Gelu] = {
+GELUS: dict[str, config.Gelu] = {
     "gelu": "erf",
     "gelu_tanh": "tanh",
     "quick_gelu": "quick",
     "quickgelu": "quick",
 }
 CROP_MODES: dict[str, Resize] = {"center": "shortest", "squash": "squash", "border": "longest"}
-NORMS: dict[str, vit_config.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
+NORMS: dict[str, config.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
 """Values of `norm_layer`; norms of other names are refused."""
 
 
@@ -214,7 +359,7 @@ class Settings:
         return SIZES.get(parts[1]) if named else None
 
     @property
-    def gelu(self) -> vit_config.Gelu:
+    def gelu(self) -> config.Gelu:
         default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
         if "_quickgelu_" in self.architecture:
             default = "quick_gelu"
@@ -225,20 +370,20 @@ class Settings:
         return GELUS[name]
 
     @property
-    def rotary(self) -> vit_config.RotaryConfig | None:
+    def rotary(self) -> config.RotaryConfig | None:
         """Rotary positions, by the architecture's name alone."""
         names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
         return next(names, None)
 
     @property
-    def norm(self) -> vit_config.NormKind | None:
+    def norm(self) -> config.NormKind | None:
         """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
         name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
         return NORMS.get(name.removesuffix("fp32"))
 
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
-        if self.rotary == vit_config.DINOV3_ROTARY:
+        if self.rotary == config.DINOV3_ROTARY:
             return CLIP_NORM_EPS
         clip = "_clip_" in self.architecture if self.has_config else "norm_pre.weight" in source
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS

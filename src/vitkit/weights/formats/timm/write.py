@@ -8,15 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from vitkit.data.config import Preprocessing
-from vitkit.models.config.resnet_config import GROUPS, ResNetConfig
-from vitkit.models.config.vit_config import NORM_NAMES, ViTConfig
+from vitkit.models.config import GROUPS, NORM_NAMES, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size
 from vitkit.weights import table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.formats.bit import absent_from_libraries, has_usual_channels
 from vitkit.weights.formats.timm import settings as timm
-from vitkit.weights.formats.timm.names import bit_rows, vit_rows
+from vitkit.weights.formats.timm.settings import bit_rows, vit_rows
 from vitkit.weights.model_card import border_colour, changed_pixels_noted, fraction_of, preprocessing_of
 
 CLIP_NAME = "vit_base_patch16_clip_224"

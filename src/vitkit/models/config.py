@@ -1,14 +1,276 @@
-"""The configuration of a ViT: everything that decides its shapes and numerics. It needs no torch."""
+"""The configurations of models: everything that decides their shapes and numerics; how one computes, and what
+its logits mean.
+
+No torch is imported here, because help texts must not wait for it.
+"""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, overload
 
-from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore, require_valid
+from vitkit.config import (
+    FLOAT32_MOST,
+    AtLeastOne,
+    BelowOne,
+    Positive,
+    Range,
+    Valid,
+    ZeroOrMore,
+    require_valid,
+)
 from vitkit.errors import VitkitError
-from vitkit.models.config.image_config import LARGEST, Classes, Deviation, Length, check_images
-from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.text import format_size
+
+LARGEST = 2**20
+"""Pixels of a side, or channels, or the width of a layer: far more than any image or model has."""
+
+FLOAT32_LEAST = 2.0**-126
+"""The smallest number above 0 that float32 holds in full, for pixels are divided by deviations."""
+
+MOST_CLASSES = 2**24
+"""A thousand times as many as the largest labelled set has."""
+
+
+Size: TypeAlias = int | tuple[int, int]
+"""Height and width of images in pixels, or one number for both."""
+
+
+Length = Annotated[int, Range(f"from 1 to {LARGEST:,}", 1, LARGEST)]
+Classes = Annotated[int, Range(f"0 (no head) to {MOST_CLASSES:,}", 0, MOST_CLASSES)]
+Deviation = Annotated[float, Range("a number above 0", FLOAT32_LEAST, FLOAT32_MOST)]
+
+
+def check_images(config: Any) -> None:
+    """Refuse pixel statistics of another number of channels than a model's.
+
+    Raises:
+        VitkitError: they are.
+    """
+    if len(config.image_mean) != config.in_channels or len(config.image_std) != config.in_channels:
+        raise VitkitError(
+            f"image_mean and image_std need one value per channel ({config.in_channels}), "
+            f"found {config.image_mean} and {config.image_std}."
+        )
+
+
+@overload
+def height_and_width(size: Size) -> tuple[int, int]: ...
+@overload
+def height_and_width(size: Size | None) -> tuple[int, int] | None: ...
+def height_and_width(size: Size | None) -> tuple[int, int] | None:
+    """Return a size as `(height, width)`: one number, alone or in a sequence, is both of them.
+
+    Raises:
+        VitkitError: they are no numbers, or more than two.
+    """
+    if size is None:
+        return None
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    if not 1 <= len(sizes) <= 2:
+        raise VitkitError(f"image_size must be (height, width), found {size}.")
+    return sizes[0], sizes[-1]
+
+
+GROUPS = 32
+"""Groups of every GroupNorm in both of the authors' code bases."""
+
+MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
+"""Several times as many stages, units and channels (over 64) as any ResNet that was published has."""
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The ResNet that makes a hybrid's feature map."""
+
+    layers: tuple[int, ...] = (3, 4, 6, 3)
+    """Units in each stage; none: the root block alone, whose stride is 4 (R+ViT-Ti/16)."""
+    width_factor: float = 1.0
+    norm_eps: float = 1e-6
+    standardization: Literal["std", "variance"] = "std"
+    """The place of epsilon: w / (std + eps), the original's, or w / sqrt(var + eps), timm's."""
+    standardization_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+        _check_stages(self.layers, self.width_factor, GROUPS)
+
+    def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """`(rows, columns)` of the feature map: every stride of 2 halves and rounds up (SAME padding)."""
+        halvings = 2 + max(len(self.layers) - 1, 0)
+        size = image_size
+        for _ in range(halvings):
+            size = halve(size)
+        return size
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image for each position of the feature map."""
+        return 4 * int(2 ** max(len(self.layers) - 1, 0))
+
+    @property
+    def root_channels(self) -> int:
+        return int(64 * self.width_factor)
+
+    @property
+    def stage_channels(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        return usual_stage_channels(self.layers, self.width_factor)
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the feature map."""
+        return self.stage_channels[-1] if self.layers else self.root_channels
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """The numerics as phrases, in which two backbones with the same weights may differ."""
+        eps = f"{self.standardization_eps:g}"
+        rule = f"(std + {eps})" if self.standardization == "std" else f"sqrt(var + {eps})"
+        return f"GroupNorm epsilon {self.norm_eps:g}", f"kernels standardised as w / {rule}"
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
+
+    family: ClassVar[str] = "ResNet"
+    first_filters: ClassVar[tuple[str, ...]] = ("root.weight",)
+    num_tokens: ClassVar[None] = None
+    pools: ClassVar[bool] = True
+    unmaskable: ClassVar[str] = (
+        "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
+    )
+    cut_off: ClassVar[str] = ""
+    """The part of an image that no feature sees: none, since strides that do not divide it are padded."""
+    image_size: tuple[Length, Length]
+    layers: tuple[int, ...]
+    """Bottleneck units in each stage."""
+    num_classes: Classes
+    width_factor: float = 1.0
+    root_width: Length | None = None
+    """Channels of the root; None: 64 times `width_factor`."""
+    stage_widths: tuple[Length, ...] | None = None
+    """Channels that leave each stage, four times as many as its bottlenecks have; None: 256, 512, ... times
+    `width_factor`."""
+    groups: AtLeastOne = GROUPS
+    """Groups of every GroupNorm."""
+    in_channels: Length = 3
+    mixing: Literal["convolution", "axial"] = "convolution"
+    """The middle of a bottleneck: a 3x3 convolution, or axial attention instead (paper D.6)."""
+    num_heads: int = 8
+    """Heads of the axial attention; without it the field counts for nothing."""
+    norm_eps: float = 1e-5
+    standardization_eps: float = 1e-10
+    """In w / sqrt(var + eps)."""
+    max_pool_padding: Literal["zeros", "lowest"] = "zeros"
+    """The padding of the root's max-pooling: zeros in big_transfer, minus infinity in big_vision."""
+    image_mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+        check_images(self)
+        if not self.layers:
+            raise VitkitError("A ResNet needs at least one stage, found none.")
+        if self.stage_widths is not None and len(self.stage_widths) != len(self.layers):
+            raise VitkitError(
+                f"stage_widths has one number for each of the {len(self.layers)} stages, "
+                f"found {self.stage_widths}."
+            )
+        by_factor = self.root_width is None or self.stage_widths is None
+        _check_stages(self.layers, self.width_factor if by_factor else None, self.groups)
+        normed = (self.root_channels, *(width // 4 for width in self.stage_channels))
+        if any(width < self.groups or width % self.groups for width in normed) or any(
+            width % 4 for width in self.stage_channels
+        ):
+            raise VitkitError(
+                f"GroupNorm divides channels into {self.groups} groups, and a bottleneck has a quarter of "
+                f"its stage's channels: a root of {self.root_channels} and stages of {self.stage_channels} "
+                "do not fit."
+            )
+        channels = min(width // 4 for width in self.stage_channels)
+        if self.mixing == "axial" and (self.num_heads < 1 or channels % (2 * self.num_heads)):
+            raise VitkitError(
+                f"Axial attention divides {channels} channels, and half as many for queries and keys, among "
+                f"its heads equally: {self.num_heads} heads do not fit."
+            )
+
+    @property
+    def root_channels(self) -> int:
+        return int(64 * self.width_factor) if self.root_width is None else self.root_width
+
+    @property
+    def stage_channels(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        if self.stage_widths is not None:
+            return self.stage_widths
+        return usual_stage_channels(self.layers, self.width_factor)
+
+    @property
+    def width(self) -> int:
+        """Channels of the last stage, which the head sees."""
+        return self.stage_channels[-1]
+
+    @property
+    def num_layers(self) -> int:
+        return sum(self.layers)
+
+    @property
+    def attention(self) -> Literal["axial", "none"]:
+        return "axial" if self.mixing == "axial" else "none"
+
+    @property
+    def layer_summary(self) -> str:
+        return "-".join(map(str, self.layers))
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """The numerics as phrases, in which two models with the same weights may differ."""
+        return (
+            f"GroupNorm epsilon {self.norm_eps:g}",
+            f"kernels standardised as w / sqrt(var + {self.standardization_eps:g})",
+            f"root max-pooling padded with {self.max_pool_padding}",
+        )
+
+    @property
+    def position_extent(self) -> tuple[str, tuple[int, int]]:
+        """The images and their size, on which the positions of axial attention depend."""
+        return "images", self.image_size
+
+    def with_new_head(self, num_classes: int) -> "ResNetConfig":
+        """Give the configuration with a head for other classes."""
+        return replace(self, num_classes=num_classes)
+
+
+def usual_stage_channels(layers: tuple[int, ...], width_factor: float) -> tuple[int, ...]:
+    """Give the channels that leave each stage of a ResNet: 256, 512, 1024, 2048 at a width factor of 1."""
+    return tuple(4 * int(64 * width_factor) * 2**stage for stage in range(len(layers)))
+
+
+def _check_stages(layers: tuple[int, ...], width_factor: float | None, groups: int) -> None:
+    if layers and min(layers) < 1:
+        raise VitkitError(f"Every stage of a ResNet needs at least one unit, found {layers}.")
+    if len(layers) > MOST_STAGES or sum(layers) > MOST_UNITS:
+        raise VitkitError(
+            f"A ResNet has at most {MOST_STAGES} stages and {MOST_UNITS:,} units, found {len(layers):,} "
+            f"stages of {sum(layers):,} units."
+        )
+    if width_factor is None:
+        return
+    if not abs(width_factor) <= WIDEST:
+        raise VitkitError(f"width_factor is at most {WIDEST:,}, found {width_factor}.")
+    channels = int(64 * width_factor)
+    if channels < groups or channels % groups:
+        raise VitkitError(
+            f"GroupNorm divides channels into {groups} groups: width_factor is 0.5, 1, 1.5 and so on, "
+            f"found {width_factor}."
+        )
+
+
+def halve(size: tuple[int, int]) -> tuple[int, int]:
+    """Give a feature map's size after a stride of 2: rounded up, in both of the authors' code bases."""
+    return -(-size[0] // 2), -(-size[1] // 2)
+
 
 DEEPEST = 1000
 """Blocks of a model: ten times as many as any that was published has."""
@@ -345,3 +607,72 @@ class ViTConfig:
     def with_new_head(self, num_classes: int) -> "ViTConfig":
         """Give the configuration with a linear head for other classes; the layer with tanh is dropped."""
         return replace(self, num_classes=num_classes, representation_size=None)
+
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
+`runs/machine.py` chooses by device, width and phase. Weights in bfloat16, beside float32 ones that are
+updated, would need as many casts; that was not measured."""
+Phase = Literal["training", "evaluation", "prediction"]
+"""Training computes gradients too; an evaluation is long, and a prediction may be of one image."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The ways in which a model computes its result. The defaults are the plain way."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The type of matrix products, by autocast."""
+    attention: Literal["fused", "explicit"] = "fused"
+    """PyTorch's fused kernel, or products and softmax one after the other."""
+    last_block: Literal["every_token", "class_token"] = "every_token"
+    """The tokens that the last block computes, where only the class token is read."""
+    gelu: Literal["pytorch", "compiled"] = "pytorch"
+    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model. It kept
+    its name when its results for numbers beyond 10^10 were mended: all others have the same bits, and a run
+    that comes so far has diverged."""
+    pixels: Literal["normalized", "folded"] = "normalized"
+    """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
+    block: Literal["modules", "compiled"] = "modules"
+    """Whether a block is computed operation by operation, or by `kernels/block.c` between its products."""
+    graph: Literal["eager", "compiled"] = "eager"
+    """Whether operations run one by one, or as the kernels that torch.compile makes of a model: on a GPU."""
+
+
+PLAIN = Compute()
+
+
+LossFunction = Literal["softmax", "sigmoid"]
+"""The loss of the training, which decides what logits mean: softmax cross entropy, or one binary cross
+entropy for each class."""
+
+TaskName = Literal["classification", "multi-label", "masked-patches", "simmim", "mae"]
+"""The names of tasks; `vitkit.tasks` has a value for each of them."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task that a model was trained for, and its loss."""
+
+    name: TaskName = "classification"
+    loss: LossFunction | Literal["none"] = "softmax"
+    """none where the model has no logits."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A model's name and the meaning of its logits."""
+
+    name: str = ""
+    """A name of the zoo's grammar, such as "ViT-B/16"; empty where no name stands for the model's shapes."""
+    class_names: tuple[str, ...] = ()
+    """The name of each logit's class, in order; empty where they are not recorded."""
+    task: Task | None = None
+    """The task that the model was trained for; None where nothing records it."""
+    position_interpolation: Interpolation = field(default="original", kw_only=True)
+    """The rule by which the library that the weights come from resizes position embeddings."""
+
+    @property
+    def loss(self) -> LossFunction:
+        """The loss that decides what the logits mean; softmax where no task or no loss is recorded."""
+        return "softmax" if self.task is None or self.task.loss == "none" else self.task.loss

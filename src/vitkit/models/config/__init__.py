@@ -1,1 +1,0 @@
-"""Configurations of models, which import no torch."""
