@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from vitkit.cli import help, train, verb_options
+from vitkit.cli import help, train, verb_options, verbs
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb, home_of
 
@@ -26,31 +26,30 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
     return before + _bash({verb: list_options(verb) for verb in help.VERBS})
 
 
-def main(arguments: list[str]) -> None:
+def _complete(arguments: list[str]) -> None:
     """Parse the command line, and print the script."""
-    print(write_script(**VERB.parse(arguments)), end="")
+    print(write_script(**COMPLETION.parse(arguments)), end="")
 
 
 def list_options(verb: str) -> tuple[verb_options.Option, ...]:
     """List the options of a verb, with its options that are read before the parser."""
     if verb in train.FIRST:
         options = train.describe_training(verb)
-    else:  # the module of a verb has one verb, or several
-        home = home_of(verb)
-        parts = [part for part in (home, *vars(home).values()) if isinstance(part, Verb)]
+    else:
+        parts = (verbs.CHECK, verbs.SHOW) if verb == "data" else (home_of(verb),)
         options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
-def _bash(verbs: Mapping[str, Sequence[verb_options.Option]]) -> str:
+def _bash(by_verb: Mapping[str, Sequence[verb_options.Option]]) -> str:
     """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
     cases = "\n".join(
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
-        for verb, options in verbs.items()
+        for verb, options in by_verb.items()
     )
     choices = "\n".join(
         f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
-        for verb, options in verbs.items()
+        for verb, options in by_verb.items()
         for option in options
         if option.choices
     )
@@ -60,7 +59,7 @@ _vitkit() {{
   local verb="${{COMP_WORDS[1]}}" words=""
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join([*verbs, *ASKING[1:2]])}" -- "$word"))
+    COMPREPLY=($(compgen -W "{" ".join([*by_verb, *ASKING[1:2]])}" -- "$word"))
     return
   fi
   case "$verb $before" in
@@ -80,4 +79,4 @@ complete -o default -F _vitkit vitkit
 """
 
 
-VERB = Verb("completion", "vitkit.cli.completion", "write_script")
+COMPLETION = Verb("completion", "vitkit.cli.completion", "write_script", main=_complete)

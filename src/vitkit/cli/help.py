@@ -12,34 +12,34 @@ from vitkit.cli.verb_options import Option, summary_of
 
 VERBS = {
     "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
-    "train": ("train a model on your images, evaluate it, write a report", "cli.train"),
-    "finetune": ("train a model that is there already on your images", "cli.train"),
-    "pretrain": ("train a model on images without labels", "cli.train"),
-    "evaluate": ("measure a model on images it never saw", "cli.evaluate"),
+    "train": ("train a model on your images, evaluate it, write a report", "cli.train:TRAIN"),
+    "finetune": ("train a model that is there already on your images", "cli.train:FINETUNE"),
+    "pretrain": ("train a model on images without labels", "cli.train:PRETRAIN"),
+    "evaluate": ("measure a model on images it never saw", "cli.verbs:EVALUATE"),
     "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
-    "fewshot": ("how well classes are learned from a few images of each", "cli.fewshot"),
-    "ablate": ("what options are worth: variants of a recipe, compared", "cli.ablate"),
-    "reproduce": ("the paper's figures and tables at this machine's size", "cli.reproduce"),
+    "fewshot": ("how well classes are learned from a few images of each", "cli.verbs:FEWSHOT"),
+    "ablate": ("what options are worth: variants of a recipe, compared", "cli.train:ABLATE"),
+    "reproduce": ("the paper's figures and tables at this machine's size", "cli.verbs:REPRODUCE"),
     "vtab": ("fine-tune on the 19 tasks of VTAB-1k, mean accuracy", "jobs.vtab:vtab"),
-    "scale": ("what three times more images, steps or size would buy", "cli.scale"),
-    "predict": ("name what is in images", "cli.predict"),
+    "scale": ("what three times more images, steps or size would buy", "cli.train:SCALE"),
+    "predict": ("name what is in images", "cli.verbs:PREDICT"),
     "embed": ("keep the features of images in Parquet or .npy files", "jobs.embed:embed"),
     "runs": ("list runs, series and studies: results, and what was interrupted", "jobs.list_runs:list_runs"),
-    "report": ("write a run's report.html again", "cli.report"),
+    "report": ("write a run's report.html again", "cli.verbs:REPORT"),
     "inspect": ("draw filters, positions and attention of a model", "jobs.inspect:inspect"),
-    "data": ("data check PATH: count images, find bad files; data show", "cli.data"),
+    "data": ("data check PATH: count images, find bad files; data show", "cli.verbs:CHECK"),
     "convert": ("write a checkpoint in another format, and compare", "jobs.convert:convert"),
     "export": ("write a model for OpenVINO or ONNX Runtime, also in int8", "jobs.export:export"),
     "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
     "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
     "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
-    "starts": ("list published checkpoints to begin from, by name", "cli.starts"),
+    "starts": ("list published checkpoints to begin from, by name", "cli.verbs:STARTS"),
     "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
-    "completion": ("let the shell complete verbs and options", "cli.completion"),
+    "completion": ("let the shell complete verbs and options", "cli.completion:COMPLETION"),
 }
-"""A summary of each verb, and the module of vitkit whose `main(arguments)` runs it; or a job, the function
-behind the colon, whose result is printed as it is."""
+"""A summary of each verb, and what runs it: a job, the function behind the colon, whose result is printed; or
+a verb of the command line, whose `main(arguments)` does more."""
 
 
 @dataclass(frozen=True)

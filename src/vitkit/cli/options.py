@@ -11,7 +11,6 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeAlias, get_args
 
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
@@ -40,17 +39,25 @@ class Verb:
         own: options that the verb itself reads; they come first in the help, but for --json.
         of_training: describes the options of training that the verb takes too, given its own and the command
             line. Of two of the same name, the verb's own is meant.
+        main: takes the command line in place of `main`, which parses it, calls the job and prints its result.
     """
 
     def __init__(
-        self, name: str, module: str, function: str, *own: Option, of_training: Describe = lambda *_: ()
+        self,
+        name: str,
+        module: str,
+        function: str,
+        *own: Option,
+        of_training: Describe = lambda *_: (),
+        main: Callable[[list[str]], None] | None = None,
     ) -> None:
         self.name, self.module, self.function, self.of_training = name, module, function, of_training
+        self.main = main or self._main
         self.signature = read_signature(module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
-    def main(self, arguments: list[str]) -> None:
+    def _main(self, arguments: list[str]) -> None:
         """Parse the command line, call the job, and print its result."""
         given = self.parse(arguments)
         if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
@@ -117,12 +124,11 @@ class Verb:
 
 
 def home_of(name: str) -> Any:
-    """Return the verb of a job, or the module of a verb: each has a function `main`."""
-    module, _, function = VERBS[name][1].partition(":")
-    if function:
-        return Verb(name, f"vitkit.{module}", function, CSV, JSON)
-    home = import_module(f"vitkit.{module}")
-    return SimpleNamespace(main=partial(home.main, verb=name)) if module == "cli.train" else home
+    """Return what runs a verb: it has a function `main`."""
+    module, _, attribute = VERBS[name][1].partition(":")
+    if module.startswith("cli."):
+        return getattr(import_module(f"vitkit.{module}"), attribute)
+    return Verb(name, f"vitkit.{module}", attribute, CSV, JSON)
 
 
 def parse_given(

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from importlib import import_module
 from typing import Any
 
 from vitkit.cli.help import ASKING
@@ -88,7 +87,9 @@ def take_part(verb: str, arguments: list[str]) -> int:
         world = join_processes(lambda sentence: print(f"vitkit: {sentence}", file=sys.stderr, flush=True))
         if verb in OF_IMAGES:
             logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
-            job = import_module(f"vitkit.cli.{verb}").VERB
+            from vitkit.cli.options import home_of
+
+            job = home_of(verb)
             job.call(job.parse(arguments))
             await_message(world)
         else:

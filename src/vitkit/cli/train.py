@@ -6,14 +6,17 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 from vitkit.cli import console, parser, streams, verb_options
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.options import importing, in_options, parse_given, require_checkpoints, require_images
+from vitkit.cli.help import ASKING
+from vitkit.cli.options import Verb, importing, in_options, parse_given, require_checkpoints, require_images
 from vitkit.cli.parser import read
-from vitkit.cli.verb_options import PROCESSES, Option, describe
+from vitkit.cli.verb_options import JSON, PROCESSES, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import RESUMED, Job, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
@@ -295,3 +298,52 @@ def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str
         start, data = options.pop("start.start"), options.pop("data", default.data)
         listener = hushed(TerminalListener(), bool(of_study.get("quiet")))
         return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **options)
+
+
+# Studies whose arms are runs
+
+
+def _ablate(arguments: list[str]) -> None:
+    """Parse the command line, train the arms, and print their table and the conclusions."""
+    # The recipe decides which options there are.
+    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
+        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
+
+    given, of_run = ABLATE.parse_with_training(arguments)
+    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
+    ABLATE.run(arguments, given)
+
+
+def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
+    return describe_study({"recipe": "".join(line[:1])}, line)
+
+
+ABLATE = Verb(
+    "ablate", "vitkit.jobs.study.ablate", "ablate", JSON, of_training=_options_of_recipe, main=_ablate
+)
+
+
+def _scale(arguments: list[str]) -> None:
+    """Parse the command line, measure the law, and print it."""
+    given, of_run = SCALE.parse_with_training(arguments)
+    length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
+    if "budget" in given and length:
+        raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
+    with importing():
+        from vitkit.jobs.study.scale import propose_recipe, refuse_start
+
+    of_run["data"], start = given["data"], given.pop("start", "")
+    refuse_start(given.get("along", "data"), start)
+    if start:
+        of_run["start.start"] = start
+    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
+        listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
+        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
+    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
+    SCALE.run(arguments, given)
+
+
+SCALE = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study, main=_scale)
+TRAIN, FINETUNE, PRETRAIN = (
+    SimpleNamespace(main=partial(main, verb=verb)) for verb in ("train", "finetune", "pretrain")
+)

@@ -1,0 +1,392 @@
+"""The verbs that do more than call their job and print its result; those that train are in `train.py`."""
+
+import base64
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text as RichText
+
+from vitkit.cli import console, options
+from vitkit.cli.help import ASKING
+from vitkit.cli.options import Verb, read_names
+from vitkit.cli.train import recipe_of
+from vitkit.cli.verb_options import CSV, JSON, PROCESSES, Option, describe
+from vitkit.errors import VitkitError, WrongCommandLine
+from vitkit.result import Block, Listing, Table, Text
+from vitkit.runs.config import Run, read_config
+from vitkit.runs.folder import kind_of, require_folder
+from vitkit.text import csv_line, format_bytes, format_size, pluralize, say_continued, visible
+from vitkit.weights.published import SOURCES, PublishedStart, default_starts
+from vitkit.world import world_of_environment
+
+if TYPE_CHECKING:
+    from vitkit.data.check import DataCheck
+    from vitkit.jobs.predict import PredictedImage
+
+
+# Evaluate
+
+PROTOCOL = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
+KEEP_EVALUATION = Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page")
+OWN = (*PROTOCOL.only("protocol", "labels", "wnids"), *KEEP_EVALUATION.only("out"), CSV, JSON, PROCESSES)
+
+
+def _evaluate(arguments: list[str]) -> None:
+    """Parse the command line, evaluate, and print the numbers."""
+    given = EVALUATE.parse(arguments)
+    protocol = given.get("protocol")
+    if protocol is None and {"labels", "wnids"} & {*given}:
+        raise VitkitError("--labels and --wnids belong to a --protocol: give one, or leave them out.")
+    if protocol is not None:
+        if "data" not in given:
+            raise VitkitError(f"--protocol {protocol} needs --data, the folder of its images.")
+        if "split" in given:
+            raise VitkitError(f"--protocol {protocol} scores all images of --data: leave --split out.")
+        if world_of_environment().size > 1:
+            raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
+        if "out" in given:
+            raise VitkitError("--protocol makes no page: leave --out out, or give --json.")
+        console.print_result(PROTOCOL.call(given), given)
+        return
+    if "out" in given and (not given["out"].lower().endswith(".html") or Path(given["out"]).is_dir()):
+        raise VitkitError(f"--out is a file for the page that ends in .html, found {given['out']}.")
+    console.print_result(KEEP_EVALUATION.call(given, EVALUATE.call(given)), given)
+
+
+EVALUATE = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OWN, main=_evaluate)
+
+
+# Few-shot
+
+KEEP_FEWSHOT = Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
+
+
+def _fewshot(arguments: list[str]) -> None:
+    """Parse the command line, measure, and print the numbers."""
+    given = FEWSHOT.parse(arguments)
+    require_folder(given.get("out"))  # before minutes of measurements
+    measured = FEWSHOT.call(given)
+    paths = KEEP_FEWSHOT.call(given, measured)
+    console.print_result(measured, given)
+    if given.get("json"):
+        return
+    console.print_lines(*map(str, paths))
+    size = given.get("image_size")
+    of_size = [] if size is None else ["--image-size", *map(str, size)]
+    following = shlex.join(["vitkit", "fewshot", *given["starts"], "ANOTHER", given["data"], *of_size])
+    console.print_next(f"{following}   (to compare them)")
+
+
+FEWSHOT = Verb(
+    "fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP_FEWSHOT.only("out"), PROCESSES, main=_fewshot
+)
+
+
+# Report
+
+
+def _report(arguments: list[str]) -> None:
+    """Parse the command line and write the report."""
+    given = REPORT.parse(arguments)
+    if kind_of(given["run"]).kind != "series":
+        read_config(Path(given["run"]))  # raises where it is no run
+    path = REPORT.call(given)
+    size = format_bytes(path.stat().st_size)
+    console.print_lines(f"{path} ({size}). Open it in a browser; it needs no network.")
+
+
+REPORT = Verb("report", "vitkit.jobs.report", "write_report", main=_report)
+
+
+# Reproduce
+
+LIST = Option(
+    "--list",
+    "list",
+    text="list the figures and tables: what each is, what it needs, how long it takes here and at the "
+    "paper's size.",
+    default=False,
+)
+
+
+def _reproduce(arguments: list[str]) -> None:
+    """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
+    if not arguments or "--list" in arguments:
+        with options.importing():
+            from vitkit.jobs.reproduce.items import ITEMS
+        keys = ("title", "conclusion", "needs", "here", "at_paper_size")
+        listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
+        shown = ("item", "title", "needs", "here", "at_paper_size")
+        rows = tuple(tuple(item[key] for key in shown) for item in listed)
+        table = Table(("", "what it is", "needs", "here", "at the paper's size"), rows, text=range(5))
+        uses = ("vitkit reproduce table8 --plan",)
+        console.print_result(Listing("", (table,), uses, {"items": listed}), {"json": "--json" in arguments})
+        return
+    given = options.parse_given(REPRODUCE.signature, REPRODUCE.options, arguments, "reproduce")
+    options.require_images(given.get("data"))
+    if given["item"] == "fig12":  # which times models by name too
+        options.require_models(given.get("start", ()))
+    else:
+        options.require_checkpoints(*given.get("start", ()))
+    REPRODUCE.run(arguments, given)
+
+
+REPRODUCE = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON, main=_reproduce)
+
+
+# Predict
+
+AS_CSV = (
+    "one line of CSV for each image: path, class, probability, then the next ones of --top, and the reason "
+    "where an image cannot be read."
+)
+AS_JSON = "one line of JSON for each image; image_base64 holds a name that is not UTF-8."
+FORMS = (replace(JSON, text=AS_JSON), replace(CSV, text=AS_CSV))
+
+
+def _predict(arguments: list[str]) -> None:
+    """Parse the command line, predict, and print the guesses."""
+    given = PREDICT.parse(arguments)
+    as_json, as_csv = bool(given.get("json")), bool(given.get("csv"))
+    if "out" in given and (as_json or as_csv):
+        raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
+    given["images"] = read_names(given["images"])
+    if "out" in given:
+        out, (count, failures, continued) = given["out"], PREDICT.call(given)
+        again = say_continued(continued)
+        console.print_lines(f"Predictions for {pluralize(count, 'image')} in {out}{again}.")
+        console.print_next(f"pandas.read_parquet({out!r}) in Python")
+        if failures:
+            raise VitkitError(
+                f"{failures} of {count} images could not be read: the column error says why. To predict them "
+                "too, mend them and give another --out."
+            )
+        return
+    top = given.get("top", next(option.default for option in PREDICT.options if option.path == "top"))
+    headings, rows = ["image"], []
+    count = failures = 0
+    # Closed at once, so that no bar stays on the terminal when the reader of the output has gone.
+    with closing(PREDICT.call(given)) as images:
+        for predicted in images:
+            if not count:  # the headings depend on the task and the classes of the model
+                top = min(top, predicted.classes)
+                headings += predicted.answering.guess_row([], top)
+                if as_csv:
+                    numbers = ["", *(f" {number}" for number in range(2, top + 1))]
+                    of_guesses = [name + number for number in numbers for name in ("class", "probability")]
+                    print(csv_line(["path", *of_guesses, "error"]), flush=True)
+            count += 1
+            failures += predicted.reason is not None
+            if as_json:
+                console.print_json(_record(predicted), indent=None)
+            elif as_csv:
+                pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
+                cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
+                print(csv_line([predicted.name, *cells, predicted.reason or ""]), flush=True)
+            else:
+                rows.append(_row(predicted, top))
+    if not (as_json or as_csv):
+        console.print_table(headings, rows, text=range(len(headings)))
+    if failures:
+        others = "; the others are above" if failures < count else ""
+        raise VitkitError(f"{failures} of {count} images could not be read{others}.")
+
+
+PREDICT = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS, main=_predict)
+
+
+def _record(predicted: "PredictedImage") -> dict[str, object]:
+    """Return the line of JSON of one image."""
+    record: dict[str, object] = {"image": predicted.name}
+    if predicted.name != str(predicted.path):  # it is not UTF-8
+        record["image_base64"] = base64.b64encode(os.fsencode(predicted.path)).decode("ascii")
+    if predicted.reason is not None:
+        return {**record, "error": predicted.reason}
+    return record | predicted.answering.guess_json(predicted.guesses)
+
+
+def _row(predicted: "PredictedImage", top: int) -> list[str | RichText]:
+    """Return the row of one image in the table."""
+    row = predicted.answering.guess_row(predicted.guesses, top)
+    if predicted.reason is not None:
+        return [str(predicted.path), RichText(visible(predicted.reason), "red"), *[""] * (len(row) - 1)]
+    first, *others = row.values()
+    if others or not first:
+        return [str(predicted.path), *map("  ".join, row.values())]
+    best, *next_ones = map(visible, first)
+    return [str(predicted.path), RichText.assemble((best, "bold"), *(f"  {guess}" for guess in next_ones))]
+
+
+# Data
+
+SHOWN = 20
+"""Lines of a long list that are printed; --json prints all."""
+
+
+def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]:
+    return describe(Run, recipe_of(own, line), without=("data", "recipe"))
+
+
+SHOW = Verb("data show", "vitkit.jobs.data_show", "show", of_training=_describe)
+
+
+def _data(arguments: list[str]) -> None:
+    """Parse the command line, check a data set and print the findings; or draw some of its images."""
+    if not arguments or arguments[0] not in ("check", "show", *ASKING):
+        first = f"'{arguments[0]}'" if arguments else "nothing"
+        raise WrongCommandLine(f"After 'vitkit data' comes 'check PATH' or 'show PATH', found {first}.")
+    if arguments[0] == "show":
+        _show(arguments[1:])
+        return
+    given = CHECK.parse(arguments[arguments[0] == "check" :])
+    checked = CHECK.call(given)
+    if given.get("json"):
+        console.print_json(checked.to_json())
+        raise SystemExit(int(bool(checked.problems)))  # they are in the one object that is printed
+    print_check(checked, given["path"], given.get("task", "classification"))
+    if checked.problems:
+        raise VitkitError("Training refuses these images as they are:\n" + "\n".join(checked.problems))
+
+
+CHECK = Verb("data check", "vitkit.jobs.data_show", "check", JSON, main=_data)
+
+
+def _show(arguments: list[str]) -> None:
+    """Draw images as a training with the options of the command line sees them."""
+    given, options = SHOW.parse_with_training(arguments)
+    out, run = SHOW.call(given, **options)
+    from vitkit.jobs.data_show import describe_augmentation
+
+    console.print_lines(
+        f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.", str(out)
+    )
+    path = given["path"]
+    # Nobody fine-tunes the digits of the demonstration from a start for photos.
+    following = "vitkit train --recipe digits" if path == "digits" else f"vitkit finetune {shlex.quote(path)}"
+    console.print_next(f"open {out} in a browser", following)
+
+
+def print_check(data: "DataCheck", path: str, task: str) -> None:
+    """Print what is in a data set, and the command that trains on it.
+
+    Args:
+        data: the findings of the check.
+        path: the images.
+        task: what will be learned.
+    """
+    splits = data.counts.values()
+    names = list(next(iter(splits)))
+    rows = [(name, *(f"{counts[name]:,}" for counts in splits)) for name in names[:SHOWN]]
+    if len(names) > SHOWN:
+        rows.append((f"... {len(names) - SHOWN} more", *[""] * len(splits)))
+    total = [console.bold(f"{count:,}") for count in data.images.values()]
+    console.print_blocks([Text(f"{data.name}: {data.kind}", "answer"), *data.notes])
+    console.print_table(("class", *data.counts), [*rows, (console.bold("all"), *total)])
+    blocks: list[Block] = []
+    if (sizes := data.sizes) is not None:
+        smallest, largest, median = map(format_size, (sizes.smallest, sizes.largest, sizes.median))
+        common = ", ".join(f"{format_size(size)} ({count:,})" for size, count in sizes.common)
+        spread = f"{smallest} to {largest}, median {median}; most common {common}"
+        blocks.append(f"sizes (height x width): {f'all {smallest}' if smallest == largest else spread}")
+    for title, counted in (("formats", data.formats), ("colour modes", data.modes)):
+        blocks.append(f"{title}: " + ", ".join(f"{name} ({count:,})" for name, count in counted.items()))
+    groups = [", ".join(f"{copy.split}: {copy.key}" for copy in group) for group in data.duplicates]
+    blocks += _listed("Unreadable files", [f"{bad.split}: {bad.key}: {bad.reason}" for bad in data.bad])
+    blocks += _listed("Files with the same pixels", groups)
+    if data.warnings:
+        blocks += ["", Text("To look at", "answer"), *(f"  ! {warning}" for warning in data.warnings)]
+    elif not data.problems:
+        blocks.append("\nNothing stands out.")
+    if data.problems:  # the error that follows says them
+        console.print_blocks(blocks)
+        return
+    recipe = "digits" if path == "digits" else data.recipe
+    quoted, remark = shlex.quote(path), "vitkit recipes lists others"
+    command = f"vitkit train --recipe {recipe} --data {quoted}"
+    if data.advice:  # to begin from a checkpoint, and not from scratch
+        blocks.append(f"\nAdvice  {' '.join(data.advice)}")
+        starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
+        command = f"vitkit finetune {quoted}"
+        remark = (
+            f"from {starts}: it takes the largest that this machine fine-tunes within an hour, and asks "
+            "before it fetches that"
+        )
+    if task != "classification":
+        command += f" --task {task}"
+    if not any(data.counts.values()):  # there are no classes
+        command = f"vitkit pretrain {quoted} --objective {task}"
+        remark = "it needs no labels"
+    console.print_blocks(blocks)
+    console.print_next(f"{command}   ({remark})")
+
+
+def _listed(title: str, lines: list[str]) -> list[Block]:
+    """List lines below a title with their number, a long list in part."""
+    shown: list[Block] = [f"  {line}" for line in lines[:SHOWN]]
+    more = [f"  ... {len(lines) - SHOWN:,} more (--json lists all)"] if len(lines) > SHOWN else []
+    return ["", Text(f"{title} ({len(lines):,})", "answer"), *shown, *more] if lines else []
+
+
+# Starts
+
+DESCRIBED = 5
+"""The most starts of which addresses, licence and source are printed below the table."""
+
+UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
+
+
+LONG = replace(JSON, text="print everything as JSON, with licences and sources.")
+
+
+def _starts(arguments: list[str]) -> None:
+    """Parse the command line and print the checkpoints."""
+    given = STARTS.parse(arguments)
+    listed = STARTS.call(given)
+    if given.get("json"):
+        console.print_json(
+            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+        )
+        return
+    print_starts(listed)
+
+
+STARTS = Verb("starts", "vitkit.weights.published", "starts", LONG, main=_starts)
+
+
+def print_starts(listed: Sequence[PublishedStart]) -> None:
+    """Print checkpoints as a table; where they are few, with their addresses."""
+    columns = {
+        "start": [start.name for start in listed],
+        "model": [start.model for start in listed],
+        "trained on": [start.data for start in listed],
+        "by": [start.training for start in listed],
+        "pixels": [str(start.image_size) for start in listed],
+        "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
+        "parameters": [f"{start.parameters:,}" for start in listed],
+    }
+    # A narrow terminal would break names: columns are left out that the name of a start says too.
+    for spare in ("by", "classes", "trained on"):
+        if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
+            del columns[spare]
+    texts = [number for number, name in enumerate(columns) if name in ("start", "model", "trained on", "by")]
+    console.print_table(columns, zip(*columns.values(), strict=True), text=texts)
+    pinned = sum(start.is_pinned for start in listed)
+    console.print_lines(f"\n{pinned} of {len(listed)} are pinned to a SHA-256.")
+    for start in listed if len(listed) <= DESCRIBED else ():
+        size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
+        lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
+        lines.append(
+            f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ") if start.is_pinned else UNPINNED
+        )
+        lines += (f"published also as {address}" for address in start.other_addresses)
+        lines += (f"according to {SOURCES[key]}" for key in start.source)
+        console.print_lines("\n" + "\n  ".join(lines))
+    name = listed[0].name if len(listed) == 1 else "START"
+    addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
+    console.print_next(*addresses, f"vitkit finetune {name} PATH")
