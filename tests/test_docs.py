@@ -3,11 +3,12 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import vitkit
 from tests.helpers.rooms import MAY_IMPORT
@@ -17,24 +18,23 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
-def test_the_catalogue_is_that_of_the_zoo() -> None:
-    page = (DOCS / "catalogue.md").read_text(encoding="utf-8")
-    assert page == printed_by("catalogue"), "run: scripts/catalogue > docs/catalogue.md"
+WRITTEN = {
+    "commands.md": "commands",
+    "catalogue.md": "catalogue",
+    "images/source.svg": "source-map",
+    "images/gallery/sources.txt": "pictures",  # of which scripts/pictures --make draws the pictures too
+}
+"""Files of the documentation, and the scripts that print them."""
 
 
-def test_the_map_of_the_source_is_that_of_the_imports() -> None:
-    picture = (DOCS / "images" / "source.svg").read_text(encoding="utf-8")
-    assert picture == printed_by("source-map"), "run: scripts/source-map > docs/images/source.svg"
-
-
-def test_the_pictures_of_the_gallery_are_of_this_source() -> None:
-    beside = (DOCS / "images" / "gallery" / "sources.txt").read_text(encoding="utf-8")
-    assert beside == printed_by("pictures"), "run: scripts/pictures --make, and look at the pictures"
-
-
-def printed_by(script: str) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / script)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_that_a_script_prints_is_what_it_prints(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [WRITTEN[name]])
+    runpy.run_path(str(ROOT / "scripts" / WRITTEN[name]), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert (DOCS / name).read_text(encoding="utf-8") == printed, f"run scripts/{WRITTEN[name]}"
 
 
 def test_the_page_on_extending_names_what_exists() -> None:
