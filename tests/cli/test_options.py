@@ -16,6 +16,7 @@ from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import LoadingOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.image_config import Size
+from vitkit.other_names import MEANT, OTHER_NAMES
 
 
 def sizes(
@@ -225,3 +226,12 @@ def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -
 def test_the_texts_of_parameters_are_written_for_the_shell() -> None:
     texts = {"epochs": 'with `images` or "auto", "cuda:1", "test[:10%]": `vitkit starts`', "images": "many"}
     assert in_shell(texts)["epochs"] == 'with --images or auto, cuda:1, "test[:10%]": vitkit starts'
+
+
+def test_the_words_of_others_lead_to_options_that_are_there() -> None:
+    there = {name for verb in COMMANDS for option in options_of(verb) for name in option.names}
+    assert set(OTHER_NAMES) <= there
+    others = [name for names in OTHER_NAMES.values() for name in names]
+    assert sorted(others) == sorted(set(others))
+    # An option of ours by that name goes first, where the verb has it.
+    assert not {f"--{name}" for name in MEANT} & {"--data", "--start", "--model"}
