@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from vitkit.cli.main import run
-from vitkit.errors import VitkitError
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
@@ -19,7 +18,6 @@ from vitkit.runs.folder import kind_of
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
-from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.model_card import ModelCard
 from vitkit.weights.saving import save_model
 
@@ -84,14 +82,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def answers(word: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Sit a person at the terminal who types this; returns what is shown."""
-    shown = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal(word))
-    monkeypatch.setattr("sys.stderr", shown)
-    return shown
-
-
 def test_without_a_terminal_the_command_that_allows_it_is_named(
     photos: Path, tmp_path: Path, mirror: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,10 +90,8 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     out, err = " ".join(said.out.split()), " ".join(said.err.split())
     assert "a published start, which is chosen now, is fine-tuned on" in out
     assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
-    assert (
-        "2 steps of 8 images, about 38 min" in out
-        and "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
-    )
+    assert "2 steps of 8 images, about 38 min" in out
+    assert "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
     assert f"{NAME} is not on this machine" in err and "Traceback" not in err
     typed = err.partition("To fetch it: ")[2].partition(". To begin")[0]
     assert mirror == [] and not (tmp_path / "runs").exists()
@@ -114,83 +102,19 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     assert kind_of(tmp_path / "runs" / "my photos-ViT-16x1x1-4").run().start.start == NAME
 
 
-@pytest.mark.parametrize("word", ["y\n", "YES\n"])
-def test_a_person_who_agrees_is_asked_once(
-    photos: Path,
-    mirror: list[str],
-    word: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("word", ["y\n", "YES\n", "\n", "n\n", "", "what?\n"])
+def test_a_person_is_asked_once_and_gets_nothing_without_agreeing(
+    photos: Path, mirror: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = answers(word, monkeypatch)
+    shown, agrees = Terminal(), word.lower().startswith("y")
+    monkeypatch.setattr("sys.stdin", Terminal(word))
+    monkeypatch.setattr("sys.stderr", shown)
     out = tmp_path / "run"
-    assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == 0
-    assert terminal.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
-    assert mirror and kind_of(out).run().start.start == NAME
-
-
-@pytest.mark.parametrize("word", ["\n", "n\n", "", "what?\n"])
-def test_a_person_who_does_not_agree_gets_nothing(
-    photos: Path,
-    mirror: list[str],
-    word: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal = answers(word, monkeypatch)
-    assert run(["finetune", str(photos), "--out", str(tmp_path / "run"), *QUICK]) == 1
-    assert "fetching it was not allowed" in terminal.getvalue()
-    assert mirror == [] and not (tmp_path / "run").exists()
-
-
-def test_what_is_here_is_not_asked_for(
-    photos: Path, mirror: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same command again goes on with the run, though this machine is as fast as another one now."""
-    save_tiny(cache_folder() / "starts" / NAME)
-    command = ["finetune", "--data", str(photos), *QUICK]
-    assert run(command) == 0
-    assert "weights: on this machine already" in " ".join(capsys.readouterr().out.split())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(default_start, "PATIENCE", 10 * 3600.0)
-        assert run(command) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "was begun from it: the run goes on from there" in said and "This run has finished" in said
-    assert mirror == [] and [path.name for path in (tmp_path / "runs").iterdir()] == [
-        "my photos-ViT-16x1x1-4"
-    ]
-
-
-def test_options_that_are_given_count_in_the_minutes(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[Run] = []
-
-    def measure(run: Run, *_: object) -> Cost:
-        runs.append(run)
-        return Cost(run, 1, 1.0, 1, 1.0)
-
-    monkeypatch.setattr(default_start, "measure_cost", measure)
-    options = ["--steps", "7", "--batch-size", "4", "--image-size", "96"]
-    assert run(["finetune", str(photos), *options]) == 1
-    assert [candidate.model for candidate in runs] == ["ViT-Ti/16", "ViT-S/16", "ViT-B/16"]
-    assert {(candidate.training.steps, candidate.training.batch_size) for candidate in runs} == {(7, 4)}
-    assert {candidate.preprocessing.image_size for candidate in runs} == {(96, 96)}
-    # What is left out suits the images.
-    assert {candidate.augmentation.crop_area for candidate in runs} == {(0.25, 1.0)}
-
-
-def test_without_a_network_it_says_how_to_give_the_file_by_hand(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fetch(address: str | Path, *_: object) -> None:
-        raise VitkitError(f"{address} cannot be fetched: no network.")
-
-    monkeypatch.setattr(download, "fetch", fetch)
-    assert run(["finetune", str(photos), "--yes", *QUICK]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{NAME} is not on this machine" in said and "vit_small_patch16_224.augreg_in21k" in said
-    assert f"Files put into the folder {cache_folder() / 'starts' / NAME} are found by the name." in said
+    assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == (0 if agrees else 1)
+    assert shown.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
+    assert ("fetching it was not allowed" in shown.getvalue()) != agrees
+    assert bool(mirror) == out.exists() == agrees
+    assert not agrees or kind_of(out).run().start.start == NAME
 
 
 def test_a_folder_of_both_is_asked_about(

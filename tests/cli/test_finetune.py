@@ -70,15 +70,6 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     assert vitkit.finetune(str(start), str(photos), out, threads=1) == out
 
 
-def test_another_length_has_its_own_warm_up(tmp_path: Path, start: Path, photos: Path) -> None:
-    out = tmp_path / "run"
-    options = ["--data", str(photos), "--steps", "30", "--batch-size", "8", "--threads", "1"]
-    assert run(["finetune", str(start), *options, "--out", str(out)]) == 0
-    made = kind_of(out).run()
-    assert (made.training.steps, made.training.batch_size) == (30, 8)
-    assert made.optimizer.warmup_steps == 1
-
-
 def test_the_recipes_of_the_paper_can_be_changed_like_any(
     tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,20 +79,6 @@ def test_the_recipes_of_the_paper_can_be_changed_like_any(
     made = kind_of(out).run()
     assert made.optimizer.optimizer == "sgd" and made.optimizer.momentum_dtype == "bfloat16"
     assert (made.recipe, made.preprocessing.image_size) == ("paper", (12, 12))
-
-
-def test_what_is_neither_weights_nor_images_is_told_so(
-    tmp_path: Path, start: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "notes").mkdir()
-    for given, hint in (
-        (str(tmp_path / "notes"), "found neither at"),
-        (str(tmp_path / "nowhere"), "found no such path at"),
-        ("vit-b16-in22k", "vit-b16-in21k"),
-    ):
-        said = fails(["finetune", given, "--epochs", "3"], capsys)
-        assert "Expected images to train on or weights to begin from" in said and hint in said
-    assert "Which images?" in fails(["finetune", str(start), "--epochs", "3"], capsys)
 
 
 def test_a_finished_run_is_trained_for_longer_as_a_new_one(
@@ -163,24 +140,26 @@ def test_the_card_and_the_report_say_where_it_came_from(
 def test_mistakes_end_in_one_sentence(
     tmp_path: Path, start: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, out = ["--data", str(photos)], ["--out", str(tmp_path / "run")]
-    assert "Which images?" in fails(["finetune"], capsys)
-    assert "No checkpoint at" in fails(["finetune", str(tmp_path / "nothing"), *data], capsys)
-    assert "Which images?" in fails(["finetune", str(start)], capsys)
-    said = fails(["finetune", str(start), *data, *out, "--model", "ViT-B/16"], capsys)
-    assert "is a ViT-16x2x2/2" in said and "Leave --model out" in said
-    said = fails(["finetune", str(start), *data, *out, "--head", "keep"], capsys)
-    assert "only the images have bright, dark" in said
-    said = fails(["finetune", str(start), *data, *out, "--image-size", "1"], capsys)
-    assert "hold no patch of 2x2 pixels" in said
-    said = fails(["finetune", str(start), *data, *out, "--freeze-layers", "9"], capsys)
-    assert "--freeze-layers is from 0 to 2, found 9" in said
-    said = fails(["finetune", str(photos), *data, *out], capsys)
-    assert "No weights in" in said
-    said = fails(["finetune", str(start), *data, *out, "--recipe", "digits"], capsys)
-    assert "The recipe digits trains a ViT-64x4x4x128/4" in said
-    said = fails(["train", "--recipe", "finetune-cifar10", *data, *out], capsys)
-    assert "give them with --start" in said
-    said = fails(["finetune", str(start / "model.safetensors"), *data, *out, "--start-from", "best"], capsys)
-    assert "is no run folder" in said
+    (tmp_path / "notes").mkdir()
+    tune = f"finetune {start} --data {photos} --out {tmp_path / 'run'}"
+    neither = "Expected images to train on or weights to begin from"
+    for line, *words in (
+        ("finetune", "Which images?"),
+        (f"finetune {start}", "Which images?"),
+        (f"finetune {tmp_path / 'notes'} --epochs 3", neither, "found neither at"),
+        (f"finetune {tmp_path / 'nowhere'} --epochs 3", neither, "found no such path at"),
+        ("finetune vit-b16-in22k --epochs 3", neither, "vit-b16-in21k"),
+        (f"finetune {tmp_path / 'nothing'} --data {photos}", "No checkpoint at"),
+        (f"finetune {photos} --data {photos}", "No weights in"),
+        (f"{tune} --model ViT-B/16", "is a ViT-16x2x2/2", "Leave --model out"),
+        (f"{tune} --head keep", "only the images have bright, dark"),
+        (f"{tune} --image-size 1", "hold no patch of 2x2 pixels"),
+        (f"{tune} --freeze-layers 9", "--freeze-layers is from 0 to 2, found 9"),
+        (f"{tune} --recipe digits", "The recipe digits trains a ViT-64x4x4x128/4"),
+        (f"train --recipe finetune-cifar10 --data {photos}", "give them with --start"),
+        (f"finetune {start}/model.safetensors --data {photos} --start-from best", "is no run folder"),
+    ):
+        assert run(line.split()) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert all(word in said for word in words), line
     assert not (tmp_path / "run").exists()

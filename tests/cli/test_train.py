@@ -62,11 +62,6 @@ def test_what_is_given_stays_over_other_defaults() -> None:
     assert with_options(longer, given).optimizer.warmup_steps == 10_000
 
 
-def test_a_run_needs_no_option_parser() -> None:
-    code = "import sys, vitkit.runs.config; sys.exit('vitkit.cli' in sys.modules or 'rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_what_is_trained_is_said_before_torch_is_imported() -> None:
     """A person who waits for imports and images knows for what."""
     code = """
