@@ -58,9 +58,8 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
     made = kind_of(out).run()
     assert made.model == "ViT-16x2x2/2"
-    assert (
-        made.preprocessing == kind_of(start).run().preprocessing
-    )  # 8x8 and cut out of the middle, as the start
+    # 8x8 and cut out of the middle, as the start
+    assert made.preprocessing == kind_of(start).run().preprocessing
     assert made.optimizer.warmup_steps == 10
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
     assert card_of(load_model(out)).class_names == ("bright", "dark")
@@ -90,10 +89,8 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
     assert "head: kept" in capsys.readouterr().out
     made, before = kind_of(out).run(), kind_of(start).run()
     assert made.start == StartConfig(str(start), head="keep") and made.training.steps == 5
-    assert (made.data, made.optimizer, made.augmentation) == (
-        *(before.data, before.optimizer),
-        before.augmentation,
-    )
+    assert (made.data, made.augmentation) == (before.data, before.augmentation)
+    assert made.optimizer == before.optimizer
     options = ["--start", str(start), "--start-from", "best", "--steps", "5", "--threads", "1"]
     assert run(["train", *options, "--out", str(tmp_path / "best")]) == 0
     assert "(its best checkpoint, step " in " ".join(capsys.readouterr().out.split())
@@ -101,19 +98,8 @@ def test_a_finished_run_is_trained_for_longer_as_a_new_one(
 
 def test_with_a_recipe_a_finished_run_is_fine_tuned(tmp_path: Path, start: Path) -> None:
     out = tmp_path / "tuned"
-    options = [
-        "--recipe",
-        "paper",
-        "--data",
-        "digits",
-        "--image-size",
-        "16",
-        "--steps",
-        "2",
-        "--batch-size",
-        "8",
-    ]
-    assert run(["train", "--start", str(start), *options, "--out", str(out), "--threads", "1"]) == 0
+    line = f"train --start {start} --recipe paper --data digits --image-size 16 --steps 2 --batch-size 8"
+    assert run([*line.split(), "--out", str(out), "--threads", "1"]) == 0
     made = kind_of(out).run()
     assert (made.start, made.recipe) == (StartConfig(str(start)), "paper")
     with pytest.raises(VitkitError, match=r"vitkit\.finetune"):

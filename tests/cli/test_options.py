@@ -131,15 +131,6 @@ def test_a_subset_is_refused_where_there_are_no_splits(verb: str, capsys: pytest
     assert f"vitkit {verb} has no option --subset. It is a part of the images" in said and "--split " in said
 
 
-SIZED = [verb for verb in COMMANDS if "SIZE" in {option.value for option in options_of(verb)}]
-
-
-@pytest.mark.parametrize("verb", SIZED)
-def test_every_verb_takes_one_number_for_a_square(verb: str) -> None:
-    ((path, size),) = read(["--image-size", "32"], options_of(verb)).given.items()
-    assert path.rpartition(".")[2] == "image_size" and size == (32, 32)
-
-
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", iter([" b.png\n", "\n", "c d.png\n"]))
     assert read_names(["a.png", "-", "e.png"]) == ("a.png", "b.png", "c d.png", "e.png")

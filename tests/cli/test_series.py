@@ -95,31 +95,22 @@ def test_a_series_that_is_killed_goes_on_to_the_same_bits(
 def test_a_series_is_resumed_with_its_own_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, short = str(tmp_path / "runs"), [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
-    assert run([*short, "--out", out]) == 0
-    assert run(["train", "--resume", out, "--threads", "1"]) == 0
-    assert "This series of runs has finished" in capsys.readouterr().out
-    assert run([*short, "--out", out, "--runs", "4"]) == 1
-    assert "--runs 2 -> 4" in capsys.readouterr().err
-    assert run(["train", "--resume", out, "--batch-size", "8"]) == 1
-    assert "--batch-size 16 -> 8" in capsys.readouterr().err
-    assert run(["train", "--resume", out, "--from-scratch"]) == 1
-    assert "--from-scratch is for a single run" in capsys.readouterr().err
-    (tmp_path / "study.json").write_text("{}")
-    assert run(["report", str(tmp_path)]) == 1
-    assert f"a study, whose page is {tmp_path / 'report.html'}" in capsys.readouterr().err
-    assert run(["report", out]) == 0
-    assert "the mean of 2 seeds" in (tmp_path / "runs/report.html").read_text()
-
-
-def test_a_folder_with_the_name_of_an_option_keeps_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ("--recipe", "digits", "--steps", "2", "--threads", "1")
-    assert run(["train", *options, "--out", "start"]) == 0
-    capsys.readouterr()
-    assert run(["train", "--resume", "start", "--runs", "3"]) == 1
-    assert "vitkit: start is there already and holds no series of runs" in capsys.readouterr().err
-    assert run(["pretrain", "--resume", "start", "--then", "digits"]) == 1
-    assert "--then compares runs of its own" in capsys.readouterr().err
+    short = [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
+    assert run([*short, "--out", "runs"]) == 0
+    assert run(["train", "--resume", "runs", "--threads", "1"]) == 0
+    assert "This series of runs has finished" in capsys.readouterr().out
+    Path("study.json").write_text("{}")
+    member = "runs/seed-0"
+    for line, message in (
+        ([*short, "--out", "runs", "--runs", "4"], "--runs 2 -> 4"),
+        (["train", "--resume", "runs", "--batch-size", "8"], "--batch-size 16 -> 8"),
+        (["train", "--resume", "runs", "--from-scratch"], "--from-scratch is for a single run"),
+        (["train", "--resume", member, "--runs", "3"], f"{member} is there already and holds no series of"),
+        (["pretrain", "--resume", member, "--then", "digits"], "--then compares runs of its own"),
+        (["report", "."], "a study, whose page is report.html"),
+    ):
+        assert run(line) == 1
+        assert message in capsys.readouterr().err
+    assert run(["report", "runs"]) == 0
+    assert "the mean of 2 seeds" in Path("runs/report.html").read_text()
