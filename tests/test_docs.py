@@ -124,15 +124,12 @@ def test_the_reference_lists_every_public_name_once() -> None:
     assert sorted(names) == sorted({*vitkit.__all__} - {"__version__"})
 
 
-def test_every_image_of_a_page_is_there() -> None:
+def test_every_image_of_a_page_is_there_and_small() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         images = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", text)
         assert text.count("![") == len(images), f"{page}: an image has no words in its place"
         assert [image for image in images if not (page.parent / image).is_file()] == [], page
-
-
-def test_pictures_stay_small() -> None:
     pictures = [path for path in (DOCS / "images").rglob("*") if path.suffix in (".png", ".svg", ".jpg")]
     assert [path.name for path in pictures if path.stat().st_size > 150_000] == []
     assert sum(path.stat().st_size for path in pictures) < 1_500_000

@@ -129,7 +129,7 @@ def test_mistakes_end_in_one_sentence(
     (tmp_path / "notes").mkdir()
     tune = f"finetune {start} --data {photos} --out {tmp_path / 'run'}"
     neither = "Expected images to train on or weights to begin from"
-    for line, *words in (
+    for line, *parts in (
         ("finetune", "Which images?"),
         (f"finetune {start}", "Which images?"),
         (f"finetune {tmp_path / 'notes'} --epochs 3", neither, "found neither at"),
@@ -147,5 +147,5 @@ def test_mistakes_end_in_one_sentence(
     ):
         assert run(line.split()) == 1
         said = " ".join(capsys.readouterr().err.split())
-        assert all(word in said for word in words), line
+        assert all(part in said for part in parts), line
     assert not (tmp_path / "run").exists()

@@ -57,10 +57,10 @@ def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(
     for example in page.examples(verb):
         program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
-        known = list_options(name.split()[0]) + tuple(o for o in options_of(name) if o.is_positional)
+        offered = list_options(name.split()[0]) + tuple(o for o in options_of(name) if o.is_positional)
         assert program == "vitkit"
         if arguments[-1] not in ("--help", "--list"):
-            parse_words(name, read(arguments[len(name.split()) :], known), known, str)
+            parse_words(name, read(arguments[len(name.split()) :], offered), offered, str)
 
 
 def test_the_defaults_of_help_are_those_of_the_recipe_where_they_do_not_follow_from_images(
