@@ -101,14 +101,8 @@ def test_headlines_compare_with_the_best_peer() -> None:
     def speed(name: str, library: str, seconds: float) -> Speed:
         times = {"images_per_second": 1 / seconds, "seconds": seconds, "least_seconds": seconds}
         kind = {"precision": "float32", "phase": "inference", "batch_size": 1, "rounds": 3}
-        same: Any = {
-            "quartiles": one,
-            "reference": name,
-            "ratio": 1.0,
-            "ratio_quartiles": one,
-            **times,
-            **kind,
-        }
+        beside = {"reference": name, "ratio": 1.0, "ratio_quartiles": (1.0, 1.0), "quartiles": (1.0, 1.0)}
+        same: Any = {**times, **kind, **beside}
         return Speed(model="m", image_size=(32, 32), name=name, library=library, **same)
 
     theirs = [speed("a", "timm", 3.0), speed("b", "openvino", 2.0)]

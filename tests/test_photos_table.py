@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from benchmarks import photos
 from benchmarks.photos import Bench, Outcome, Training, best_rate, table
-from benchmarks.photos_timm import list_photos
 from PIL import Image
 
 
@@ -49,14 +48,6 @@ def test_folders_are_drawn_evenly_and_the_held_out_tenth_is_not_trained_on(sourc
         assert files == left[name] | out[name] and not left[name] & out[name]
     other = contents(bench.folder(200, 1, held_out=False) / "train")
     assert other != drawn
-
-
-def test_labels_are_those_of_the_training_classes_where_some_have_no_photo(tmp_path: Path) -> None:
-    for name in ("b", "d"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.jpg").touch()
-    files, labels = list_photos(tmp_path, ["a", "b", "c", "d"])
-    assert [file.parent.name for file in files] == ["b", "d"] and labels.tolist() == [1, 3]
 
 
 def test_what_is_done_is_not_done_again_and_the_best_rate_is_taken(

@@ -5,15 +5,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune_defaults as default_start
-from vitkit.weights.create import create_model
 from vitkit.weights.published import default_starts
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -26,18 +24,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> str:
-    return str(save_model(create_model("ViT-16x1x2/4", 10, 8), tmp_path / "start"))
+    return saved("ViT-16x1x2/4", 10, tmp_path / "start", size=8)
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(0)
-    for number in range(60):
-        pixels = draw.integers(0, 128, (12, 12, 3)) + 120 * (number % 2)
-        path = tmp_path / "photos" / ("bright" if number % 2 else "dark") / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "photos"
+    return image_folder(tmp_path / "photos")
 
 
 def test_advice_is_followed(

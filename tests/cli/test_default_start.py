@@ -5,21 +5,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
-from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
-from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -40,18 +37,11 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitkit.weights.files.hub.require_on_hub", lambda address: None)
 
 
-def save_tiny(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    model = create_model("ViT-16x1x1/4", 3, 8)
-    model.card = ModelCard("ViT-16x1x1/4")
-    return save_model(model, folder)
-
-
 @pytest.fixture(autouse=True)
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Somewhere else, from where every address is answered with a tiny model; the addresses that were asked
     for."""
-    elsewhere = save_tiny(tmp_path / "elsewhere")
+    elsewhere = Path(saved("ViT-16x1x1/4", 3, tmp_path / "elsewhere", size=8))
     addresses: list[str] = []
 
     def fetch(address: str | Path, *_: Any) -> Fetched:
@@ -66,13 +56,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        path = tmp_path / "my photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "my photos"
+    return image_folder(tmp_path / "my photos", 40)
 
 
 class Terminal(io.StringIO):
@@ -99,7 +83,7 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     assert typed.startswith("vitkit finetune ") and typed.endswith(" --yes")
     assert run(shlex.split(typed)[1:]) == 0
     assert len(mirror) > 0 and "vit_small_patch16_224" in mirror[0]
-    assert kind_of(tmp_path / "runs" / "my photos-ViT-16x1x1-4").run().start.start == NAME
+    assert kind_of(tmp_path / "runs" / "my photos-ViT").run().start.start == NAME
 
 
 @pytest.mark.parametrize("word", ["y\n", "YES\n", "\n", "n\n", "", "what?\n"])
@@ -120,7 +104,7 @@ def test_a_person_is_asked_once_and_gets_nothing_without_agreeing(
 def test_a_folder_of_both_is_asked_about(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_tiny(tmp_path / "model")
+    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     for file in (tmp_path / "model").iterdir():
         file.rename(photos / file.name)
     assert run(["finetune", str(photos), *QUICK]) == 1
@@ -136,7 +120,7 @@ def test_a_folder_of_both_is_asked_about(
 
 
 def test_images_may_stand_first_beside_a_named_start(photos: Path, tmp_path: Path) -> None:
-    save_tiny(tmp_path / "model")
+    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     assert run(["finetune", str(photos), "--start", str(tmp_path / "model"), "--out", "run", *QUICK]) == 0
     made = kind_of(Path("run")).run()
     assert (made.start.start, made.data) == (str(tmp_path / "model"), str(photos))

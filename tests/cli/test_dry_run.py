@@ -4,17 +4,14 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
-from vitkit.weights.create import create_model
-from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -24,14 +21,8 @@ QUICK = ["--steps", "3", "--batch-size", "8", "--threads", "1"]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with photos and weights, in which the commands are given; the cache is in it too."""
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        path = tmp_path / "photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(path)
-    model = create_model("ViT-16x1x1/4", 3, 8)
-    model.card = ModelCard("ViT-16x1x1/4")
-    save_model(model, tmp_path / "start")
+    image_folder(tmp_path / "photos", 40)
+    saved("ViT-16x1x1/4", 3, tmp_path / "start", size=8)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
+from tests.faults.small_runs import image_folder
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
@@ -33,22 +32,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Pat
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty small pictures of two classes, as a folder of class folders."""
-    root = tmp_path_factory.mktemp("photos")
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        pixels = draw.integers(0, 128, (12, 10 + number % 4, 3)) + 120 * (number % 2)
-        path = root / ("bright" if number % 2 else "dark") / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return root
-
-
-def fails(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that is refused; returns what it says."""
-    assert run(arguments) == 1
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return " ".join(said.split())
+    return image_folder(tmp_path_factory.mktemp("photos"), 40)
 
 
 def test_what_is_left_out_suits_the_start_and_the_data(
@@ -62,7 +46,7 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     assert made.preprocessing == kind_of(start).run().preprocessing
     assert made.optimizer.warmup_steps == 10
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
-    assert card_of(load_model(out)).class_names == ("bright", "dark")
+    assert card_of(load_model(out)).class_names == ("dark", "light")
     # The same command again finds that all is done; from Python the same run is made.
     assert run(["finetune", str(start), "--data", str(photos), "--out", str(out), "--threads", "1"]) == 0
     assert "This run has finished" in capsys.readouterr().out
@@ -138,7 +122,7 @@ def test_mistakes_end_in_one_sentence(
         (f"finetune {tmp_path / 'nothing'} --data {photos}", "No checkpoint at"),
         (f"finetune {photos} --data {photos}", "No weights in"),
         (f"{tune} --model ViT-B/16", "is a ViT-16x2x2/2", "Leave --model out"),
-        (f"{tune} --head keep", "only the images have bright, dark"),
+        (f"{tune} --head keep", "only the images have dark, light"),
         (f"{tune} --image-size 1", "hold no patch of 2x2 pixels"),
         (f"{tune} --freeze-layers 9", "--freeze-layers is from 0 to 2, found 9"),
         (f"{tune} --recipe digits", "The recipe digits trains a ViT-64x4x4x128/4"),

@@ -31,7 +31,7 @@ def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, page = COMMANDS[verb]
+    page = COMMANDS[verb]
     short, whole = pages(verb, capsys)
     options = options_of(verb)
     for text in (short, whole):

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import vitkit
+from tests.helpers.photos import saved
 from vitkit.cli.help_pages import VERBS
 from vitkit.cli.main import run
-from vitkit.models.config.card import Task
-from vitkit.weights.model_card import ModelCard
 
 
 def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -22,9 +20,7 @@ def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    made = vitkit.create_model("ViT-16x1x1/4", 2, 8)
-    made.card = ModelCard("ViT-16x1x1/4", ("ant", "bee"), Task())
-    return str(vitkit.save_model(made, tmp_path / "model"))
+    return saved("ViT-16x1x1/4", 2, tmp_path / "model", size=8)
 
 
 def test_what_follows_is_a_command(

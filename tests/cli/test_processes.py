@@ -96,23 +96,6 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_options_for_memory(tmp_path: Path) -> None:
-    """Those of the command that continues it hold in all processes."""
-    alone, run = tmp_path / "alone", tmp_path / "run"
-    options = [word for word in RUN if word not in ("--mixup", "0.2")]
-    assert command([*options, "--out", str(alone)]) == 0
-    process = start(*options, "--out", str(run), "--processes", "3", "--sharding", "fsdp")
-    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
-    process.send_signal(signal.SIGTERM)
-    assert finish(process)[0] == 128 + signal.SIGTERM
-    changed = ("--micro-batch-size", "8", "--sharding", "replicas", "--recompute")
-    code, _, err = finish(start(*options, *changed, "--out", str(run), "--processes", "2"))
-    assert code == 0, err
-    assert "sharding was fsdp and is now replicas" in err
-    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
-
-
-@pytest.mark.slow
 def test_torchrun_starts_processes_again_after_one_was_killed(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     code, _, err = finish(start(*RUN, "--out", str(whole), "--processes", "2"))
