@@ -249,14 +249,8 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     know its classes, and may take several for right. Paired differences know a score of each image alone, a
     law of scale is fitted to errors, and an interval is computed, whatever they count.
     """
-    no_tasks = (
-        "vitkit.evaluation.features",
-        "vitkit.evaluation.fewshot",
-        "vitkit.evaluation.intervals",
-        "vitkit.evaluation.paired",
-        "vitkit.evaluation.power_law",
-        "vitkit.evaluation.protocols",
-    )
+    names = "features fewshot intervals paired power_law protocols"
+    no_tasks = tuple(f"vitkit.evaluation.{name}" for name in names.split())
     for path in FILES:
         room = path.relative_to(SOURCE).parts[0]
         if room == "training":  # it knows files of weights and no formats

@@ -13,7 +13,6 @@ WRONG = {
     "train": [
         ["--data", "nowhere"],
         [],
-        ["--data", "digits", "--start", "nowhere"],
         ["--data", "digits", "--model", "ViT-Q/16"],
         ["--data", "digits", "--out", "file"],
         ["--resume", "nowhere"],
@@ -24,7 +23,6 @@ WRONG = {
     "finetune": [
         ["nowhere", "--data", "digits"],
         ["file", "--data", "nowhere"],
-        ["vit-b/16", "--data", "digits"],
     ],
     "pretrain": [["nowhere"], ["digits", "--then", "nowhere"]],
     "evaluate": [[], ["nowhere"], ["file", "--data", "nowhere"]],

@@ -45,6 +45,8 @@ def test_what_is_left_out_suits_the_start_and_the_data(
     # 8x8 and cut out of the middle, as the start
     assert made.preprocessing == kind_of(start).run().preprocessing
     assert made.optimizer.warmup_steps == 10
+    shorter = vitkit.finetune_run(str(start), str(photos), steps=30, batch_size=8)  # with its own warm-up
+    assert (shorter.training.steps, shorter.optimizer.warmup_steps) == (30, 1)
     assert (made.optimizer.learning_rate, made.optimizer.head_rate) == (5e-4, 6)
     assert card_of(load_model(out)).class_names == ("dark", "light")
     # The same command again finds that all is done; from Python the same run is made.

@@ -12,18 +12,10 @@ from vitkit.weights.saving import save_model
 pytestmark = pytest.mark.usefixtures("inside")
 
 NUMBERS = ["nan", "inf", "1e308", "-1", "0", "1" + "0" * 30, "", "x" * 300, "٣", "\0"]
-PATHS = [
-    "",
-    "\0",
-    "p" * 5000,
-    "images",
-    "text.txt",
-    "loop",
-    "loop/x",
-    "/dev/null",
-    "~nobody_x/y",
+PATHS = (
+    *("", "\0", "p" * 5000, "images", "text.txt", "loop", "loop/x", "/dev/null", "~nobody_x/y"),
     "\udcff.png",
-]
+)
 NUMERIC = {
     "predict model images/a/0.png": "--top --batch-size --max-pixels --num-heads --image-size",
     "evaluate model --data images": "--batch-size --workers --max-pixels --worker-timeout",

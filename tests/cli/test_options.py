@@ -202,14 +202,12 @@ def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.Monk
 
 
 def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -> None:
-    verb = Verb("convert", "vitkit.jobs.convert", "convert")
-    loading = {option.name: option for option in verb.options if option.path in ("image_size", "num_heads")}
-    assert list(loading) == ["--image-size", "--num-heads"]
-    assert loading["--num-heads"].text == "number of attention heads, where the file does not record it."
-
     def job(path: str, **load: Unpack[LoadingOptions]) -> tuple[object, ...]:
         return path, dict(load)
 
+    assert [option.name for option in describe(job)] == [
+        *("MODEL", "--image-size", "--num-heads", "--position-interpolation")
+    ]
     given = {"path": "a", "num_heads": 3, "json": True}
     assert call(job, given, ()) == ("a", {"num_heads": 3})
 

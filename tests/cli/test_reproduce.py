@@ -1,13 +1,8 @@
 """`vitkit reproduce`: what it prints, and a study that is killed goes on to the same result."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +10,7 @@ import pytest
 
 import vitkit
 import vitkit.jobs.reproduce.reproduce as job
-from tests.helpers.series import WITHOUT_PICTURES
+from tests.helpers.series import kill_at
 from tests.helpers.vtab import score as scored
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
@@ -67,19 +62,8 @@ def test_a_study_ends_in_a_page_beside_the_papers_numbers(
 
 def test_a_study_that_is_killed_goes_on_to_the_same_result(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "table8"
-    moments = ("learned/seed-1/config.json", "none/seed-1/checkpoints")
-    for moment in moments:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WITHOUT_PICTURES, *SMALL, "--out", str(out)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        while not (out / moment).exists() and process.poll() is None:
-            time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    for moment in ("learned/seed-1/config.json", "none/seed-1/checkpoints"):
+        kill_at(out / moment, *SMALL, "--out", str(out))
         assert not (out / "result.json").exists(), moment
     assert run([*SMALL, "--out", str(out)]) == 0
     assert result(out) == result(whole)

@@ -11,29 +11,6 @@ LINE = """scale digits --recipe digits --points 5 --threads 1 --model ViT-16x1x2
 --batch-size 16 --steps 10 --warmup-steps 2 --dropout 0.1"""
 SCALE = LINE.split()
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
-
-def test_all_numbers_are_printed_as_json_and_the_same_command_again_writes_the_page_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = [*SCALE, "--out", str(tmp_path / "law")]
-    assert run([*line, "--json"]) == 0
-    law = json.loads("{" + capsys.readouterr().out.partition("{")[2])
-    assert [point["x"] for point in law["measured"]] == [14, 34, 80, 189, 449]
-    assert law["held_out"]["x"] == law["prediction"]["x"] == 1347
-    assert law["prediction"]["low"] <= law["prediction"]["error"] <= law["prediction"]["high"]
-    (tmp_path / "law/report.html").unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitkit.training.trainer.Trainer.launch", None)
-        assert run(line) == 0
-    page = (tmp_path / "law/report.html").read_text()
-    parts = ("vitkit scale digits --recipe digits", "<svg", 'href="data-06/report.html"')
-    assert all(part in page for part in parts)
-    capsys.readouterr()
-    assert run([*line, "--learning-rate", "0.5"]) == 1
-    assert "--learning-rate 0.002 -> 0.5" in capsys.readouterr().err
-
 
 def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = [*SCALE, "--out", str(tmp_path / "law"), "--plan"]
