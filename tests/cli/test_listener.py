@@ -24,19 +24,11 @@ def test_sentences_go_to_standard_error_and_summaries_to_standard_output(
         ["of", "2", "classes"],
         ["model", "ViT"],
     ]
-
-
-def test_rows_without_headings_are_lines_and_short_headings_stand_in_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    listener = TerminalListener()
-    listener.show([("", ["This run has finished: runs/[mine]"])])
+    listener.show([("", ["This run has finished: runs/[mine]"])])  # rows without headings are lines
     listener.show([("val", ["50 %"])])
     listener.show([("weights", ["of the last step"])])
     assert capsys.readouterr().out.splitlines() == [
-        "This run has finished: runs/[mine]",
-        "val       50 %",
-        "weights   of the last step",
+        *("This run has finished: runs/[mine]", "val       50 %", "weights   of the last step")
     ]
 
 

@@ -45,8 +45,8 @@ def kill_at(path: Path, *line: str) -> None:
     """Run a command in a process of its own, and kill it as soon as a path is there."""
     process = subprocess.Popen(
         [sys.executable, "-c", WITHOUT_PICTURES, *line],
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
     )
     while not path.exists():
