@@ -18,16 +18,8 @@ from typing import Any
 for _name in [name for name in os.environ if name.startswith(("LC_", "HF_", "VITKIT_CACHE", "HYPOTHESIS_"))]:
     del os.environ[_name]
 for _name in (
-    "COLUMNS",
-    "LINES",
-    "LANG",
-    "LANGUAGE",
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "CC",
-    "CFLAGS",
-    "RANK",
-    "WORLD_SIZE",
+    *("COLUMNS", "LINES", "LANG", "LANGUAGE", "NO_COLOR", "FORCE_COLOR"),
+    *("CC", "CFLAGS", "RANK", "WORLD_SIZE"),
 ):
     os.environ.pop(_name, None)
 os.environ |= {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONUTF8": "1"}
@@ -91,15 +83,8 @@ LONG = (
 FAST = ("analysis", "data", "evaluation", "kernels", "models", "weights")
 """Rooms whose tests start no process and train nothing, but for these files."""
 SLOWER = {
-    "test_every_field.py",
-    "test_figure_layout.py",
-    "test_large.py",
-    "test_measure.py",
-    "test_peers.py",
-    "test_power_law.py",
-    "test_round_trips.py",
-    "test_weights.py",
-    "test_workers.py",
+    *("test_every_field.py", "test_figure_layout.py", "test_large.py", "test_measure.py", "test_peers.py"),
+    *("test_power_law.py", "test_round_trips.py", "test_weights.py", "test_workers.py"),
 }
 
 

@@ -14,25 +14,11 @@ from tests.helpers.rooms import MAY_IMPORT
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "vitkit"
 SHARED = {
-    "errors",
-    "config",
-    "durable",
-    "lazy",
-    "listener",
-    "notebook",
-    "other_names",
-    "result",
-    "signals",
-    "text",
-    "world",
-    "_version",
+    *("errors", "config", "durable", "lazy", "listener", "notebook", "other_names", "result", "signals"),
+    *("text", "world", "_version"),
 }
 """Leaves that any room may import."""
 ROOMS = tuple(MAY_IMPORT)
-
-
-def allowed(room: str) -> set[str]:
-    return MAY_IMPORT[room] | {room} | SHARED
 
 
 _parse = cache(ast.parse)  # once for all tests
@@ -67,7 +53,7 @@ def imports_of(tree: ast.AST, path: Path) -> set[str]:
 def offences(path: Path) -> list[str]:
     parts = path.relative_to(SOURCE).with_suffix("").parts
     if parts[0] in ROOMS:
-        permitted = allowed(parts[0])
+        permitted = MAY_IMPORT[parts[0]] | {parts[0]} | SHARED
     elif parts[0] in SHARED:
         permitted = SHARED
     else:
@@ -114,16 +100,9 @@ def _run_time_imports(path: Path) -> set[str]:
     return imports_of(tree, path)
 
 
-def test_a_folder_has_at_most_seven_floors() -> None:
-    folders = {path.parent for path in FILES if path.parent != SOURCE}
-    height = {
-        str(folder.relative_to(SOURCE)): floors([path for path in FILES if path.parent == folder])
-        for folder in folders
-    }
-    assert {name: count for name, count in height.items() if count > FLOORS} == {}
-
-
-def test_jobs_with_their_folders_have_at_most_eight_floors() -> None:
+def test_a_folder_has_few_floors() -> None:
+    for folder in {path.parent for path in FILES if path.parent != SOURCE}:
+        assert floors([path for path in FILES if path.parent == folder]) <= FLOORS, folder
     assert floors([path for path in FILES if "jobs" in path.relative_to(SOURCE).parts]) <= JOBS_FLOORS
 
 
@@ -155,37 +134,23 @@ def modules(path: Path) -> set[str]:
     }
 
 
-def test_models_import_torch_alone() -> None:
-    """No file, no format, no network: models map tensors to tensors."""
-    standard = {
-        "collections",
-        "dataclasses",
-        "difflib",
-        "fnmatch",
-        "functools",
-        "itertools",
-        "math",
-        "weakref",
-        "re",
-        "typing",
-    }
-    for path in (SOURCE / "models").rglob("*.py"):
-        assert modules(path) <= {"torch", "vitkit"} | standard, path
+def test_models_import_torch_alone_and_know_no_machine() -> None:
+    """No file, no format, no network: models map tensors to tensors.
 
-
-def test_models_know_no_machine() -> None:
-    """`runs/machine.py` does: it chooses among the ways to compute, which stand in `fast.py`."""
+    `runs/machine.py` chooses among the ways to compute, which stand in `fast.py`.
+    """
+    standard = "collections dataclasses difflib fnmatch functools itertools math weakref re typing"
     instruction_sets = re.compile(r"avx|amx_|triton|get_capabilities")
     for path in (SOURCE / "models").rglob("*.py"):
+        assert modules(path) <= {"torch", "vitkit", *standard.split()}, path
         assert not instruction_sets.search(path.read_text()), path
     other_ways = re.compile(r"chosen|compiled|CLASS_TOKEN")
     for name in ("vit", "parts", "stem", "pool"):
         assert not other_ways.search((SOURCE / "models" / f"{name}.py").read_text()), name
 
 
-CONFIGURATION = re.compile(
-    r"(Config|Options|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run)$"
-)
+ENDINGS = "Config|Options|Rule|Preprocessing|Augmentation|Splits|Loading|Architecture|Run"
+CONFIGURATION = re.compile(f"({ENDINGS})$")
 """Names of classes that help texts and recipes are made of."""
 HEAVY = {"torch", "numpy", "PIL", "pyarrow", "matplotlib", "safetensors", "jinja2", "rich"}
 
@@ -195,27 +160,25 @@ def configuration_modules() -> list[str]:
     return [
         ".".join(["vitkit", *path.relative_to(SOURCE).with_suffix("").parts])
         for path in FILES
-        if path.relative_to(SOURCE).parts[0] != "cli" and configurations(path)
-    ]
-
-
-def configurations(path: Path) -> list[str]:
-    """The public dataclasses of a file that are configurations by their names."""
-    return [
-        node.name
-        for node in parse(path).body
-        if isinstance(node, ast.ClassDef)
-        and CONFIGURATION.search(node.name)
-        and not node.name.startswith("_")
-        and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        if path.relative_to(SOURCE).parts[0] != "cli"
+        and any(
+            isinstance(node, ast.ClassDef)
+            and CONFIGURATION.search(node.name)
+            and not node.name.startswith("_")
+            and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+            for node in parse(path).body
+        )
     ]
 
 
 def test_configurations_import_no_torch() -> None:
     """Help texts are made of them, and must not wait for torch: nor for anything else that is slow."""
+    configurations = configuration_modules()
+    of_rooms = ("data.config", "models.config.vit_config", "training.config", "runs.config")
+    assert {*(f"vitkit.{name}" for name in of_rooms), "vitkit.runs.run_options"} <= {*configurations}
     code = "".join(
         f"import {module}; heavy = {{*sys.modules}} & {HEAVY}\nif heavy: sys.exit(f'{module}: {{heavy}}')\n"
-        for module in configuration_modules()
+        for module in configurations
     )
     result = subprocess.run([sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
@@ -225,22 +188,10 @@ def test_predicting_imports_neither_data_sets_nor_other_formats() -> None:
     """Whoever predicts would wait for them, though only a run's data or another library's file needs them."""
     code = "import sys, vitkit.jobs.predict; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    data = {f"vitkit.data.{name}" for name in ("check", "loader", "sources", "repeats", "workers")}
-    formats = {
-        f"vitkit.weights.formats.{name}" for name in ("timm", "huggingface", "official", "torchvision")
-    }
-    assert not (data | formats) & set(result.stdout.split())
-
-
-def test_configurations_are_found() -> None:
-    """By what they define: those of every room are among them."""
-    modules = set(configuration_modules())
-    assert {
-        "vitkit.data.config",
-        "vitkit.models.config",
-        "vitkit.training.config",
-    } <= modules
-    assert {"vitkit.runs.config", "vitkit.runs.run_options"} <= modules
+    data, formats = ("check loader sources repeats workers", "timm huggingface official torchvision")
+    unneeded = {f"vitkit.data.{name}" for name in data.split()}
+    unneeded |= {f"vitkit.weights.formats.{name}" for name in formats.split()}
+    assert not unneeded & set(result.stdout.split())
 
 
 def test_families_answer_for_themselves() -> None:
@@ -255,38 +206,24 @@ def test_families_answer_for_themselves() -> None:
 FRAGMENT = re.compile(r"(Of|By|As|That|To|With|From|What|Whose|Which)\b")
 
 
-def declarations(path: Path, name: str) -> list[str]:
-    """The places of a file that declare a name: fields of classes and parameters of functions."""
-    nodes = list(ast.walk(parse(path)))
-    fields = [
-        node.target
-        for owner in nodes
-        if isinstance(owner, ast.ClassDef)
-        for node in owner.body
-        if isinstance(node, ast.AnnAssign)
-    ]
-    parameters = [node for node in nodes if isinstance(node, ast.arg)]
-    lines = [field.lineno for field in fields if ast.unparse(field) == name]
-    lines += [parameter.lineno for parameter in parameters if parameter.arg == name]
-    return [f"{path.relative_to(SOURCE)}:{line}" for line in lines]
-
-
 def test_the_image_size_is_declared_at_few_places_and_set_at_one() -> None:
     """Preprocessing owns it; a model's configuration is given it by `with_image_size` alone."""
-    places = [place for path in FILES for place in declarations(path, "image_size")]
+    places, setters = [], set()
+    for path in FILES:
+        name = path.relative_to(SOURCE).as_posix()
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.arg):
+                places += [name] * (node.arg == "image_size")
+            elif isinstance(node, ast.ClassDef):
+                fields = [part.target for part in node.body if isinstance(part, ast.AnnAssign)]
+                places += [name for field in fields if ast.unparse(field) == "image_size"]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replace":
+                is_set = "image_size" in {keyword.arg for keyword in node.keywords}
+                if is_set and "config" in ast.unparse(node.args[0]):
+                    setters.add(name)
     # A job takes it as an argument, and the names that a type checker knows are compared with the run's.
-    places = [place for place in places if not place.startswith(("jobs/", "runs/run_options.py"))]
-    assert len(places) <= 15, places
-    setters = {
-        path.relative_to(SOURCE).as_posix()
-        for path in FILES
-        if path.relative_to(SOURCE).parts[0] != "models" and "formats" not in path.parts
-        for node in ast.walk(parse(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "replace"
-        if any(keyword.arg == "image_size" for keyword in node.keywords)
-        if "config" in ast.unparse(node.args[0])
-    }
-    assert not setters, "models/zoo.py: with_image_size"
+    assert len([name for name in places if not name.startswith(("jobs/", "runs/run_options.py"))]) <= 15
+    assert not {name for name in setters if not name.startswith("models/") and "/formats/" not in name}
 
 
 def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
@@ -303,11 +240,6 @@ def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
     assert not fragments
 
 
-def test_training_knows_files_of_weights_and_no_formats() -> None:
-    for path in (SOURCE / "training").rglob("*.py"):
-        assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path
-
-
 def test_only_tasks_know_the_numbers_of_a_task() -> None:
     """Whoever trains, asks, draws or prints goes by the task, so that another one needs no edit there.
 
@@ -315,16 +247,13 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     know its classes, and may take several for right. Paired differences know a score of each image alone, a
     law of scale is fitted to errors, and an interval is computed, whatever they count.
     """
-    no_tasks = (
-        "vitkit.evaluation.features",
-        "vitkit.evaluation.fewshot",
-        "vitkit.evaluation.statistics",
-        "vitkit.evaluation.statistics",
-        "vitkit.evaluation.statistics",
-        "vitkit.evaluation.protocols",
-    )
-    for room in ("training", "runs", "jobs", "report", "cli"):
-        for path in (SOURCE / room).rglob("*.py"):
+    names = "features fewshot intervals paired power_law protocols"
+    no_tasks = tuple(f"vitkit.evaluation.{name}" for name in names.split())
+    for path in FILES:
+        room = path.relative_to(SOURCE).parts[0]
+        if room == "training":  # it knows files of weights and no formats
+            assert not any(name.startswith("vitkit.weights.formats") for name in imports(path)), path
+        if room in ("training", "runs", "jobs", "report", "cli"):
             imported = {name for name in imports(path) if name.startswith("vitkit.evaluation.")}
             imported = {name for name in imported if not name.startswith(no_tasks)}
             loop = "vitkit.evaluation.run_model"  # it runs a model, whatever its outputs mean
@@ -440,13 +369,9 @@ def is_number(value: ast.expr | None) -> bool:
     if isinstance(value, ast.Tuple):
         return bool(value.elts) and all(map(is_number, value.elts))
     if isinstance(value, ast.UnaryOp | ast.BinOp):
-        return all(isinstance(node, ast.operator | ast.unaryop | ast.Constant) for node in parts_of(value))
+        parts = [node for node in ast.walk(value) if not isinstance(node, ast.UnaryOp | ast.BinOp)]
+        return all(isinstance(node, ast.operator | ast.unaryop | ast.Constant) for node in parts)
     return isinstance(value, ast.Constant) and type(value.value) in (int, float)
-
-
-def parts_of(value: ast.expr) -> list[ast.AST]:
-    """Return what a sum or product is made of, without its own nodes."""
-    return [node for node in ast.walk(value) if not isinstance(node, ast.UnaryOp | ast.BinOp)]
 
 
 def numbers_without_reason(text: str) -> list[int]:

@@ -3,11 +3,12 @@
 import json
 import re
 import runpy
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import vitkit
 from tests.helpers.rooms import MAY_IMPORT
@@ -17,24 +18,23 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
-def test_the_catalogue_is_that_of_the_zoo() -> None:
-    page = (DOCS / "catalogue.md").read_text(encoding="utf-8")
-    assert page == printed_by("catalogue"), "run: scripts/catalogue > docs/catalogue.md"
+WRITTEN = {
+    "commands.md": "commands",
+    "catalogue.md": "catalogue",
+    "images/source.svg": "source-map",
+    "images/gallery/sources.txt": "pictures",  # of which scripts/pictures --make draws the pictures too
+}
+"""Files of the documentation, and the scripts that print them."""
 
 
-def test_the_map_of_the_source_is_that_of_the_imports() -> None:
-    picture = (DOCS / "images" / "source.svg").read_text(encoding="utf-8")
-    assert picture == printed_by("source-map"), "run: scripts/source-map > docs/images/source.svg"
-
-
-def test_the_pictures_of_the_gallery_are_of_this_source() -> None:
-    beside = (DOCS / "images" / "gallery" / "sources.txt").read_text(encoding="utf-8")
-    assert beside == printed_by("pictures"), "run: scripts/pictures --make, and look at the pictures"
-
-
-def printed_by(script: str) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / script)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_that_a_script_prints_is_what_it_prints(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [WRITTEN[name]])
+    runpy.run_path(str(ROOT / "scripts" / WRITTEN[name]), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert (DOCS / name).read_text(encoding="utf-8") == printed, f"run scripts/{WRITTEN[name]}"
 
 
 def test_the_page_on_extending_names_what_exists() -> None:
@@ -124,15 +124,12 @@ def test_the_reference_lists_every_public_name_once() -> None:
     assert sorted(names) == sorted({*vitkit.__all__} - {"__version__"})
 
 
-def test_every_image_of_a_page_is_there() -> None:
+def test_every_image_of_a_page_is_there_and_small() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         images = re.findall(r"!\[[^\]]+\]\(([^)\s]+)\)", text)
         assert text.count("![") == len(images), f"{page}: an image has no words in its place"
         assert [image for image in images if not (page.parent / image).is_file()] == [], page
-
-
-def test_pictures_stay_small() -> None:
     pictures = [path for path in (DOCS / "images").rglob("*") if path.suffix in (".png", ".svg", ".jpg")]
     assert [path.name for path in pictures if path.stat().st_size > 150_000] == []
     assert sum(path.stat().st_size for path in pictures) < 1_500_000

@@ -53,10 +53,11 @@ def _make(tmp_path: Path, new: Path, index: str, gpu: bool = False) -> tuple[str
     """Run the script where the registry has torch 99.0; return the version that came and what was said."""
     environment = tmp_path / "venv"
     if not environment.exists():
+        tmp_path.mkdir()
         shutil.copytree(new, environment, symlinks=True)
         _make_wheel(tmp_path / "registry", "99.0")
     tools = tmp_path / "tools"
-    tools.mkdir(exist_ok=True)
+    tools.mkdir(parents=True, exist_ok=True)
     (tools / "nvidia-smi").write_text("#!/bin/sh\n" + ("echo 'GPU 0: a card'\n" if gpu else "exit 9\n"))
     (tools / "nvidia-smi").chmod(0o755)
     settings = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
@@ -77,24 +78,15 @@ def _make(tmp_path: Path, new: Path, index: str, gpu: bool = False) -> tuple[str
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PyTorch has several builds for Linux alone")
-class TestPyTorch:
-    def test_comes_as_the_cpu_build_and_is_not_exchanged(
-        self, tmp_path: Path, new_environment: Path, index: str
-    ) -> None:
-        assert _make(tmp_path, new_environment, index) == ("99.0+cpu", "")
-        assert _make(tmp_path, new_environment, "http://127.0.0.1:9", gpu=True) == ("99.0+cpu", "")
-
-    def test_comes_from_the_registry_where_the_index_does_not_answer(
-        self, tmp_path: Path, new_environment: Path
-    ) -> None:
-        version, said = _make(tmp_path, new_environment, "http://127.0.0.1:9")
-        assert version == "99.0"
-        assert said == (
-            "No CPU build of PyTorch from http://127.0.0.1:9: pip takes the usual one, "
-            "whose CUDA libraries can be several GB\n"
-        )
-
-    def test_comes_from_the_registry_where_there_is_a_gpu(
-        self, tmp_path: Path, new_environment: Path, index: str
-    ) -> None:
-        assert _make(tmp_path, new_environment, index, gpu=True) == ("99.0", "")
+def test_pytorch_comes_as_the_cpu_build_where_there_is_no_gpu_and_is_not_exchanged(
+    tmp_path: Path, new_environment: Path, index: str
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    assert _make(tmp_path / "cpu", new_environment, index) == ("99.0+cpu", "")
+    assert _make(tmp_path / "cpu", new_environment, nowhere, gpu=True) == ("99.0+cpu", "")
+    version, said = _make(tmp_path / "unanswered", new_environment, nowhere)
+    assert version == "99.0" and said == (
+        f"No CPU build of PyTorch from {nowhere}: pip takes the usual one, "
+        "whose CUDA libraries can be several GB\n"
+    )
+    assert _make(tmp_path / "gpu", new_environment, index, gpu=True) == ("99.0", "")

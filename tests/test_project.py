@@ -18,14 +18,11 @@ def test_workflows_run_what_anybody_can_run_and_nothing_else() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_the_python_of_the_workflow_is_the_oldest_that_is_promised() -> None:
+def test_the_python_of_the_workflow_is_the_oldest_and_the_extra_all_has_what_people_use() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (version,) = re.findall(r'python-version: "([\d.]+)"', (WORKFLOWS / "ci.yml").read_text())
     assert project["requires-python"] == f">={version}"
-
-
-def test_the_extra_all_has_every_extra_but_ray_and_those_for_development() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = project["optional-dependencies"]
     (names,) = re.findall(r"vitkit\[(.*)\]", "".join(extras["all"]))
     assert {*names.split(",")} == extras.keys() - {"all", "coverage", "dev", "docs", "mutants", "ray"}
 

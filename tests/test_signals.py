@@ -70,14 +70,10 @@ def test_a_second_ctrl_c_breaks_a_held_block_off(monkeypatch: pytest.MonkeyPatch
     assert reached[1:] == ["its end"]
 
 
-def test_an_inner_block_gives_the_answers_of_the_outer_one() -> None:
+def test_an_inner_block_gives_the_answers_of_the_outer_one_and_what_was_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_signals() as outer, stop_signals() as inner:
         assert inner is outer
-
-
-def test_what_was_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with stop_signals():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 

@@ -1,26 +1,12 @@
 """The table of transfer in small, whose cells take minutes: what it draws, measures, keeps and prints."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from benchmarks import transfer
-from benchmarks.transfer import CASES, METHODS, RIDGE, Cell, drawn, measure, summary
-
-import vitkit
-from vitkit.data.config import Augmentation, Preprocessing
-from vitkit.runs.folder import kind_of
-from vitkit.training.config import TrainingConfig
-
-TINY = vitkit.Run(
-    data="digits",
-    model="ViT-16x2x2/4",
-    preprocessing=Preprocessing((8, 8)),
-    training=TrainingConfig(steps=2, batch_size=4),
-)
+from benchmarks.transfer import CASES, Cell, drawn, summary
 
 
 def test_the_same_test_images_for_every_draw_and_none_of_them_is_drawn(tmp_path: Path) -> None:
@@ -60,32 +46,3 @@ def test_numbers_come_with_students_interval() -> None:
     assert summary([0.78, 0.80, 0.82]) == "80.0 ± 2.0 (75 to 85)"  # 4.303 * 2 / sqrt(3) = 4.97
     assert summary([0.8]) == "80.0 (one seed)"
     assert summary([]) == ""
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
-    return vitkit.train(TINY, tmp_path_factory.mktemp("start") / "tiny", device="cpu", threads=1)
-
-
-# One that trains, one at another size, and the one that does not train. The others share their code.
-QUICK = ("full", "larger", RIDGE)
-
-
-@pytest.mark.parametrize(
-    "method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in (*METHODS, RIDGE)]
-)
-def test_every_method_is_measured(method: str, tmp_path: Path, start: Path) -> None:
-    images = drawn(CASES["digits"], 1, 0, Path("nowhere"), tmp_path)
-    begun = replace(TINY, augmentation=Augmentation(flip=False, rotate=3.0))
-    record = measure(Cell("digits", 1, method, 3), start, begun, images, tmp_path / "run")
-    assert 0 <= record["accuracy"] <= 1
-    if method == RIDGE:
-        return
-    run = kind_of(tmp_path / "run").run()
-    assert run.training.seed == 3 and run.splits.val_fraction == 0
-    assert run.augmentation == begun.augmentation  # digits are not mirrored
-    assert bool(run.start.start) == (method != "scratch")
-    assert (run.optimizer.freeze == "trunk") == (method == "frozen")
-    assert run.preprocessing.image_size == ((16, 16) if method == "larger" else (8, 8))
-    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert log[-1]["step"] == record["steps"]

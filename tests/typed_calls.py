@@ -10,9 +10,7 @@ import vitkit
 def right() -> None:
     """Call the functions that train as README and the documentation do."""
     vitkit.train("my_photos", recipe="photos", epochs=20, learning_rate=1e-3)
-    vitkit.train(vitkit.recipe("digits", steps=20), "runs/digits", seed=1)
     vitkit.finetune("runs/digits", "my_photos", minutes=20, image_size=(224, 320), splits_val_fraction=0.2)
-    vitkit.finetune("my_photos", sweep=True, runs=3, download=True)
     vitkit.pretrain("my_photos", "mae", minutes=60, fewshot_data="labelled")
     vitkit.evaluate("runs/digits", "other_photos", split="test[:10%]", image_size=(224, 320))
     vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-a", engine="torch", batch_size=8)
@@ -29,15 +27,11 @@ def right() -> None:
 def wrong() -> None:
     """Misspell a name, take another library's name, and give values of another type."""
     vitkit.train("my_photos", stepps=3)  # type: ignore[call-arg]
-    vitkit.train("my_photos", lr=1e-3)  # type: ignore[call-arg]
     vitkit.train("my_photos", epochs="many")  # type: ignore[arg-type]
     vitkit.train("my_photos", optimizer="adamax")  # type: ignore[arg-type]
     vitkit.recipe("photos", dta="my_photos")  # type: ignore[call-arg]
-    vitkit.finetune("start", dta="my_photos")  # type: ignore[call-arg]
-    vitkit.finetune("start", "my_photos", stepps=3)  # type: ignore[call-arg]
     vitkit.finetune("start", "my_photos", runs="three")  # type: ignore[arg-type]
     vitkit.pretrain("my_photos", "rotation")  # type: ignore[arg-type]
-    vitkit.pretrain("my_photos", batchsize=32)  # type: ignore[call-arg]
     vitkit.evaluate("runs/digits", dta="other_photos")  # type: ignore[call-arg]
     vitkit.evaluate("runs/digits", precision="float16")  # type: ignore[arg-type]
     vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-b")  # type: ignore[arg-type]

@@ -1,12 +1,6 @@
 """`vitkit ablate`: what it prints, and that a study which is killed goes on to the same table and bits."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +12,20 @@ from vitkit.data.stream.loader import Batch
 from vitkit.runs.budget import Pace
 from vitkit.training.trainer import StepNumbers, Trainer
 
-VARY = ("--vary", "position=learned,none", "--vary", "optimizer=adamw,sgd+weight_decay=0")
-TRAINING = (
-    *(
-        "--model",
-        "ViT-16x1x2x32/4",
-        "--image-size",
-        "8",
-        "--batch-size",
-        "16",
-        "--steps",
-        "10",
-    ),
-    *("--warmup-steps", "2", "--evaluate-every", "5", "--checkpoint-every", "2", "--dropout", "0.1"),
-)
-ABLATION = ("ablate", "digits", *VARY, "--seeds", "2", "--rates", "0.001,0.01", "--threads", "1", *TRAINING)
+LINE = """ablate digits --vary position=learned,none --vary optimizer=adamw,sgd+weight_decay=0
+--seeds 2 --rates 0.001,0.01 --threads 1 --model ViT-16x1x2x32/4 --image-size 8 --batch-size 16 --steps 10
+--warmup-steps 2 --evaluate-every 5 --checkpoint-every 2 --dropout 0.1"""
+ABLATION = LINE.split()
 MEMBERS = ("rate-0.001", "rate-0.01", "seed-0", "seed-1")
 ARMS = ("base", "position-none", "optimizer-sgd-weight_decay-0")
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def results(folder: Path, printed: str) -> dict[str, Any]:
+def results(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The logs of all runs, the weights of those that are kept, and every number of the table."""
+    capsys.readouterr()
+    assert run([*ABLATION, "--out", str(folder), "--json"]) == 0  # it has ended: nothing is trained for it
     contents: dict[str, Any] = {
         f"{arm}/{member}/{name}": (folder / arm / member / name).read_bytes()
         for arm in ARMS
@@ -48,7 +33,7 @@ def results(folder: Path, printed: str) -> dict[str, Any]:
         for name in ("model.safetensors", "metrics.jsonl")
         if name == "metrics.jsonl" or member.startswith("seed")
     }
-    return contents | {"comparison": json.loads(printed)["comparison"]}
+    return contents | {"comparison": json.loads(capsys.readouterr().out)["comparison"]}
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +42,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ablations") / "whole"
     assert run([*ABLATION, "--out", str(folder)]) == 0
     return folder
-
-
-def printed(capsys: pytest.CaptureFixture[str], folder: Path) -> str:
-    """What the finished ablation prints as JSON; nothing is trained for it."""
-    capsys.readouterr()
-    assert run([*ABLATION, "--out", str(folder), "--json"]) == 0
-    return capsys.readouterr().out
-
-
-def test_a_finished_ablation_writes_its_page_again(whole: Path) -> None:
-    assert run([*ABLATION, "--out", str(whole)]) == 0
-    page = (whole / "report.html").read_text()
-    assert "vitkit ablate digits --vary" in page and "<svg" in page
 
 
 def test_an_ablation_that_was_killed_goes_on_to_the_same_table_and_bits(
@@ -95,15 +67,19 @@ def test_an_ablation_that_was_killed_goes_on_to_the_same_table_and_bits(
             run([*ABLATION, "--out", str(folder)])
         assert (folder / place).is_dir() and not (folder / place / "model.safetensors").exists()
     assert run([*ABLATION, "--out", str(folder)]) == 0
-    assert results(folder, printed(capsys, folder)) == results(whole, printed(capsys, whole))
+    assert results(folder, capsys) == results(whole, capsys)
 
 
-def test_a_finished_ablation_trains_nothing(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
-        raise AssertionError("nothing is left to train")
-
-    monkeypatch.setattr(Trainer, "launch", refused)
+def test_a_finished_ablation_trains_nothing_and_writes_its_page_again(
+    whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "launch", None)
+    (whole / "report.html").unlink()
     assert run([*ABLATION, "--out", str(whole)]) == 0
+    page = (whole / "report.html").read_text()
+    assert "vitkit ablate digits --vary" in page and "<svg" in page
+    assert run([*ABLATION, "--steps", "20", "--out", str(whole)]) == 1
+    assert "--steps 10 -> 20" in capsys.readouterr().err
 
 
 def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,76 +90,30 @@ def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "study").exists()
 
 
-def test_other_options_of_training_in_the_same_folder_are_refused(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*ABLATION, "--steps", "20", "--out", str(whole)]) == 1
-    assert "--steps 10 -> 20" in capsys.readouterr().err
-
-
-def test_the_options_of_a_series_are_no_options_of_an_ablation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["ablate", "digits", "--vary", "pool=mean", "--runs", "3"]) == 1
-    assert "give --seeds and --rates" in capsys.readouterr().err
-    assert run(["ablate"]) == 1
-    assert "vitkit ablate RECIPE" in capsys.readouterr().err
-    assert run(["ablate", "--vary", "pool=mean", "digits"]) == 1
-    assert "vitkit ablate RECIPE" in capsys.readouterr().err
-
-
 def test_what_is_left_out_suits_the_start(whole: Path, tmp_path: Path) -> None:
     """The base fine-tunes as vitkit finetune would: with the start's model and a rate for it."""
-    start = whole / "base/seed-0"
-    options = "--data digits --vary head=keep --fixed-rate --seeds 1 --steps 2 --batch-size 16"
-    line = ["ablate", "paper", "--start", str(start), *options.split(), "--image-size", "8"]
-    line += ["--warmup-steps", "0"]
+    options = "--data digits --vary head=keep --fixed-rate --seeds 1 --steps 2 --batch-size 16 --image-size 8"
+    line = ["ablate", "paper", "--start", str(whole / "base/seed-0"), *options.split(), "--warmup-steps", "0"]
     assert run([*line, "--out", str(tmp_path / "study")]) == 0
     base, other = json.loads((tmp_path / "study/study.json").read_text())["arms"]
     assert base["run"]["model"] == "ViT-16x1x2x32/4" and base["run"]["start"]["head"] == "new"
     assert other["folder"] == "head-keep" and other["run"]["start"]["head"] == "keep"
 
 
-@pytest.mark.slow
-def test_an_ablation_killed_at_any_moment_ends_in_the_same_bits(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """kill -9, ten times at random, to the process and its children."""
-    folder, draw = tmp_path / "killed", random.Random(18)
-    line = [sys.executable, "-m", "vitkit", *ABLATION, "--out", str(folder)]
-    for _ in range(10):
-        process = subprocess.Popen(
-            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(draw.uniform(2, 8))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    done = subprocess.run([*line, "--json"], capture_output=True, text=True, check=True)
-    assert results(folder, done.stdout) == results(whole, printed(capsys, whole))
-
-
 @pytest.mark.parametrize("width", [80, 110, 200])
 def test_a_table_of_arms_loses_no_word(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headings = (
-        "arm",
-        "learning rate",
-        "mean accuracy",
-        "difference",
-        "95 % interval",
-        "p by Holm",
-        "detectable",
-    )
-    cells = (
-        "longer without pre-training",
-        "0.001",
-        "72.78%",
-        "+15.34",
-        "+13.77 to +16.91",
-        "below 0.001",
-        "2.17",
-    )
+    row = {
+        "arm": "longer without pre-training",
+        "learning rate": "0.001",
+        "difference": "+15.34",
+        "95 % interval": "+13.77 to +16.91",
+        "p by Holm": "below 0.001",
+        "mean accuracy, detectable": "72.78 %, 2.17",
+    }
     monkeypatch.setattr(console.out, "width", width)
-    console.print_table(headings, [cells])
+    console.print_table([*row], [[*row.values()]])
     shown = capsys.readouterr().out
-    assert all(word in shown for cell in (*headings, *cells) for word in cell.split())
+    assert all(word in shown for cell in (*row, *row.values()) for word in cell.split())
     assert max(map(len, shown.splitlines())) <= width

@@ -11,26 +11,6 @@ from PIL import Image
 from vitkit.cli.main import run
 
 
-@pytest.mark.parametrize(
-    ("last", "sentence"),
-    [
-        ((6, 9), "sizes (height x width): all 6x9 formats"),
-        ((12, 8), "sizes (height x width): 6x8 to 12x9, median 6x9; most common 6x9 (7), 12x8 (1)"),
-    ],
-)
-def test_sizes_are_one_size_where_all_images_have_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], last: tuple[int, int], sentence: str
-) -> None:
-    draw = np.random.default_rng(0)
-    for number in range(8):
-        size = last if number == 7 else (6, 9)
-        path = tmp_path / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
-    assert run(["data", "check", str(tmp_path)]) == 0
-    assert sentence in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_check_lists_everything_and_then_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = np.random.default_rng(0)
     for name, count in {"ants": 20, "bees": 20, "Bees": 1}.items():
@@ -69,6 +49,8 @@ def test_images_are_shown_as_the_options_of_training_make_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert run(["data", "check", "digits"]) == 0
+    assert "sizes (height x width): all 8x8" in capsys.readouterr().out
     assert run(["data", "show", "digits", "--images", "2", "--versions", "3"]) == 0
     assert (tmp_path / "digits-views.html").exists()
     capsys.readouterr()

@@ -5,23 +5,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import saved
 from vitkit.cli.main import run
-from vitkit.errors import VitkitError
 from vitkit.jobs import finetune as default_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
-from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
-from vitkit.weights.files.hub import cache_folder
-from vitkit.weights.loading import save_model
-from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -42,18 +37,11 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitkit.weights.files.hub.require_on_hub", lambda address: None)
 
 
-def save_tiny(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    model = create_model("ViT-16x1x1/4", 3, 8)
-    model.card = ModelCard("ViT-16x1x1/4")
-    return save_model(model, folder)
-
-
 @pytest.fixture(autouse=True)
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Somewhere else, from where every address is answered with a tiny model; the addresses that were asked
     for."""
-    elsewhere = save_tiny(tmp_path / "elsewhere")
+    elsewhere = Path(saved("ViT-16x1x1/4", 3, tmp_path / "elsewhere", size=8))
     addresses: list[str] = []
 
     def fetch(address: str | Path, *_: Any) -> Fetched:
@@ -68,13 +56,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        path = tmp_path / "my photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "my photos"
+    return image_folder(tmp_path / "my photos", 40)
 
 
 class Terminal(io.StringIO):
@@ -82,14 +64,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-def answers(word: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Sit a person at the terminal who types this; returns what is shown."""
-    shown = Terminal()
-    monkeypatch.setattr("sys.stdin", Terminal(word))
-    monkeypatch.setattr("sys.stderr", shown)
-    return shown
 
 
 def test_without_a_terminal_the_command_that_allows_it_is_named(
@@ -100,10 +74,8 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     out, err = " ".join(said.out.split()), " ".join(said.err.split())
     assert "a published start, which is chosen now, is fine-tuned on" in out
     assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
-    assert (
-        "2 steps of 8 images, about 38 min" in out
-        and "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
-    )
+    assert "2 steps of 8 images, about 38 min" in out
+    assert "next best: vit-b16-augreg-in21k, about 1 h 16 min" in out
     assert f"{NAME} is not on this machine" in err and "Traceback" not in err
     typed = err.partition("To fetch it: ")[2].partition(". To begin")[0]
     assert mirror == [] and not (tmp_path / "runs").exists()
@@ -111,92 +83,28 @@ def test_without_a_terminal_the_command_that_allows_it_is_named(
     assert typed.startswith("vitkit finetune ") and typed.endswith(" --yes")
     assert run(shlex.split(typed)[1:]) == 0
     assert len(mirror) > 0 and "vit_small_patch16_224" in mirror[0]
-    assert kind_of(tmp_path / "runs" / "my photos-ViT-16x1x1-4").run().start.start == NAME
+    assert kind_of(tmp_path / "runs" / "my photos-ViT").run().start.start == NAME
 
 
-@pytest.mark.parametrize("word", ["y\n", "YES\n"])
-def test_a_person_who_agrees_is_asked_once(
-    photos: Path,
-    mirror: list[str],
-    word: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("word", ["y\n", "YES\n", "\n", "n\n", "", "what?\n"])
+def test_a_person_is_asked_once_and_gets_nothing_without_agreeing(
+    photos: Path, mirror: list[str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = answers(word, monkeypatch)
+    shown, agrees = Terminal(), word.lower().startswith("y")
+    monkeypatch.setattr("sys.stdin", Terminal(word))
+    monkeypatch.setattr("sys.stderr", shown)
     out = tmp_path / "run"
-    assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == 0
-    assert terminal.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
-    assert mirror and kind_of(out).run().start.start == NAME
-
-
-@pytest.mark.parametrize("word", ["\n", "n\n", "", "what?\n"])
-def test_a_person_who_does_not_agree_gets_nothing(
-    photos: Path,
-    mirror: list[str],
-    word: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal = answers(word, monkeypatch)
-    assert run(["finetune", str(photos), "--out", str(tmp_path / "run"), *QUICK]) == 1
-    assert "fetching it was not allowed" in terminal.getvalue()
-    assert mirror == [] and not (tmp_path / "run").exists()
-
-
-def test_what_is_here_is_not_asked_for(
-    photos: Path, mirror: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same command again goes on with the run, though this machine is as fast as another one now."""
-    save_tiny(cache_folder() / "starts" / NAME)
-    command = ["finetune", "--data", str(photos), *QUICK]
-    assert run(command) == 0
-    assert "weights: on this machine already" in " ".join(capsys.readouterr().out.split())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(default_start, "PATIENCE", 10 * 3600.0)
-        assert run(command) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "was begun from it: the run goes on from there" in said and "This run has finished" in said
-    assert mirror == [] and [path.name for path in (tmp_path / "runs").iterdir()] == [
-        "my photos-ViT-16x1x1-4"
-    ]
-
-
-def test_options_that_are_given_count_in_the_minutes(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[Run] = []
-
-    def measure(run: Run, *_: object) -> Cost:
-        runs.append(run)
-        return Cost(run, 1, 1.0, 1, 1.0)
-
-    monkeypatch.setattr(default_start, "measure_cost", measure)
-    options = ["--steps", "7", "--batch-size", "4", "--image-size", "96"]
-    assert run(["finetune", str(photos), *options]) == 1
-    assert [candidate.model for candidate in runs] == ["ViT-Ti/16", "ViT-S/16", "ViT-B/16"]
-    assert {(candidate.training.steps, candidate.training.batch_size) for candidate in runs} == {(7, 4)}
-    assert {candidate.preprocessing.image_size for candidate in runs} == {(96, 96)}
-    # What is left out suits the images.
-    assert {candidate.augmentation.crop_area for candidate in runs} == {(0.25, 1.0)}
-
-
-def test_without_a_network_it_says_how_to_give_the_file_by_hand(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fetch(address: str | Path, *_: object) -> None:
-        raise VitkitError(f"{address} cannot be fetched: no network.")
-
-    monkeypatch.setattr(download, "fetch", fetch)
-    assert run(["finetune", str(photos), "--yes", *QUICK]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"{NAME} is not on this machine" in said and "vit_small_patch16_224.augreg_in21k" in said
-    assert f"Files put into the folder {cache_folder() / 'starts' / NAME} are found by the name." in said
+    assert run(["finetune", str(photos), "--out", str(out), *QUICK]) == (0 if agrees else 1)
+    assert shown.getvalue().count(f"Fetch {NAME}, about 120 MB? [y/N]") == 1
+    assert ("fetching it was not allowed" in shown.getvalue()) != agrees
+    assert bool(mirror) == out.exists() == agrees
+    assert not agrees or kind_of(out).run().start.start == NAME
 
 
 def test_a_folder_of_both_is_asked_about(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_tiny(tmp_path / "model")
+    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     for file in (tmp_path / "model").iterdir():
         file.rename(photos / file.name)
     assert run(["finetune", str(photos), *QUICK]) == 1
@@ -212,7 +120,7 @@ def test_a_folder_of_both_is_asked_about(
 
 
 def test_images_may_stand_first_beside_a_named_start(photos: Path, tmp_path: Path) -> None:
-    save_tiny(tmp_path / "model")
+    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     assert run(["finetune", str(photos), "--start", str(tmp_path / "model"), "--out", "run", *QUICK]) == 0
     made = kind_of(Path("run")).run()
     assert (made.start.start, made.data) == (str(tmp_path / "model"), str(photos))

@@ -4,17 +4,14 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune as default_start
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
-from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -24,14 +21,8 @@ QUICK = ["--steps", "3", "--batch-size", "8", "--threads", "1"]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with photos and weights, in which the commands are given; the cache is in it too."""
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        path = tmp_path / "photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(0, 256, (8, 8, 3)).astype(np.uint8)).save(path)
-    model = create_model("ViT-16x1x1/4", 3, 8)
-    model.card = ModelCard("ViT-16x1x1/4")
-    save_model(model, tmp_path / "start")
+    image_folder(tmp_path / "photos", 40)
+    saved("ViT-16x1x1/4", 3, tmp_path / "start", size=8)
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -48,20 +39,19 @@ def command_of(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ["finetune", "start", "--data", "photos", *QUICK],
-        ["finetune", "start", "--data", "photos", "--out", "mine", "--minutes", "0.02", "--threads", "1"],
-        ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--image-size", "8", *QUICK],
-        ["pretrain", "photos", "--model", "ViT-16x1x1/4", "--image-size", "8", *QUICK],
+        "finetune start --data photos --steps 3 --batch-size 8",
+        "finetune start --data photos --out mine --minutes 0.02",
+        "train --data photos --model ViT-16x1x1/4 --image-size 8 --steps 3 --batch-size 8",
+        "pretrain photos --model ViT-16x1x1/4 --image-size 8 --steps 3 --batch-size 8",
     ],
-    ids=["finetune", "minutes", "train", "pretrain"],
 )
 def test_nothing_is_written_and_the_last_line_does_it(
-    arguments: list[str], home: Path, capsys: pytest.CaptureFixture[str]
+    line: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = names(home)
-    assert run([*arguments, "--dry-run"]) == 0
+    assert run([*line.split(), "--threads", "1", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert names(home) == before
     (folder,) = re.findall(r"^folder +(\S+)", said, re.MULTILINE)
@@ -72,14 +62,14 @@ def test_nothing_is_written_and_the_last_line_does_it(
 
 def test_what_would_be_refused_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = names(home)
-    train = ["train", "--data", "photos", "--model", "ViT-16x1x1/4", "--dry-run"]
+    train = "train --data photos --model ViT-16x1x1/4 --image-size 8 --dry-run"
     for arguments, message in (
-        (["--image-size", "8", "--patience", "2", "--splits.val-fraction", "0"], "there are no validation"),
-        (["--image-size", "8", "--out", "photos"], "photos is there already and holds no run"),
-        (["--image-size", "8", "--runs", "2"], "--dry-run shows a single run"),
-        (["--image-size", "8", "--start", "vit-ti16-augreg-in21k"], "--dry-run fetches nothing"),
+        ("--patience 2 --splits.val-fraction 0", "there are no validation"),
+        ("--out photos", "photos is there already and holds no run"),
+        ("--runs 2", "--dry-run shows a single run"),
+        ("--start vit-ti16-augreg-in21k", "--dry-run fetches nothing"),
     ):
-        assert run([*train, *arguments]) == 1
+        assert run(f"{train} {arguments}".split()) == 1
         said = " ".join(capsys.readouterr().err.split())
         assert message in said and "Traceback" not in said
     assert names(home) == before

@@ -47,17 +47,8 @@ SHORTER = {
 NEEDS = {"onnxruntime": "onnxruntime", "int8": "openvino"}
 """Packages that a word of an example needs, which may not be installed."""
 QUICK = (
-    "card",
-    "convert",
-    "cost",
-    "data check",
-    "embed",
-    "evaluate",
-    "models",
-    "predict",
-    "recipes",
-    "runs",
-    "starts",
+    *("card", "convert", "cost", "data check", "embed", "evaluate"),
+    *("models", "predict", "recipes", "runs", "starts"),
 )
 """Verbs whose examples are run every time; the others train, time or draw: they are slow tests."""
 

@@ -8,7 +8,6 @@ from rich.table import Table
 
 from vitkit.cli import console
 from vitkit.cli.console import TerminalListener
-from vitkit.listener import SILENT
 
 
 def test_sentences_go_to_standard_error_and_summaries_to_standard_output(
@@ -25,29 +24,12 @@ def test_sentences_go_to_standard_error_and_summaries_to_standard_output(
         ["of", "2", "classes"],
         ["model", "ViT"],
     ]
-
-
-def test_rows_without_headings_are_lines_and_short_headings_stand_in_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    listener = TerminalListener()
-    listener.show([("", ["This run has finished: runs/[mine]"])])
+    listener.show([("", ["This run has finished: runs/[mine]"])])  # rows without headings are lines
     listener.show([("val", ["50 %"])])
     listener.show([("weights", ["of the last step"])])
     assert capsys.readouterr().out.splitlines() == [
-        "This run has finished: runs/[mine]",
-        "val       50 %",
-        "weights   of the last step",
+        *("This run has finished: runs/[mine]", "val       50 %", "weights   of the last step")
     ]
-
-
-def test_a_milestone_is_a_line_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with TerminalListener().progress("training", 4) as progress:
-        progress(1)
-        progress(2, detail="val 50.0 %", milestone=True)
-        progress(3)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("training 2/4") and lines[0].endswith("val 50.0 %")
 
 
 def test_what_is_not_counted_has_neither_count_nor_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,15 +47,6 @@ def test_what_is_not_counted_has_neither_count_nor_time_left(monkeypatch: pytest
     with TerminalListener().progress("reading", 4) as progress:
         progress(4, detail="headers")
     assert all(part in screen.getvalue() for part in ("4/4", "headers"))
-
-
-def test_nothing_is_heard_unless_somebody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    SILENT.note("a note")
-    SILENT.warn("a warning")
-    SILENT.show([("data", ["10 images"])])
-    with SILENT.progress("training", 4) as progress:
-        progress(1, milestone=True)
-    assert capsys.readouterr() == ("", "")
 
 
 def screen_of(width: int, detail: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import vitkit
+from tests.helpers.photos import saved
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
-from vitkit.models.config import Task
-from vitkit.weights.model_card import ModelCard
 
 
 def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
@@ -22,37 +20,27 @@ def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    made = vitkit.create_model("ViT-16x1x1/4", 2, 8)
-    made.card = ModelCard("ViT-16x1x1/4", ("ant", "bee"), Task())
-    return str(vitkit.save_model(made, tmp_path / "model"))
+    return saved("ViT-16x1x1/4", 2, tmp_path / "model", size=8)
 
 
 def test_what_follows_is_a_command(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (
-        ["recipes"],
-        ["starts"],
-        ["starts", "vit-ti16-augreg-in21k"],
-        ["models"],
-        ["data", "check", "digits"],
-        ["card", model],
-        ["inspect", model, "--out", "pictures"],
-        ["convert", model, "other"],
+    for line in (
+        *("recipes", "starts", "starts vit-ti16-augreg-in21k", "models", "data check digits"),
+        *(f"card {model}", f"inspect {model} --out pictures", f"convert {model} other"),
     ):
-        for line in following(capsys, *arguments):
-            line, _, remark = line.partition("   (")
+        for named in following(capsys, *line.split()):
+            command, _, remark = named.partition("   (")
             assert not remark or remark.endswith(")")
-            if line.startswith("vitkit."):  # from Python
+            if command.startswith("vitkit."):  # from Python
                 continue
-            program, verb, *operands = shlex.split(line)
-            assert (program, verb in VERBS) == ("vitkit", True), line
+            program, verb, *operands = shlex.split(command)
+            assert (program, verb in VERBS) == ("vitkit", True), command
             # A word that must be filled in is in capitals; sentences would be taken for arguments.
-            assert all(
-                word.isupper() or not word.isalpha() or word in (model, "digits", "other")
-                for word in operands
-            )
+            there = (model, "digits", "other")
+            assert all(word.isupper() or not word.isalpha() or word in there for word in operands)
 
 
 def test_after_the_digits_come_photos_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

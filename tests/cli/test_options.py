@@ -16,6 +16,7 @@ from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import LoadingOptions
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Size
+from vitkit.other_names import MEANT, OTHER_NAMES
 
 
 def sizes(
@@ -36,26 +37,20 @@ def parse(job: Any, line: Sequence[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("line", "expected"),
     [
-        (["m", "a.png"], sizes("m", ("a.png",))),
-        (["m", "--image-size", "32", "a.png"], sizes("m", ("a.png",), image_size=(32, 32))),
-        (["m", "--image-size=32", "a.png"], sizes("m", ("a.png",), image_size=(32, 32))),
-        (
-            ["--image-size", "32", "48", "m", "a.png", "b.png"],
-            sizes("m", ("a.png", "b.png"), image_size=(32, 48)),
-        ),
-        (["m", "a.png", "--image-size", "32"], sizes("m", ("a.png",), image_size=(32, 32))),
-        (["m", "--image-size", "32x48", "9"], sizes("m", ("9",), image_size=(32, 48))),
-        (["m", "--image-size=32,48", "9"], sizes("m", ("9",), image_size=(32, 48))),
-        (["m", "--image-size", "None", "a"], sizes("m", ("a",))),
-        (["m", "--rates", "1", "2", "a"], sizes("m", ("a",), rates=(1.0, 2.0))),
+        ("m a.png", sizes("m", ("a.png",))),
+        ("m --image-size 32 a.png", sizes("m", ("a.png",), image_size=(32, 32))),
+        ("--image-size 32 48 m a.png b.png", sizes("m", ("a.png", "b.png"), image_size=(32, 48))),
+        ("m a.png --image-size=32", sizes("m", ("a.png",), image_size=(32, 32))),
+        ("m --image-size 32x48 9", sizes("m", ("9",), image_size=(32, 48))),
+        ("m --image-size=32,48 9", sizes("m", ("9",), image_size=(32, 48))),
+        ("m --image-size None a", sizes("m", ("a",))),
+        ("m --rates 1 2 a", sizes("m", ("a",), rates=(1.0, 2.0))),
     ],
 )
-def test_an_image_size_is_one_number_or_two_and_takes_no_names(
-    arguments: list[str], expected: object
-) -> None:
-    assert parse(sizes, arguments) == expected
+def test_an_image_size_is_one_number_or_two_and_takes_no_names(line: str, expected: object) -> None:
+    assert parse(sizes, line.split()) == expected
 
 
 @pytest.mark.parametrize("wrong", [["x"], ["x", "y"], ["3.5", "3.5"], ["32,48,64"], ["32x"]])
@@ -130,15 +125,6 @@ def test_a_subset_is_refused_where_there_are_no_splits(verb: str, capsys: pytest
     assert f"vitkit {verb} has no option --subset. It is a part of the images" in said and "--split " in said
 
 
-SIZED = [verb for verb in COMMANDS if "SIZE" in {option.value for option in options_of(verb)}]
-
-
-@pytest.mark.parametrize("verb", SIZED)
-def test_every_verb_takes_one_number_for_a_square(verb: str) -> None:
-    ((path, size),) = read(["--image-size", "32"], options_of(verb)).given.items()
-    assert path.rpartition(".")[2] == "image_size" and size == (32, 32)
-
-
 def test_names_on_standard_input_stand_in_place_of_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", iter([" b.png\n", "\n", "c d.png\n"]))
     assert read_names(["a.png", "-", "e.png"]) == ("a.png", "b.png", "c d.png", "e.png")
@@ -210,14 +196,11 @@ def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.Monk
 
 
 def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -> None:
-    verb = Verb("convert", "vitkit.jobs.convert", "convert")
-    loading = {option.name: option for option in verb.options if option.path in ("image_size", "num_heads")}
-    assert list(loading) == ["--image-size", "--num-heads"]
-    assert loading["--num-heads"].text == "number of attention heads, where the file does not record it."
-
     def job(path: str, **load: Unpack[LoadingOptions]) -> tuple[object, ...]:
         return path, dict(load)
 
+    names = [option.name for option in describe(job)[1:]]
+    assert names == ["--image-size", "--num-heads", "--position-interpolation"]
     given = {"path": "a", "num_heads": 3, "json": True}
     assert call(job, given, ()) == ("a", {"num_heads": 3})
 
@@ -225,3 +208,12 @@ def test_options_of_a_typed_dictionary_are_the_verb_s_and_reach_the_function() -
 def test_the_texts_of_parameters_are_written_for_the_shell() -> None:
     texts = {"epochs": 'with `images` or "auto", "cuda:1", "test[:10%]": `vitkit starts`', "images": "many"}
     assert in_shell(texts)["epochs"] == 'with --images or auto, cuda:1, "test[:10%]": vitkit starts'
+
+
+def test_the_words_of_others_lead_to_options_that_are_there() -> None:
+    there = {name for verb in COMMANDS for option in options_of(verb) for name in option.names}
+    assert set(OTHER_NAMES) <= there
+    others = [name for names in OTHER_NAMES.values() for name in names]
+    assert sorted(others) == sorted(set(others))
+    # An option of ours by that name goes first, where the verb has it.
+    assert not {f"--{name}" for name in MEANT} & {"--data", "--start", "--model"}

@@ -65,34 +65,25 @@ def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
     assert "linear probe" in page and "5 shots, knn" in page
 
 
-def test_a_start_brings_its_model_and_size(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    small = ["--steps", "2", "--batch-size", "8"]
-    assert (
-        pretrain("digits", *small, "--model", "ViT-16x1x2/4", "--image-size", "8", "--out", str(first)) == 0
-    )
-    assert (
-        pretrain("digits", *small, "--start", str(first), "--objective", "simmim", "--out", str(second)) == 0
-    )
+def test_a_start_brings_its_model_and_size_and_fine_tuning_says_that_it_has_seen_the_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, tuned = (tmp_path / name for name in ("first", "second", "tuned"))
+    line = f"digits --steps 2 --batch-size 8 --model ViT-16x1x2/4 --image-size 8 --out {first}"
+    assert pretrain(*line.split()) == 0
+    line = f"digits --steps 2 --batch-size 8 --start {first} --objective simmim --out {second}"
+    assert pretrain(*line.split()) == 0
     options = recorded(second)
     assert options["model"] == "ViT-16x1x2/4-gap" and options["preprocessing"]["image_size"] == [8, 8]
     rate = 0.25 * 1e-3 * 8 / 128  # a quarter, for weights that are not new, of the rate for 8 images
     assert options["optimizer"]["learning_rate"] == pytest.approx(rate, rel=1e-2)
     card = json.loads((second / "model.json").read_text())
     assert card["origin"]["start"]["from"] == "first"
-
-
-def test_finetuning_on_the_same_images_cuts_a_test_split_and_says_that_the_start_has_seen_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, tuned = tmp_path / "first", tmp_path / "tuned"
-    small = ["--steps", "2", "--batch-size", "8"]
-    assert (
-        pretrain("digits", *small, "--model", "ViT-16x1x2/4", "--image-size", "8", "--out", str(first)) == 0
-    )
-    assert run(["finetune", str(first), "--data", "digits", *small, "--out", str(tuned)]) == 0
+    capsys.readouterr()
+    line = f"finetune {first} --data digits --steps 2 --batch-size 8 --out {tuned}"
+    assert run(line.split()) == 0
     assert "without their labels" in capsys.readouterr().err
-    assert (tuned / "evaluation/test.json").exists()
+    assert (tuned / "evaluation/test.json").exists()  # a split that is cut for it
 
 
 @pytest.mark.parametrize(

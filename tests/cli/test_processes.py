@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ RUN = (
 )
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
+def start(*arguments: str, by: Sequence[str] = ()) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "vitkit", *arguments],
+        [sys.executable, *by, "-m", "vitkit", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -65,14 +66,11 @@ def accuracies(run: Path) -> list[float]:
     return [line["ridge_5_shots"] for line in lines if line.get("evaluator") == "fewshot"]
 
 
-@pytest.mark.parametrize("sharding", ["replicas", "fsdp"])
-def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
-    tmp_path: Path, sharding: str
-) -> None:
+def test_two_processes_train_what_one_does_though_one_of_them_is_killed(tmp_path: Path) -> None:
     alone, run = tmp_path / "alone", tmp_path / "run"
     options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
     assert command([*options, "--out", str(alone)]) == 0
-    several = (*options, "--out", str(run), "--processes", "2", "--sharding", sharding)
+    several = (*options, "--out", str(run), "--processes", "2", "--sharding", "fsdp")
     process = start(*several)
     wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
     os.kill(members(process.pid)[-1], signal.SIGKILL)
@@ -83,7 +81,7 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
     code, out, err = finish(start(*several))
     assert code == 0, err
     assert "resumed" in out and "Traceback" not in err
-    assert ("among 2 processes" in out) == (sharding == "fsdp")
+    assert "among 2 processes" in out
     assert out.count("report ") == 1  # one process alone speaks
     assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
     assert len(accuracies(alone)) == 3
@@ -95,55 +93,13 @@ def test_two_processes_train_what_one_does_though_one_of_them_is_killed(
     assert evaluations[0]["accuracy"] == pytest.approx(evaluations[1]["accuracy"], abs=0.02)
 
 
-@pytest.mark.slow  # tests/training/test_parallel.py holds the same for trainers without commands
-def test_three_processes_that_are_stopped_end_with_the_same_bytes(tmp_path: Path) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    code, _, err = finish(start(*RUN, "--out", str(whole), "--processes", "3"))
-    assert code == 0, err
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        process = start(*RUN, "--out", str(stopped), "--processes", "3")
-        done = len(list((stopped / "checkpoints").glob("step-*"))) if stopped.exists() else 0
-        wait_for(stopped / "checkpoints" / f"step-000000{10 if not done else 40}", process)
-        process.send_signal(number)
-        code, _, err = finish(process)
-        assert code == 128 + number
-        assert "is committed" in err and "--processes 3" in err
-    code, _, err = finish(start(*RUN, "--out", str(stopped), "--processes", "3"))
-    assert code == 0, err
-    for name in ("model.safetensors", "metrics.jsonl"):
-        assert hash_file(whole / name) == hash_file(stopped / name)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_other_options_for_memory(tmp_path: Path) -> None:
-    """Those of the command that continues it hold in all processes."""
-    alone, run = tmp_path / "alone", tmp_path / "run"
-    options = [word for word in RUN if word not in ("--mixup", "0.2")]
-    assert command([*options, "--out", str(alone)]) == 0
-    process = start(*options, "--out", str(run), "--processes", "3", "--sharding", "fsdp")
-    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
-    process.send_signal(signal.SIGTERM)
-    assert finish(process)[0] == 128 + signal.SIGTERM
-    changed = ("--micro-batch-size", "8", "--sharding", "replicas", "--recompute")
-    code, _, err = finish(start(*options, *changed, "--out", str(run), "--processes", "2"))
-    assert code == 0, err
-    assert "sharding was fsdp and is now replicas" in err
-    assert losses(run) == pytest.approx(losses(alone), abs=1e-4)
-
-
 @pytest.mark.slow
 def test_torchrun_starts_processes_again_after_one_was_killed(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
     code, _, err = finish(start(*RUN, "--out", str(whole), "--processes", "2"))
     assert code == 0, err
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
-    process = subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "vitkit", *RUN, "--out", str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(*RUN, "--out", str(run), by=torchrun)
     wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
     os.kill(members(process.pid)[-1], signal.SIGKILL)
     code, out, err = finish(process)
@@ -154,20 +110,6 @@ def test_torchrun_starts_processes_again_after_one_was_killed(tmp_path: Path) ->
 
 
 LONG = tuple("100000" if word == "60" else word for word in RUN)
-
-
-@pytest.mark.slow  # tests/runs/test_processes.py holds the same without processes
-def test_a_process_that_is_stopped_is_named_and_ended(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = start(*LONG, "--out", str(run), "--processes", "3", "--step-timeout", "60")
-    wait_for(run / "checkpoints" / "step-00000020" / "COMMIT", process)
-    stopped = members(process.pid)[-1]
-    os.kill(stopped, signal.SIGSTOP)
-    code, _, err = finish(process)
-    assert code == 1
-    assert "has waited 5" in err and "for process 2 of 3" in err and "Traceback" not in err
-    assert "lost another one" in err and "What was committed is untouched" in err
-    assert not Path(f"/proc/{stopped}").exists()
 
 
 @pytest.mark.slow
@@ -233,56 +175,44 @@ def test_two_processes_measure_few_shots_as_one_does(
 ) -> None:
     model = vitkit.create_model("ViT-16x2x2/4", num_classes=0, image_size=8)
     vitkit.save_model(model, tmp_path / "start")
-    arguments = (
-        "fewshot",
-        str(tmp_path / "start"),
-        "--data",
-        "digits",
-        "--shots",
-        "1,5",
-        "--no-cache",
-        "--json",
-    )
+    line = f"fewshot {tmp_path / 'start'} --data digits --shots 1,5 --no-cache --json"
+    arguments = line.split()
     assert command([*arguments, "--out", str(tmp_path / "one")]) == 0
     expected = json.loads(capsys.readouterr().out)
     code, out, err = finish(start(*arguments, "--out", str(tmp_path / "two"), "--processes", "2"))
     assert code == 0, err
     assert json.loads(out) == expected  # printed once
     assert (tmp_path / "two" / "digits.json").read_text() == (tmp_path / "one" / "digits.json").read_text()
-    code, _, err = finish(start("fewshot", str(tmp_path / "none"), "--data", "digits", "--processes", "2"))
-    assert code == 1
-    assert err.count("vitkit: ") == 1 and "none" in err
 
 
-@pytest.mark.parametrize("count", ["0", "x", "-1", "1" + "0" * 30])
-def test_numbers_of_processes_that_cannot_be(count: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command([*RUN, "--processes", count]) == 1
-    assert "--processes is from 1 to" in capsys.readouterr().err
+RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 
 
-@pytest.mark.parametrize("arguments", [RUN, ("evaluate", "run"), ("fewshot", "run")])
-def test_processes_within_processes_are_refused(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "variables", "message"),
+    [
+        *(
+            ((*RUN, "--processes", count), {}, "--processes is from 1 to")
+            for count in ("0", "x", "1" + "0" * 30)
+        ),
+        *(
+            ((*verb, "--processes", "2"), RANKS, "leave --processes out")  # they are processes already
+            for verb in (RUN, ("evaluate", "run"), ("fewshot", "run"))
+        ),
+        *(
+            (RUN, RANKS | wrong, "torchrun")  # which never sets them so
+            for wrong in ({"RANK": "x"}, {"RANK": "2"}, {"WORLD_SIZE": "-1"}, {"LOCAL_RANK": "7"})
+        ),
+    ],
+)
+def test_processes_that_cannot_be_are_refused(
+    line: tuple[str, ...],
+    variables: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert command([*arguments, "--processes", "2"]) == 1
-    assert "leave --processes out" in capsys.readouterr().err
-
-
-@pytest.mark.slow  # tests/cli/test_terminal.py holds the same for one process
-def test_options_that_are_wrong_are_explained_once(tmp_path: Path) -> None:
-    code, _, err = finish(start("train", "--data", "digits", "--no-such-option", "1", "--processes", "2"))
-    assert code == 2
-    assert err.count("--no-such-option") <= 3 and "Traceback" not in err
-
-
-@pytest.mark.parametrize("changes", [{"RANK": "x"}, {"RANK": "2"}, {"WORLD_SIZE": "-1"}, {"LOCAL_RANK": "7"}])
-def test_variables_that_torchrun_never_sets(
-    changes: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    right = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    for name, value in {**right, **changes}.items():
-        monkeypatch.setenv(name, value)
-    assert command([*RUN]) == 1
-    assert "torchrun" in capsys.readouterr().err
+    assert command([*line]) == 1
+    assert message in capsys.readouterr().err

@@ -1,16 +1,11 @@
 """`vitkit train --sweep --runs`: what it prints, and a series that is killed goes on to the same bits."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.helpers.series import WITHOUT_PICTURES
+from tests.helpers.series import kill_at
 from vitkit.cli.main import run
 from vitkit.config import to_json
 from vitkit.runs.series_record import read_series
@@ -37,89 +32,42 @@ def results(folder: Path) -> dict[str, Any]:
     return contents | {name: series[name] for name in ("rates", "members", "chosen", "spread")}
 
 
-def started(out: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", WITHOUT_PICTURES, *SERIES, "--out", str(out)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.005)
-
-
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "stops",
-    [
-        pytest.param(((1, signal.SIGKILL),), id="killed"),
-        pytest.param(
-            ((0, signal.SIGKILL), (1, signal.SIGTERM)), id="killed-and-stopped", marks=pytest.mark.slow
-        ),
-    ],
-)
 def test_a_series_that_is_killed_goes_on_to_the_same_bits(
-    stops: tuple[tuple[int, signal.Signals], ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed within the second run of the sweep; or within the first, and asked to stop within the second."""
     assert run([*SERIES, "--out", str(tmp_path / "whole")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
     assert f"vitkit predict {tmp_path / 'whole'} IMAGE_OR_FOLDER (the model of seed-0)" in said
-
     out = tmp_path / "killed"
-    ended: dict[str, int] = {}
-    for member, number in stops:
-        process = started(out)
-        wait_for(process, out / MEMBERS[member] / "checkpoints" / "step-00000005")
-        os.killpg(process.pid, number)
-        _, errors = process.communicate(timeout=1800)
-        if number == signal.SIGTERM:
-            assert process.returncode == 143
-            assert f"in {out}. Continue with: vitkit train --resume {out} --threads 1" in errors
-        else:
-            assert process.returncode == -signal.SIGKILL
-        assert [entry.finished for entry in read_series(out).all_members].count(True) == member
-        ended |= {name: (out / name / "model.safetensors").stat().st_mtime_ns for name in MEMBERS[:member]}
+    kill_at(out / MEMBERS[1] / "checkpoints" / "step-00000005", *SERIES, "--out", str(out))
+    assert [entry.finished for entry in read_series(out).all_members].count(True) == 1
+    weights = out / MEMBERS[0] / "model.safetensors"
+    ended = weights.stat().st_mtime_ns
     assert run(["train", "--resume", str(out), "--threads", "1"]) == 0
     assert results(out) == results(tmp_path / "whole")
-    # What had ended before was not trained again.
-    assert ended and ended == {name: (out / name / "model.safetensors").stat().st_mtime_ns for name in ended}
+    assert weights.stat().st_mtime_ns == ended  # what had ended before was not trained again
 
 
 def test_a_series_is_resumed_with_its_own_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, short = str(tmp_path / "runs"), [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
-    assert run([*short, "--out", out]) == 0
-    assert run(["train", "--resume", out, "--threads", "1"]) == 0
-    assert "This series of runs has finished" in capsys.readouterr().out
-    assert run([*short, "--out", out, "--runs", "4"]) == 1
-    assert "--runs 2 -> 4" in capsys.readouterr().err
-    assert run(["train", "--resume", out, "--batch-size", "8"]) == 1
-    assert "--batch-size 16 -> 8" in capsys.readouterr().err
-    assert run(["train", "--resume", out, "--from-scratch"]) == 1
-    assert "--from-scratch is for a single run" in capsys.readouterr().err
-    (tmp_path / "study.json").write_text("{}")
-    assert run(["report", str(tmp_path)]) == 1
-    assert f"a study, whose page is {tmp_path / 'report.html'}" in capsys.readouterr().err
-    assert run(["report", out]) == 0
-    assert "the mean of 2 seeds" in (tmp_path / "runs/report.html").read_text()
-
-
-def test_a_folder_with_the_name_of_an_option_keeps_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ("--recipe", "digits", "--steps", "2", "--threads", "1")
-    assert run(["train", *options, "--out", "start"]) == 0
-    capsys.readouterr()
-    assert run(["train", "--resume", "start", "--runs", "3"]) == 1
-    assert "vitkit: start is there already and holds no series of runs" in capsys.readouterr().err
-    assert run(["pretrain", "--resume", "start", "--then", "digits"]) == 1
-    assert "--then compares runs of its own" in capsys.readouterr().err
+    short = [*SERIES[:-3], "0.01", "--runs", "2", "--steps", "3"]
+    assert run([*short, "--out", "runs"]) == 0
+    assert run(["train", "--resume", "runs", "--threads", "1"]) == 0
+    assert "This series of runs has finished" in capsys.readouterr().out
+    Path("study.json").write_text("{}")
+    member = "runs/seed-0"
+    for line, message in (
+        ([*short, "--out", "runs", "--runs", "4"], "--runs 2 -> 4"),
+        (["train", "--resume", "runs", "--batch-size", "8"], "--batch-size 16 -> 8"),
+        (["train", "--resume", "runs", "--from-scratch"], "--from-scratch is for a single run"),
+        (["train", "--resume", member, "--runs", "3"], f"{member} is there already and holds no series of"),
+        (["pretrain", "--resume", member, "--then", "digits"], "--then compares runs of its own"),
+        (["report", "."], "a study, whose page is report.html"),
+    ):
+        assert run(line) == 1
+        assert message in capsys.readouterr().err
+    assert run(["report", "runs"]) == 0
+    assert "the mean of 2 seeds" in Path("runs/report.html").read_text()

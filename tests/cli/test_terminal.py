@@ -211,6 +211,9 @@ def test_class_names_and_files_are_shown_not_obeyed(
 def test_tables_bars_and_warnings_are_shown_not_obeyed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    names = ["[red]dog[/red]", "[/]", "[bold"]  # no markup is taken from a name
+    console.print_table(("class", "images"), [(name, "3") for name in names])
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == names
     console.print_table([HOSTILE, "b"], [[console.bold(HOSTILE), HOSTILE]])
     console.print_lines(HOSTILE)
     text = capsys.readouterr().out
@@ -223,12 +226,6 @@ def test_tables_bars_and_warnings_are_shown_not_obeyed(
         progress(1)
     text = capsys.readouterr().err
     assert not any(character in text for character in OBEYED) and text.count(SHOWN) == 2
-
-
-def test_a_table_takes_no_name_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["[red]dog[/red]", "[/]", "[bold"]
-    console.print_table(("class", "images"), [(name, "3") for name in names])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == names
 
 
 def test_colours_and_movements_of_the_cursor_stay() -> None:
@@ -258,12 +255,3 @@ def test_a_log_tells_how_a_loop_goes(
         clock.now += 61
         progress(5_000_000, 10_000_000)
     assert "fetching x 5.0 MB/10.0 MB" in capsys.readouterr().err
-
-
-def test_a_validation_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--model", "ViT-16x1x2/4", "--image-size", "16", "--batch-size", "4", "--warmup-steps", "0"]
-    options += ["--epochs", "2", "--splits.val-fraction", "0.3"]
-    assert run(["train", "--data", "images", *options]) == 0
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("training")]
-    assert len(lines) >= 2 and all("val " in line and "loss " in line for line in lines)

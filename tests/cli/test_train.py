@@ -1,20 +1,15 @@
 """The options of `vitkit train`: those of a run, and nothing of the parser in a run."""
 
-import dataclasses
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import vitkit
 from vitkit.cli.main import run as command
 from vitkit.cli.train import options_of_run, parse_training
-from vitkit.config import IN_PYTHON_ALONE, PREFIXED
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.runs.config import Run, with_options
 
@@ -22,23 +17,6 @@ from vitkit.runs.config import Run, with_options
 @pytest.mark.parametrize("run", [Run(), vitkit.recipe("digits"), vitkit.recipe("imagenet-vit-b16")])
 def test_without_options_the_run_stays_as_it_is(run: Run) -> None:
     assert parse_training([], "train", run)[0] == {}
-
-
-def leaves(part: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the options of the fields of a run, by which those that are given are told."""
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from leaves(value, f"{field.name}." if field.name in PREFIXED else prefix)
-        elif field.name != "recipe" and field.metadata != IN_PYTHON_ALONE:
-            yield f"--{prefix}{field.name.replace('_', '-')}"
-
-
-def test_every_option_is_known_by_the_name_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
-    """An option that had another name would be lost where the defaults of a start are put below it."""
-    assert command(["train", "--help-all"]) == 0
-    shown = set(re.findall(r"--[a-z0-9.-]+", capsys.readouterr().out))
-    assert [option for option in leaves(Run()) if option not in shown] == []
 
 
 def test_what_is_given_stays_over_other_defaults() -> None:
@@ -60,11 +38,6 @@ def test_what_is_given_stays_over_other_defaults() -> None:
     assert with_options(base, given) == expected
     longer = replace(base, optimizer=replace(base.optimizer, warmup_steps=5))
     assert with_options(longer, given).optimizer.warmup_steps == 10_000
-
-
-def test_a_run_needs_no_option_parser() -> None:
-    code = "import sys, vitkit.runs.config; sys.exit('vitkit.cli' in sys.modules or 'rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_is_trained_is_said_before_torch_is_imported() -> None:

@@ -6,33 +6,10 @@ from pathlib import Path
 
 from tests.helpers.found_checkpoint import find_checkpoint
 
-SMALL = [
-    *(
-        "--model",
-        "ViT-16x1x2/2",
-        "--image-size",
-        "8",
-        "--batch-size",
-        "16",
-        "--steps",
-        "120",
-        "--warmup-steps",
-        "5",
-    ),
-    *(
-        "--evaluate-every",
-        "20",
-        "--checkpoint-every",
-        "5",
-        "--log-every",
-        "3",
-        "--polyak",
-        "0.99",
-        "--threads",
-        "1",
-    ),
-    *("--dropout", "0.1", "--mixup", "0.2", "--no-flip", "--crop-area", "0.5", "1.0"),
-]
+LINE = """--model ViT-16x1x2/2 --image-size 8 --batch-size 16 --steps 120 --warmup-steps 5 --evaluate-every 20
+--checkpoint-every 5 --log-every 3 --polyak 0.99 --threads 1 --dropout 0.1 --mixup 0.2 --no-flip
+--crop-area 0.5 1.0"""
+SMALL = LINE.split()
 
 
 def command(out: Path, *options: str) -> list[str]:

@@ -13,7 +13,7 @@ from vitkit.jobs.vtab import TaskScore, Vtab
 SMALL: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "workers": 0, "threads": 1}
 
 
-ARGUMENTS = ["--image-size", "8", "--steps", "4", "--batch-size", "16", "--workers", "0", "--threads", "1"]
+ARGUMENTS = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def vtab(*given: Any, **options: Any) -> Vtab:
@@ -28,17 +28,10 @@ def arguments(start: Path, root: Path, out: Path) -> list[str]:
 
 
 def score(folder: str, accuracy: float, low: float, high: float) -> TaskScore:
-    return TaskScore(
-        task=next(task for task in VTAB_TASKS if task.folder == folder),
-        accuracy=accuracy,
-        interval=(low, high),
-        images=100,
-        unreadable=0,
-        repeated=0,
-        majority=0.5,
-        verdict="better than guessing",
-        learning_rate=0.01,
-    )
+    task = next(task for task in VTAB_TASKS if task.folder == folder)
+    counts = {"images": 100, "unreadable": 0, "repeated": 0}
+    others: Any = {"majority": 0.5, "verdict": "better than guessing", "learning_rate": 0.01, **counts}
+    return TaskScore(task=task, accuracy=accuracy, interval=(low, high), **others)
 
 
 def refusal(*arguments: Any, **options: Any) -> str:

@@ -68,7 +68,7 @@ def test_what_was_finished_is_promised_only_where_work_was_under_way(
         def fail(*_: object, number: int = number) -> None:
             raise OSError(number, os.strerror(number), str(tmp_path))
 
-        monkeypatch.setattr("vitkit.cli.starts.main", fail)
+        monkeypatch.setattr("vitkit.cli.verbs.STARTS.main", fail)
         assert run(["starts"]) == 1
         error = capsys.readouterr().err
         assert (

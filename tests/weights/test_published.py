@@ -18,7 +18,7 @@ import torch
 import vitkit
 from vitkit.cli import console
 from vitkit.cli.main import run
-from vitkit.cli.starts import print_starts
+from vitkit.cli.verbs import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
 from vitkit.models.config import ResNetConfig

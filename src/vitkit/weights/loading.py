@@ -498,7 +498,7 @@ def save_model(model: ImageModel, path: str | Path, format: Format = "vitkit") -
         model: what to save, with its `card` (class names, preprocessing, origin) where the format has room.
         path: a folder for "vitkit", "timm" and "huggingface"; a file for "official" and "big_vision" (`.npz`
             is added) and "torchvision" (`.pth`). Folders on the way are made, what is there is replaced.
-        format: its name; docs/commands.md has a table of the formats.
+        format: its name; docs/what-commands-write.md has a table of the formats.
 
     Returns:
         The path written.

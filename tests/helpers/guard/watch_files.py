@@ -27,19 +27,8 @@ _FILES = (
     "SECURITY.md", "pyproject.toml",
 )  # fmt: skip
 _SYSTEM = (
-    "/usr",
-    "/lib",
-    "/lib64",
-    "/bin",
-    "/sbin",
-    "/etc",
-    "/opt",
-    "/proc",
-    "/sys",
-    "/dev",
-    "/run",
-    "/var/lib",
-)
+    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/run", "/var/lib",
+)  # fmt: skip
 _DEVICES = ("/dev/", "/proc/")
 _CACHES = ("/__pycache__/", "/.pytest_cache/", "/.hypothesis/")
 """Parts of the paths that Python and pytest write to by themselves."""
