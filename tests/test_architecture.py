@@ -174,7 +174,7 @@ def configuration_modules() -> list[str]:
 def test_configurations_import_no_torch() -> None:
     """Help texts are made of them, and must not wait for torch: nor for anything else that is slow."""
     configurations = configuration_modules()
-    of_rooms = ("data.config", "models.config.vit_config", "training.config", "runs.config")
+    of_rooms = ("data.config", "models.config", "training.config", "runs.config")
     assert {*(f"vitkit.{name}" for name in of_rooms), "vitkit.runs.run_options"} <= {*configurations}
     code = "".join(
         f"import {module}; heavy = {{*sys.modules}} & {HEAVY}\nif heavy: sys.exit(f'{module}: {{heavy}}')\n"
@@ -247,7 +247,7 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
     know its classes, and may take several for right. Paired differences know a score of each image alone, a
     law of scale is fitted to errors, and an interval is computed, whatever they count.
     """
-    names = "features fewshot intervals paired power_law protocols"
+    names = "features fewshot protocols statistics"
     no_tasks = tuple(f"vitkit.evaluation.{name}" for name in names.split())
     for path in FILES:
         room = path.relative_to(SOURCE).parts[0]
