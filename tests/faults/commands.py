@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -12,10 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.entry import run_command
 from tests.faults.harness import Outcome, end_with_parent
-
-PROGRAM = (sys.executable, "-m", "vitkit")
+from vitkit.cli import main as cli
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def forked(
             sys.argv = ["vitkit", *arguments]
             if first is not None:
                 first()
-            code = run_command(list(arguments))
+            code = cli.run(list(arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:
@@ -90,42 +87,6 @@ def forked(
         os.waitpid(process, 0)
     out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
     return Ended(status, out, err, time.monotonic() - start)
-
-
-def whole(
-    arguments: Sequence[str | bytes],
-    folder: Path,
-    *,
-    limit: float = 60,
-    environment: dict[str, str] | None = None,
-    shell: str = '"$@"',
-) -> Ended:
-    """Run a command as people do, in a new interpreter, by way of a shell that may redirect it."""
-    start = time.monotonic()
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *PROGRAM, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=os.environ | (environment or {}),
-            cwd=folder,
-            start_new_session=True,
-        )
-        return wait_for(process, folder, limit, start)
-
-
-def wait_for(process: subprocess.Popen[bytes], folder: Path, limit: float, start: float) -> Ended:
-    """Wait for a process that writes `out` and `err` in a folder, and kill what is left of its group."""
-    try:
-        code: int | None = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        code = None
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(code, said, errors, time.monotonic() - start)
 
 
 def judge(ended: Ended, *allowed: int) -> Outcome:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.faults.entry import Refusal, header_size, pixels
+from tests.faults.entry import Refusal
 from tests.faults.harness import Kind, Outcome, forget_peak
 from tests.faults.mutate import mutant, with_right_crcs
+from vitkit.data.decode import image as decoding
 
 SEEDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     *(("PNG", mode, "png", {}) for mode in ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")),
@@ -177,11 +178,11 @@ def _forget() -> None:
 def tried(path: Path) -> Outcome:
     """Header and pixels of one file: they agree, or the file is refused."""
     try:
-        promised: tuple[int, int] | None = header_size(path)
+        promised: tuple[int, int] | None = decoding.header(path).size
     except Refusal:
         promised = None
     try:
-        decoded = pixels(path)
+        decoded = decoding.decode(path)
     except Refusal as refusal:
         return Outcome("words", str(refusal))
     if promised is None:
