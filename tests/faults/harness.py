@@ -4,8 +4,6 @@ A kind of fault has numbered cases. Case n of seed s is the same on every machin
 seeded with both and works in a folder of its own, which is kept when the case fails.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import random
@@ -23,6 +21,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from tests.helpers.forks import end_with_parent
 
 Verdict = Literal["right", "words", "traceback", "wrong", "hang", "lost", "beyond"]
 """right: the right result. words: a clean refusal. wrong: another result, or an end without words. lost: a
@@ -73,12 +73,6 @@ class Kind(ABC):
     def total(self, shared: Path) -> int:
         """How many different cases there are; more than those are not tried."""
         return sys.maxsize
-
-
-def end_with_parent() -> None:
-    """Let this process be killed when the one that started it ends, however that ends (Linux)."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def memory(field: str) -> int:
