@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.small_checkpoints import trained
-from tests.training.small_run import small_trainer
+from tests.training.small_run import small_trainer, trained
 from vitkit.errors import VitkitError
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training.checkpoint import (

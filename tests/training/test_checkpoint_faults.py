@@ -16,14 +16,9 @@ import pytest
 
 from tests.helpers.broken_disk import READING, Fault, failing
 from tests.helpers.found_checkpoint import find_checkpoint
-from tests.helpers.small_checkpoints import contents, flip, trained
-from tests.training.small_run import save_checkpoint, small_trainer
+from tests.training.small_run import contents, fit, flip, resumed, save_checkpoint, small_trainer, trained
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import (
-    clean_up,
-    find_damage,
-    survey,
-)
+from vitkit.training.checkpoint import clean_up, find_damage, survey
 
 
 @pytest.mark.parametrize(
@@ -45,11 +40,8 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
     for number in itertools.count():
         run = tmp_path / f"run{number}"
         shutil.copytree(tmp_path / "run", run)
-        trainer = small_trainer(run)
-        checkpoint, _ = find_checkpoint(run)
-        assert checkpoint is not None and checkpoint.name == "step-00000008"
-        trainer.resume(checkpoint)
-        next(iter(trainer.fit()))  # step 9, not saved yet
+        trainer, _ = resumed(run)
+        fit(trainer, 9)  # not saved yet
         failed = False
         with failing(number, error) as made:
             try:
@@ -66,15 +58,12 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
             break
         newest, _ = find_checkpoint(run)
         assert newest is not None, (number, made[number])
-        assert failed or (newest.name == "step-00000009" and find_damage(newest) is None), (
-            number,
-            made[number],
-        )
+        is_saved = newest.name == "step-00000009" and find_damage(newest) is None
+        assert failed or is_saved, (number, made[number])
         clean_up(run, survey(run))
         # And the run goes on from there; after every fourth failure alone, because a trainer takes its time.
         if number % 4 == 0:
-            again = small_trainer(run)
-            again.resume(newest)
+            again, _ = resumed(run)
             for report in again.fit(interrupted=lambda: True):
                 assert report.checkpoint is not None and find_damage(report.checkpoint) is None
         shutil.rmtree(run)
@@ -82,11 +71,8 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
 
 def _save_with_full_disk(run: Path, limit: int, answer: Any) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with EFBIG
-    trainer = small_trainer(run)
-    checkpoint, _ = find_checkpoint(run)
-    assert checkpoint is not None
-    trainer.resume(checkpoint)
-    next(iter(trainer.fit()))
+    trainer, _ = resumed(run)
+    fit(trainer, 9)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         save_checkpoint(run, trainer, keep=2)

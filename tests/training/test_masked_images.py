@@ -438,25 +438,3 @@ def test_a_right_prediction_is_drawn_as_the_image() -> None:
     patches = patches.reshape(*hidden.index.shape, *objective.patch_shape)
     right = objective.pixels(model, replace(hidden, outputs=hidden.targets), patches)
     torch.testing.assert_close(right, patches, atol=0.05, rtol=0)
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: MaskedPatchesConfig(mask_fraction=1.0), "mask_fraction"),
-        (lambda: MAEConfig(mask_fraction=0.0), "mask_fraction"),
-        (lambda: MaskedPatchesConfig(mask_fraction=math.nan), "mask_fraction"),
-        (lambda: MaskedPatchesConfig(token_fraction=0.8, other_fraction=0.3), "together 1 at most"),
-        (lambda: MaskedPatchesConfig(other_fraction=-0.1), "other_fraction is 0 or more"),
-        (lambda: SimMIMConfig(mask_block=0), "mask_block"),
-        (lambda: MAEConfig(decoder_width=18, decoder_heads=3), "multiple of 4"),
-        (lambda: MAEConfig(decoder_depth=0), "decoder_depth is at least 1"),
-    ],
-)
-def test_options_that_make_no_objective_are_refused(make: object, sentence: str) -> None:
-    assert callable(make)
-    with pytest.raises(VitkitError, match=sentence):
-        make()

@@ -18,7 +18,6 @@ from torch import nn
 from tests.fixture_files import load_fixture, write_npz
 from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import create_model, load_model
-from vitkit.errors import VitkitError
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5
 from vitkit.training.config import OptimizerConfig
@@ -244,21 +243,6 @@ def test_the_average_follows_and_a_short_run_is_not_stuck_at_its_start() -> None
     late = copy.deepcopy(average)
     update_average(late, model, 0.9999, 10**9)
     assert late.weight.item() == pytest.approx(expected + 1e-4 * (1 - expected), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"optimizer": "adam", "weight_decay": 0.1}, "adamw"),
-        ({"optimizer": "muon", "momentum_dtype": "bfloat16"}, "muon keeps its momentum in float32"),
-        ({"learning_rate": 0.0}, "above 0"),
-        ({"clip_norm": 0.0}, "clip_norm"),
-        ({"polyak": 1.0}, "polyak"),
-    ],
-)
-def test_options_that_make_no_sense_are_explained(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        OptimizerConfig(**options)
 
 
 def test_gradients_within_the_norm_are_not_written() -> None:
