@@ -15,24 +15,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tests.training.small_run import contents, flip
 from vitkit.cli.main import run
 from vitkit.training.checkpoint import find_damage, step_name, survey
 
 OPTIONS = [
     *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),
-    *("--warmup-steps", "0"),
-    *(
-        "--evaluate-every",
-        "3",
-        "--checkpoint-every",
-        "3",
-        "--log-every",
-        "2",
-        "--warmup-steps",
-        "0",
-        "--keep",
-        "4",
-    ),
+    *("--evaluate-every", "3", "--checkpoint-every", "3", "--log-every", "2", "--warmup-steps", "0"),
+    *("--keep", "4"),
 ]
 
 
@@ -66,15 +56,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path
 def half(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made / "half", tmp_path / "run")
     return tmp_path / "run"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def flip(path: Path) -> None:
-    whole = path.read_bytes()
-    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
 
 
 def newest(folder: Path) -> Path:
@@ -193,51 +174,25 @@ def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.Capture
     assert run(["train", "--resume", str(half)]) == 0
 
 
-DEEP = "[" * 100_000 + "]" * 100_000
+DAMAGES: dict[str, tuple[bytes, ...]] = {
+    "config.json": (b"", b'{"run": 3}', b'{"run": {"training": {"seed": "x"}}}'),
+    "data.json": (b"[]", b'"\xff"'),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("config.json", b""),
-        ("config.json", b"null"),
-        ("config.json", b'{"run": 3}'),
-        ("config.json", DEEP.encode()),
-        ("config.json", b'{"run": {"training": {"seed": "x"}}}'),
-        ("config.json", b'{"run": {"training": {"batch_size": 1e400}}}'),
-        ("config.json", b"\xff\xfe"),
-        ("data.json", b"[]"),
-        ("data.json", b"null"),
-        ("data.json", b'"\xff"'),
-        ("data.json", DEEP.encode()),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_damaged_json_of_a_run_is_said_in_words(
-    half: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
-) -> None:
-    (half / name).write_bytes(content)
-    assert name in refused(capsys, half)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rejects": 3},
-        {"rejects": {"train": 3}},
-        {"rejects": {"train": {"a": 3}}},
-        {"fingerprint": None},
-        {"counts": {"train": {"dark": "many"}}},
-        {"other": 1},
-    ],
-    ids=str,
-)
-def test_fields_of_data_json_are_checked(
-    half: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
-) -> None:
-    edit(half / "data.json", lambda data: data.update(change))
-    message = refused(capsys, half)
-    assert "data.json" in message and next(iter(change)) in message
+def test_damaged_json_of_a_run_is_said_in_words(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All damage of every record is in tests/jobs/test_every_record.py."""
+    for name, damages in DAMAGES.items():
+        whole = (half / name).read_bytes()
+        for content in damages:
+            (half / name).write_bytes(content)
+            assert name in refused(capsys, half)
+        (half / name).write_bytes(whole)
+    for change in ({"rejects": {"train": {"a": 3}}}, {"fingerprint": None}, {"other": 1}):
+        edit(half / "data.json", lambda data: data.update(change))  # noqa: B023
+        message = refused(capsys, half)
+        assert "data.json" in message and next(iter(change)) in message
+        (half / "data.json").write_bytes(whole)
 
 
 def test_something_else_among_the_files_of_a_run(half: Path) -> None:
@@ -367,34 +322,31 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     assert "damaged-step-00000009" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--epochs", "1e308", "--steps", "None"], "epochs"),
-        (["--threads", "1" + "0" * 30], "--threads: the number 10"),
-        (["--steps", "1000000000000000000000"], "steps"),
-        (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
-        (["--model", "ViT-8x1000000000x2/4"], "depth is from 1 to 1,000"),
-        (["--batch-size", "1000000000000"], "does not fit into memory"),
-        (["--splits.val-fraction", "nan"], "--splits.val-fraction: expected a finite number"),
-        (["--learning-rate", "nan"], "--learning-rate: expected a finite number"),
-        (["--memory-gib", "inf"], "--memory-gib: expected a finite number"),
-        (["--mixup", "nan"], "--mixup: expected a finite number"),
-        (["--rotate", "nan"], "--rotate: expected a finite number"),
-    ],
-    ids=str,
-)
+IMPOSSIBLE: dict[str, list[str]] = {
+    "epochs": ["--epochs", "1e308", "--steps", "None"],
+    "--threads: the number 10": ["--threads", "1" + "0" * 30],
+    "steps": ["--steps", "1000000000000000000000"],
+    "does not fit into memory": ["--model", "ViT-100000x1x1/8"],
+    "depth is from 1 to 1,000": ["--model", "ViT-8x1000000000x2/4"],
+    "fit into memory": ["--batch-size", "1000000000000"],
+    "--splits.val-fraction: expected a finite number": ["--splits.val-fraction", "nan"],
+    "--memory-gib: expected a finite number": ["--memory-gib", "inf"],
+    "--mixup: expected a finite number": ["--mixup", "nan"],
+}
+
+
 def test_options_that_no_run_can_have_make_no_folder(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    try:
-        code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
-    except SystemExit as error:
-        code = error.code  # type: ignore[assignment]
-    captured = capsys.readouterr()
-    assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
-    assert not out.exists()
+    for message, options in IMPOSSIBLE.items():
+        try:
+            code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
+        except SystemExit as error:
+            code = error.code  # type: ignore[assignment]
+        captured = capsys.readouterr()
+        assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
+        assert not out.exists()
 
 
 @pytest.mark.parametrize("size", ["y", "2"])

@@ -27,7 +27,7 @@ def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", 
     return replace(block, precision=precision, block="compiled" if whole else "modules")
 
 
-FAST = fast("bfloat16", "explicit")
+FAST, FUSED = fast("bfloat16", "explicit"), fast("float32", "fused")
 
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -64,12 +64,7 @@ def cut_back(whole: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, FAST),
-        ({"exact": True}, PLAIN),
-        ({"precision": "float32"}, fast("float32", "fused")),
-    ],
+    ("options", "expected"), [({}, FAST), ({"exact": True}, PLAIN), ({"precision": "float32"}, FUSED)]
 )
 def test_a_choice_is_written_down_and_kept(
     options: dict[str, Any], expected: Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,8 +106,17 @@ def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> N
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)  # bfloat16 has 8 bits
 
 
-def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
+def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = vitkit.train(short(), tmp_path / "whole")
+    cut_back(whole, tmp_path / "uncompiled")
+    with monkeypatch.context() as patch:
+        patch.setattr(computing, "compiled_gelu", lambda: None)
+        heard = Hearing()
+        vitkit.train(short(), tmp_path / "uncompiled", listener=heard)
+    (warning,) = [line for line in heard.warnings if line.startswith("compute was")]
+    assert "'gelu': 'compiled'" in warning and "'gelu': 'pytorch'" in warning
     cut_back(whole, tmp_path / "killed")
     path = tmp_path / "killed" / "config.json"
     config = json.loads(path.read_text())
@@ -149,24 +153,10 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     assert alone.model.chosen == Compute(last_block="class_token", pixels="folded")
     chosen = vitkit.Predictor(folder, precision="bfloat16")
     assert isinstance(chosen.model, ImageModel)
-    assert (
-        chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
-        and chosen.precision == "bfloat16"
-    )
+    assert chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
+    assert chosen.precision == "bfloat16"
     with torch.inference_mode():
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
     np.testing.assert_allclose([first.probability for first, *_ in plain.many(images)], expected, rtol=1e-6)
     np.testing.assert_allclose([first.probability for first, *_ in chosen.many(images)], expected, atol=0.01)
-
-
-def test_a_machine_without_a_compiler_goes_on_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = vitkit.train(short(), tmp_path / "whole")
-    cut_back(whole, tmp_path / "killed")
-    monkeypatch.setattr(computing, "compiled_gelu", lambda: None)
-    heard = Hearing()
-    vitkit.train(short(), tmp_path / "killed", listener=heard)
-    (warning,) = [line for line in heard.warnings if line.startswith("compute was")]
-    assert "'gelu': 'compiled'" in warning and "'gelu': 'pytorch'" in warning
