@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.faults.commands import Ended, forked, judge, without_override
 from tests.faults.entry import without_pictures
-from tests.faults.filesystem import FailingCalls
+from tests.faults.filesystem import FailingCalls, read_trace
 from tests.faults.harness import Kind, Outcome
 from tests.faults.mutate import damage, edit
 from tests.faults.small_runs import differences, ended_with, newest_step, training
@@ -31,9 +31,8 @@ class RunFolders(Kind):
         assert forked(training(finished), folder).code == 0
         calls = FailingCalls(half, None, "kill", trace)
         assert forked(training(half), folder, first=calls.install).code == 0
-        made = [json.loads(line) for line in trace.read_text().splitlines()]
         # COMMIT is written under another name, and renamed: that call is the last of its own.
-        last = max(i for i, (_, name) in enumerate(made) if "10/.COMMIT." in name)
+        last = max(i for i, (_, name) in enumerate(read_trace(trace)) if "10/.COMMIT." in name)
         shutil.rmtree(half)
         assert forked(training(half), folder, first=FailingCalls(half, last + 5, "kill").install).code == 137
         assert newest_step(half) == 10 and newest_step(finished) == 20

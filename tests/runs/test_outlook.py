@@ -12,7 +12,6 @@ from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import model_config
 from vitkit.runs import plan as outlook
@@ -37,12 +36,8 @@ def digits() -> ImageData:
     return replace(data, splits={name: keep_in_memory(s, 2**30) for name, s in data.splits.items()})
 
 
-def built(run: Run) -> ImageModel:
-    return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
-
-
 def screen(run: Run, data: ImageData) -> list[Row]:
-    model = built(run)
+    model = build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
     cpu = torch.device("cpu")
     plan = Plan(run, data, record=None, config=model.config, device=cpu, device_name="cpu")
     return first_screen(plan, model, Path("runs/mine"))

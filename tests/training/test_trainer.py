@@ -127,32 +127,19 @@ def test_the_log_is_cut_and_measured_after_a_resume_that_writes_no_line(tmp_path
     assert fingerprint(trainer) == whole
 
 
-def test_micro_batches_make_the_same_update(tmp_path: Path) -> None:
-    plain: dict[str, Any] = {"dropout": 0.0, "mixup": 0.0, "bad": frozenset({3, 11})}
-    training = dataclasses.replace(TRAINING, micro_batch_size=3)
-    whole = trained(tmp_path / "one", 0, **plain)
-    in_parts = trained(tmp_path / "other", 0, training=training, **plain)
-    logs = log_of(tmp_path / "one"), log_of(tmp_path / "other")
-    for line, same in zip(*logs, strict=True):
-        if line["kind"] == "train":
-            assert line["loss"] == pytest.approx(same["loss"], abs=1e-5)
-            assert line["grad_norm"] == pytest.approx(same["grad_norm"], rel=1e-3)
-    for name, value in whole.state.model.state_dict().items():
-        torch.testing.assert_close(value, in_parts.state.model.state_dict()[name], rtol=0, atol=5e-3)
-
-
 def test_one_update_in_portions_is_one_update(tmp_path: Path) -> None:
     sgd = dataclasses.replace(OPTIMIZER, optimizer="sgd", weight_decay=0.0, polyak=None)
-    weights = []
+    weights, numbers = [], []
     for size in (8, 3, 1):
         training = dataclasses.replace(TRAINING, micro_batch_size=size)
         trainer = small_trainer(
             tmp_path / str(size), training, sgd, bad=frozenset({3, 11}), dropout=0.0, mixup=0.0
         )
-        trainer.launch(next(iter(trainer.loader.batches(0, 1))), 0, 0.1).read()
+        numbers.append(trainer.launch(next(iter(trainer.loader.batches(0, 1))), 0, 0.1).read())
         weights.append(torch.cat([value.flatten() for value in trainer.state.model.state_dict().values()]))
-    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(weights[2], weights[0], rtol=0, atol=1e-6)
+    for other in (1, 2):
+        torch.testing.assert_close(weights[other], weights[0], rtol=0, atol=1e-6)
+        assert numbers[other] == pytest.approx(numbers[0], rel=1e-4)
 
 
 def test_unreadable_images_count_for_nothing(tmp_path: Path) -> None:
