@@ -5,7 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,6 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> 
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_resumed_it_ends_like_the_whole_run(made: Path, half: Path) -> None:
-    assert run(["train", "--resume", str(half)]) == 0
-    assert result(half) == result(made / "whole")
-    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
-
-
 def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
     finished = load_file(made / "whole" / "model.safetensors")
     origin = json.loads((made / "whole" / "model.json").read_text())["origin"]["weights"]
@@ -103,18 +98,25 @@ def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
     assert any(not torch.equal(value, finished[name]) for name, value in last.items())
 
 
-def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
-    half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def refusing(word: str, number: int) -> Iterator[None]:
+    """Let no file be opened that has a word in its path."""
     original = os.open
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if "checkpoints" in str(path) and str(path).endswith("model.safetensors"):
-            raise PermissionError(13, "Permission denied", str(path))
+        if word in str(path):
+            raise OSError(number, os.strerror(number), str(path))
         return original(path, *arguments, **options)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", refuse)
+        yield
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
+    half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refusing("checkpoints/step-00000009/model.safetensors", 13):
         message = refused(capsys, half)
     assert "step-00000009/model.safetensors cannot be read: Permission denied" in message
     assert "nothing was changed or removed" in message
@@ -195,44 +197,40 @@ def test_damaged_json_of_a_run_is_said_in_words(half: Path, capsys: pytest.Captu
         (half / "data.json").write_bytes(whole)
 
 
-def test_something_else_among_the_files_of_a_run(half: Path) -> None:
+def test_resumed_it_ends_like_the_whole_run_whatever_else_is_among_its_files(made: Path, half: Path) -> None:
     (half / "checkpoints" / "step-99999999").write_text("a file")
     (half / ".x.tmp").mkdir()
     (half / ".model.json.12345.tmp").write_text("half of it")
     assert run(["train", "--resume", str(half)]) == 0
+    assert result(half) == result(made / "whole")
+    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
     assert (half / "checkpoints" / "damaged-step-99999999").read_text() == "a file"
     assert (half / ".x.tmp").is_dir() and not (half / ".model.json.12345.tmp").exists()
 
 
-@pytest.fixture
-def own(half: Path, made: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The half-done run with a copy of the images that a test may change."""
+def test_images_that_changed_are_noticed(
+    half: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images = tmp_path / "images"
     shutil.copytree(made / "images", images)  # with their times
-    assert survey(half).whole is not None
-    return half, images
-
-
-def test_images_that_changed_are_noticed(own: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    folder, images = own
     place = ("--data", str(images))
     changed = images / "dark" / "7.bmp"
     times = changed.stat()
     flip(changed)
-    message = refused(capsys, folder, *place)
+    message = refused(capsys, half, *place)
     assert "1 image file of" in message and str(changed) in message and "--check-images names" in message
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same time: as good as the same
     (images / "dark").rename(images / "other")
     (images / "light").rename(images / "dark")
     (images / "other").rename(images / "light")
-    assert refused(capsys, folder, *place)  # two class folders swapped: other names
+    assert refused(capsys, half, *place)  # two class folders swapped: other names
     shutil.rmtree(images)
     draw(images)  # the same bytes at another time
-    message = refused(capsys, folder, *place)
+    message = refused(capsys, half, *place)
     assert "60 image files" in message and "and 55 more" in message and "times of change" in message
-    assert "hashes" in refused(capsys, folder, *place, "--check-images", "content")
-    assert run(["train", "--resume", str(folder), *place, "--check-images", "names"]) == 0
-    assert run(["train", "--resume", str(folder), *place]) == 0  # those are the ones from now on
+    assert "hashes" in refused(capsys, half, *place, "--check-images", "content")
+    assert run(["train", "--resume", str(half), *place, "--check-images", "names"]) == 0
+    assert run(["train", "--resume", str(half), *place]) == 0  # those are the ones from now on
 
 
 def test_the_bytes_of_images_decide_if_so_asked(
@@ -291,18 +289,10 @@ def unfinished(made: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_best_checkpoint_that_cannot_be_read_is_not_replaced_by_the_last(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, best = unfinished(made, tmp_path)
-    original = os.open
-
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if best.name in str(path):
-            raise OSError(5, "Input/output error", str(path))
-        return original(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+    with refusing(best.name, 5):
         capsys.readouterr()
         assert run(["train", "--resume", str(folder)]) == 1
     assert "run the same command again" in capsys.readouterr().err.replace("\n", " ")

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,17 +26,9 @@ from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.fewshot import keep_fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
+from vitkit.runs import folder as folders
 from vitkit.runs.config import Run
-from vitkit.runs.folder import (
-    Owner,
-    claim,
-    contents_of,
-    is_new_folder,
-    kind_of,
-    lock_folder,
-    numbered_folders,
-    require_locked,
-)
+from vitkit.runs.folder import Owner, claim, contents_of, kind_of, lock_folder, numbered_folders
 from vitkit.runs.trained_model import require_same_images, write_evaluation
 from vitkit.training.config import TrainingConfig
 
@@ -99,15 +91,15 @@ def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path)
 def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with lock_folder(run):
-        require_locked(run)
+        folders.require_locked(run)
         run.rename(tmp_path / "moved")
         with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            require_locked(run)
+            folders.require_locked(run)
         run.mkdir()
         (run / ".lock").touch()  # of another run, which began there
         with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            require_locked(run)
-        require_locked(tmp_path / "moved")
+            folders.require_locked(run)
+        folders.require_locked(tmp_path / "moved")
 
 
 def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -196,12 +188,14 @@ def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / ".lock").touch()
-    assert not is_new_folder(tmp_path) and not is_new_folder(tmp_path / "file")
-    assert not is_new_folder(tmp_path / "link")
-    assert is_new_folder(tmp_path / "none") and is_new_folder(tmp_path / "hidden")
+    assert not folders.is_new_folder(tmp_path) and not folders.is_new_folder(tmp_path / "file")
+    assert not folders.is_new_folder(tmp_path / "link")
+    assert folders.is_new_folder(tmp_path / "none") and folders.is_new_folder(tmp_path / "hidden")
 
 
-def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> None:
+def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(
+    tmp_path: Path,
+) -> None:
     mine, given = tmp_path / "mine", tmp_path / "given"
     mine.mkdir()
     given.mkdir()
@@ -212,9 +206,25 @@ def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> 
         with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
             write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
         (given / name).unlink()
-    (given / "inspect").symlink_to(mine)
+    (given / "config.json").write_text('{"run": {}}')
+    for name in ("model.safetensors", "model.json"):
+        (given / name).touch()
+    for name in ("inspect", "evaluation", "fewshot"):
+        (given / name).symlink_to(mine)
     with pytest.raises(VitkitError, match="inspect is a link that leads out"):
         inspect(given)
+    heard = Hearing()
+    evaluation: Any = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(given))
+    evaluation.trained_on = evaluation.as_saved = True
+    assert keep_evaluation(evaluation, heard) is None
+    (given / "inspect").unlink()
+    assert keep_evaluation(evaluation, heard) is None
+    assert any("evaluation is a link that leads out" in note for note in heard.notes)
+    (given / "evaluation").unlink()
+    models = [SimpleNamespace(start=given, name="a", scores=())]
+    few: Any = SimpleNamespace(data_name="photos", models=models)
+    assert keep_fewshot(few, listener=heard) == []
+    assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list(mine.iterdir())
 
 
@@ -268,30 +278,6 @@ def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: 
     assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
 
 
-def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    folder = tmp_path / "given"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"run": {}}')
-    for name in ("model.safetensors", "model.json"):
-        (folder / name).touch()
-    (folder / "evaluation").symlink_to(tmp_path / "mine")
-    heard = Hearing()
-    evaluation = SimpleNamespace(
-        split="test", result=None, predictions=None, model=kind_of(folder), trained_on=True, as_saved=True
-    )
-    assert keep_evaluation(cast("Any", evaluation), heard) is None
-    assert any("evaluation is a link that leads out" in note for note in heard.notes)
-    (folder / "fewshot").symlink_to(tmp_path / "mine")
-    few = cast(
-        "Any",
-        SimpleNamespace(data_name="photos", models=[SimpleNamespace(start=folder, name="a", scores=())]),
-    )
-    assert keep_fewshot(few, listener=heard) == []
-    assert "fewshot is a link that leads out" in heard.notes[-1]
-    assert not list((tmp_path / "mine").iterdir())
-
-
 def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
     def folder(name: str, **files: str) -> Path:
         (tmp_path / name).mkdir()
@@ -343,8 +329,8 @@ CONTENTS: dict[str, list[list[str]]] = {
 
 
 def test_a_folder_holds_weights_or_images(tmp_path: Path) -> None:
-    for contents, folders in CONTENTS.items():
-        for number, files in enumerate(folders):
+    for contents, of_kind in CONTENTS.items():
+        for number, files in enumerate(of_kind):
             folder = tmp_path / contents / str(number)
             folder.mkdir(parents=True)
             for name in files:

@@ -114,28 +114,16 @@ class Steps:
 # momenta = 1.4e-4.
 # Adam: m is 0.19 g after the second step for a steady gradient g, the last step divides its decayed value by
 # 1 - 0.9^3 and by g: 0.01 x 0.8984 x 0.19 x 2^-7 / 0.271 = 4.9e-5.
+SGD_SHORT = dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16")
+ADAM_SHORT = dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16")
 STEPS = (
     Steps("k_finetune_sgd", "f32", SGD_CONFIG, 5e-6, 2e-6),
     Steps("k_finetune_sgd", "f32_noclip", dataclasses.replace(SGD_CONFIG, clip_norm=None), 5e-6, 2e-6),
     Steps("k_finetune_sgd", "f32_accum2", SGD_CONFIG, 5e-6, 2e-6, micro_batches=2),
-    Steps(
-        "k_finetune_sgd",
-        "bf16",
-        dataclasses.replace(SGD_CONFIG, momentum_dtype="bfloat16"),
-        5e-6,
-        5e-6,
-        rounding_error=1.4e-4,
-    ),
+    Steps("k_finetune_sgd", "bf16", SGD_SHORT, 5e-6, 5e-6, rounding_error=1.4e-4),
     Steps("l_pretrain_adam", "f32_softmax", ADAM_CONFIG, 1e-5, 1e-5),
     Steps("l_pretrain_adam", "f32_sigmoid", ADAM_CONFIG, 1e-5, 1e-5, sigmoid=True),
-    Steps(
-        "l_pretrain_adam",
-        "bf16mu_softmax",
-        dataclasses.replace(ADAM_CONFIG, momentum_dtype="bfloat16"),
-        1e-5,
-        1e-5,
-        rounding_error=5e-5,
-    ),
+    Steps("l_pretrain_adam", "bf16mu_softmax", ADAM_SHORT, 1e-5, 1e-5, rounding_error=5e-5),
 )
 
 
