@@ -87,7 +87,7 @@ class Checkpoints(Kind):
     """Damage to a file of a checkpoint of every layout, and pickles that would run code."""
 
     name, count, limit = "checkpoints", 6_000, 20.0
-    sample = tuple(range(60))
+    sample = tuple(range(45))
     # The files have 100 to 600 kB. What a reader may take on the word of a header is less than this.
     most_memory = 256 << 20
     per_process = 300
