@@ -249,34 +249,32 @@ def is_settled(result: Result | None, reach: str) -> bool:
 
 def try_all(
     runner: Runner,
-    mutants: Sequence[Mutant],
+    chosen: Sequence[Mutant],
     record: Path,
     tree: str,
     reach: str,
     seconds: float,
-    once_more: bool = False,
+    again: bool,
 ) -> list[Result]:
-    """Try the mutants that have no result yet, or all of them `once_more`; a line for each that is tried.
+    """Try the mutants that have no result yet, or all of them `again`; a line for each that is tried.
 
     None is begun after so many seconds; what that leaves out has no result.
     """
-    before, results = {} if once_more else read_results(record, tree), []
+    before, results = {} if again else read_results(record, tree), []
     end = time.monotonic() + seconds
-    with record.open("a") as file:
-        for mutant in mutants:
-            result = before.get(mutant.name)
-            if not is_settled(result, reach):
-                if time.monotonic() > end:
-                    continue
-                start = time.monotonic()
-                verdict, detail = runner.try_mutant(mutant, reach)
-                seconds_taken = round(time.monotonic() - start, 1)
-                result = Result(mutant.name, verdict, detail, seconds_taken, reach)
+    for mutant in chosen:
+        result = before.get(mutant.name)
+        if not is_settled(result, reach):
+            if time.monotonic() > end:
+                continue
+            start = time.monotonic()
+            verdict, detail = runner.try_mutant(mutant, reach)
+            result = Result(mutant.name, verdict, detail, round(time.monotonic() - start, 1), reach)
+            with record.open("a") as file:
                 file.write(json.dumps({"tree": tree, **asdict(result)}) + "\n")
-                file.flush()
-                print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
-            assert result is not None
-            results.append(result)
+            print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
+        assert result is not None
+        results.append(result)
     return results
 
 

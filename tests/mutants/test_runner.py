@@ -23,7 +23,7 @@ operators = ("NumberReplacer", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOp
 mutants = [one for place in places for one in place if one.operator in operators and one.occurrence == 0]
 (folder / "work").mkdir()
 runner = Runner(folder / "tree", folder / "work", folder / "copy", Path("src/toy"))
-results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9)
+results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9, False)
 (folder / "ended.json").write_text(json.dumps({one.name.split(":")[2]: one.detail for one in results}))
 """
 MATHS = "def double(x):\n    return 2 * x\ndef half(x):\n    return x / 2\ndef less(x):\n    return x - 1\n"
