@@ -61,8 +61,8 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_predictions_are_the_same(exported: Path, tmp_path: Path) -> None:
     """From the image file to the line of JSON, by `vitkit predict`."""
     image = tmp_path / "image.png"
-    words = ("-m", "vitkit", "predict", str(exported), str(image), "--json")
-    predicted = run_without_torch(tmp_path, *words, packages=tmp_path / "packages")
+    arguments = ("-m", "vitkit", "predict", str(exported), str(image), "--json")
+    predicted = run_without_torch(tmp_path, *arguments, packages=tmp_path / "packages")
     guesses = vitkit.Predictor(exported)(image)
     expected = [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]
     assert json.loads(predicted)["predictions"] == expected

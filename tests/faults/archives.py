@@ -60,10 +60,10 @@ def tried(path: Path, pixels_are_checked: bool) -> Outcome:
         is_sentence = not {"\n", "\x1b"} & {*said} and len(said) <= 2000
         return Outcome("words" if is_sentence else "wrong", said[:300])
     ignored = sum(int(said[1].replace(",", "")) for said in map(IGNORED.search, data.notes) if said)
-    found = 0
+    count = 0
     for samples in data.splits.values():
         for index in range(len(samples)):
-            found += 1
+            count += 1
             name = samples.key(index)
             level = LEVELS.get("/".join(name.split("/")[-2:]))  # without the long name before it
             if any(ord(letter) < 32 for letter in name):
@@ -71,8 +71,8 @@ def tried(path: Path, pixels_are_checked: bool) -> Outcome:
             with suppress(DecodeError):
                 if samples.decode(index)[0, 0, 0] != level and pixels_are_checked:
                     return Outcome("wrong", f"{name} has other pixels than it had")
-    if found + ignored < len(IMAGES):
-        return Outcome("wrong", f"{found} of {len(IMAGES)} images, and {ignored} were said to be ignored")
+    if count + ignored < len(IMAGES):
+        return Outcome("wrong", f"{count} of {len(IMAGES)} images, and {ignored} were said to be ignored")
     return Outcome("right")
 
 

@@ -51,11 +51,13 @@ class RunFolders(Kind):
         described = [path for path in files if path.suffix in (".json", ".jsonl")]
         path = draw.choice((described, files)[turn % 2])
         done = (edit, damage)[turn % 2](path, draw)
-        kept = newest_step(run)
+        whole_step = newest_step(run)
         ended = forked(_command(verb, run, shared), folder, first=_prepared, limit=60)
         outcome = judge(ended)
-        if newest_step(run) < kept:
-            outcome = Outcome("lost", f"step {kept} was whole before, the newest now is {newest_step(run)}")
+        if newest_step(run) < whole_step:
+            outcome = Outcome(
+                "lost", f"step {whole_step} was whole before, the newest now is {newest_step(run)}"
+            )
         elif outcome.verdict == "right":
             outcome = _right(verb, ended, run, shared, path)
         return Outcome(outcome.verdict, f"{verb}, {done}: {outcome.detail}")

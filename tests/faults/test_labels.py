@@ -50,11 +50,11 @@ def test_labels_of_any_content_are_right_or_refused(
     data = ("\n".join(lines) if file == "x.csv" else f"cat\n{cell}\n").encode(errors="replace")
     (folder / file).write_bytes(mutant(data, draw) if damaged else data)
     try:
-        found = open_data(str(folder / file if file == "x.csv" else folder), WHOLE, multi_label=several)
+        data_set = open_data(str(folder / file if file == "x.csv" else folder), WHOLE, multi_label=several)
     except VitkitError as error:
         assert "\n" not in str(error) and len(str(error)) < 2000
         return
-    names, samples = found.class_names, found.splits["train"]
+    names, samples = data_set.class_names, data_set.splits["train"]
     assert len({*names}) == len(names) and all(len(name) <= 1000 for name in names)
     assert not [name for name in names if any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in name)]
     labels = np.asarray(samples.labels)

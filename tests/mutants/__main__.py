@@ -125,11 +125,15 @@ class Runner:
         """Yield the tests that run the line, those near the file first, quick ones first."""
         groups, seen = self._groups(mutant, reach), set[str]()
         for files in groups:
-            tests = {test: one for file in files for test, one in self._recorded(file, mutant.file).items()}
+            tests = {
+                test: recorded
+                for file in files
+                for test, recorded in self._recorded(file, mutant.file).items()
+            }
             run = {
-                test: one.seconds
-                for test, one in tests.items()
-                if mutant.line in one.lines.get(mutant.file, ())
+                test: recorded.seconds
+                for test, recorded in tests.items()
+                if mutant.line in recorded.lines.get(mutant.file, ())
             }
             yield from _in_batches(run)
             seen.update(run)
@@ -143,9 +147,9 @@ class Runner:
         nearest = next((files for files in groups if files), [])
         yield from _in_batches(
             {
-                test: one.seconds
+                test: recorded.seconds
                 for file in dict.fromkeys([*nearest, *starting])
-                for test, one in self._recorded(file, mutant.file).items()
+                for test, recorded in self._recorded(file, mutant.file).items()
                 if test not in seen
             }
         )
@@ -194,9 +198,9 @@ class Runner:
         hashes |= {str(path.relative_to(package)): _digest(path) for path in package.rglob("*.py")}
         self.memory[record] = tests or {}
         record.parent.mkdir(parents=True, exist_ok=True)
-        kept = {name: vars(one) for name, one in self.memory[record].items()}
+        fields = {name: vars(recorded) for name, recorded in self.memory[record].items()}
         new = record.with_suffix(".new")
-        new.write_text(json.dumps({"hashes": hashes, "tests": kept}))
+        new.write_text(json.dumps({"hashes": hashes, "tests": fields}))
         new.replace(record)
         return self.memory[record]
 

@@ -56,7 +56,7 @@ def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_pat
     }
     assert (tmp_path / "tree/src/toy/room/maths.py").read_text() == MATHS
     results = read_results(tmp_path / "work/results.jsonl", "tree").values()
-    assert sorted(one.verdict for one in results) == ["noticed", "noticed", "survived"]
+    assert sorted(result.verdict for result in results) == ["noticed", "noticed", "survived"]
     assert not read_results(tmp_path / "work/results.jsonl", "another tree")
 
 

@@ -81,9 +81,9 @@ class Tree:
 
     def start(self, line: str) -> "subprocess.Popen[str]":
         """Begin a command of vitkit, or Python with what follows the word `python`."""
-        words = shlex.split(line)
+        arguments = shlex.split(line)
         return subprocess.Popen(
-            [sys.executable, *(words[1:] if words[0] == "python" else ("-m", "vitkit", *words))],
+            [sys.executable, *(arguments[1:] if arguments[0] == "python" else ("-m", "vitkit", *arguments))],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.source / "src")},
             stdout=subprocess.PIPE,
@@ -249,8 +249,8 @@ def time_both(trees: Sequence[Tree], progress: Progress) -> str:
 
 def extract(revision: str, folder: Path) -> str:
     """Write a revision's source into a folder; return the hash of its commit."""
-    words = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
-    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    arguments = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    commit = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     if not commit:
         sys.exit(f"same-as: git knows no revision named {revision}.")
     archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True)

@@ -53,7 +53,7 @@ def parts(
     model = build_model(model_config)
     assert isinstance(model, ViT)
     objective = OBJECTIVE_OF[type(config)](config, model_config)
-    nn.init.normal_(objective.head.weight, std=0.1)  # type: ignore[arg-type]
+    nn.init.normal_(objective.head.weight, std=0.1)
     return model, objective
 
 

