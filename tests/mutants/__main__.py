@@ -106,10 +106,8 @@ class Runner:
 
     def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
         """Whether what failed passes without the mutant."""
-        recorded = next(
-            (tests[ended.failed] for tests in self.memory.values() if ended.failed in tests), None
-        )
-        if ended.how == "test" and recorded is not None and recorded.passed:
+        records = [tests[ended.failed] for tests in self.memory.values() if ended.failed in tests]
+        if ended.how == "test" and any(recorded.passed for recorded in records):
             return True
         suspects = [ended.failed] if "::" in ended.failed else tests
         return not run_tests(self.copy, self.scratch, suspects, self.seconds, keep_code=True).failed
@@ -125,14 +123,10 @@ class Runner:
         """Yield the tests that run the line, those near the file first, quick ones first."""
         groups, seen = self._groups(mutant, reach), set[str]()
         for files in groups:
-            tests = {
-                test: recorded
-                for file in files
-                for test, recorded in self._recorded(file, mutant.file).items()
-            }
             run = {
                 test: recorded.seconds
-                for test, recorded in tests.items()
+                for file in files
+                for test, recorded in self._recorded(file, mutant.file).items()
                 if mutant.line in recorded.lines.get(mutant.file, ())
             }
             yield from _in_batches(run)
