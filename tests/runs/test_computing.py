@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -33,9 +34,11 @@ FAST, FUSED = fast("bfloat16", "explicit"), fast("float32", "fused")
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-@pytest.fixture(autouse=True)
-def _a_machine_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
+@pytest.fixture(scope="module", autouse=True)
+def _a_machine_with_bfloat16() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
+        yield
 
 
 def short(**options: Any) -> vitkit.Run:
@@ -63,21 +66,35 @@ def cut_back(whole: Path, folder: Path) -> None:
         (folder / name).unlink()
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"), [({}, FAST), ({"exact": True}, PLAIN), ({"precision": "float32"}, FUSED)]
-)
+WAYS: dict[str, tuple[dict[str, Any], Compute]] = {
+    "auto": ({}, FAST),
+    "exact": ({"exact": True}, PLAIN),
+    "float32": ({"precision": "float32"}, FUSED),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, without_report: None, _a_machine_with_bfloat16: None
+) -> dict[str, tuple[Path, Hearing]]:
+    """A finished run of each way, and what was heard of it."""
+    root, made = tmp_path_factory.mktemp("runs"), {}
+    for name, (options, _) in WAYS.items():
+        heard = Hearing()
+        made[name] = (vitkit.train(short(**options), root / name, listener=heard), heard)
+    return made
+
+
+@pytest.mark.parametrize("name", WAYS)
 def test_a_choice_is_written_down_and_kept(
-    options: dict[str, Any], expected: Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, runs: dict[str, tuple[Path, Hearing]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Hearing()
-    whole = vitkit.train(short(**options), tmp_path / "whole", listener=heard)
+    (whole, heard), (options, expected) = runs[name], WAYS[name]
     config = json.loads((whole / "config.json").read_text())
     manifest = json.loads((whole / "checkpoints" / "step-00000006" / "manifest.json").read_text())
     assert config["compute"] == manifest["environment"]["compute"] == to_json(expected)
     assert config["run"]["training"]["precision"] == options.get("precision", "auto")
-
-    shown = dict(heard.rows)["device"]
-    assert shown[0].startswith(f"cpu, {expected.precision}, ")
+    assert dict(heard.rows)["device"][0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
     choose_for = computing.choose_for
@@ -95,9 +112,8 @@ def test_a_choice_is_written_down_and_kept(
     assert not [line for line in heard.warnings if "may differ" in line]
 
 
-def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> None:
-    fast = vitkit.train(short(), tmp_path / "fast")
-    exact = vitkit.train(short(exact=True), tmp_path / "exact")
+def test_the_ways_have_other_bits_and_all_but_the_same_loss(runs: dict[str, tuple[Path, Hearing]]) -> None:
+    fast, exact = runs["auto"][0], runs["exact"][0]
     assert weights(fast) != weights(exact)
     losses = []
     for folder in (fast, exact):
@@ -107,9 +123,9 @@ def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> N
 
 
 def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: dict[str, tuple[Path, Hearing]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = vitkit.train(short(), tmp_path / "whole")
+    whole, _ = runs["auto"]
     cut_back(whole, tmp_path / "uncompiled")
     with monkeypatch.context() as patch:
         patch.setattr(computing, "compiled_gelu", lambda: None)
@@ -134,8 +150,8 @@ def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
         vitkit.train(short(), tmp_path / "killed")
 
 
-def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> None:
-    folder = vitkit.train(short(exact=True), tmp_path / "run")
+def test_evaluation_and_prediction_choose_and_can_be_exact(runs: dict[str, tuple[Path, Hearing]]) -> None:
+    folder, _ = runs["exact"]
     exact = vitkit.evaluate(folder, exact=True)
     fast, single = vitkit.evaluate(folder, precision="bfloat16"), vitkit.evaluate(folder)
     recorded = np.load(folder / "evaluation" / "test.logits.npy")
