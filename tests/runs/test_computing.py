@@ -78,7 +78,7 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory, without_report: None, _a_machine_with_bfloat16: None
 ) -> dict[str, tuple[Path, Hearing]]:
     """A finished run of each way, and what was heard of it."""
-    root, made = tmp_path_factory.mktemp("runs"), {}
+    root, made = tmp_path_factory.mktemp("runs"), dict[str, tuple[Path, Hearing]]()
     for name, (options, _) in WAYS.items():
         heard = Hearing()
         made[name] = (vitkit.train(short(**options), root / name, listener=heard), heard)
