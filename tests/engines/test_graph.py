@@ -13,8 +13,7 @@ from tests.engines.models import NAMES, small
 from vitkit.engines.folder import EngineModel
 from vitkit.engines.graph import compare, example_images, graph_of, refuse_other_logits
 from vitkit.errors import VitkitError
-from vitkit.models.config.card import Card
-from vitkit.models.config.compute_config import Compute
+from vitkit.models.config import Card, Compute
 from vitkit.models.fast import compute_as
 from vitkit.models.parts import MLP, Attention, Block
 

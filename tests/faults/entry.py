@@ -22,7 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 
 torch.set_num_threads(1)
 

@@ -9,7 +9,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
@@ -23,7 +23,7 @@ from vitkit.runs.series_record import read_series
 from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 SMALL = Run(
     data="digits",

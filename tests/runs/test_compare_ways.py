@@ -18,8 +18,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import ImageModel, Taps
 from vitkit.models.parts import Attention
 from vitkit.runs import build

@@ -15,7 +15,7 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
 from vitkit.kernels.block import compiled_block
-from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
 from vitkit.training.config import OptimizerConfig, TrainingConfig

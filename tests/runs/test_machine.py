@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.runs.machine import (
     available_memory,

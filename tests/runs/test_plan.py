@@ -17,7 +17,7 @@ from vitkit.cli.main import run as command
 from vitkit.data import sources
 from vitkit.data.layouts import repeats
 from vitkit.models import measure
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig

@@ -80,7 +80,7 @@ world = join_processes()
 import torch.distributed.fsdp  # holds whatever group there is
 import torch
 from vitkit import create_model
-from vitkit.training.sharding import collect, shard
+from vitkit.training.gradients import collect, shard
 model = create_model("ViT-8x1x2x16/4", num_classes=2, image_size=8)
 shard(model, world, "fsdp", "float32")
 model(torch.zeros(1, 3, 8, 8)).sum().backward()

@@ -4,17 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vitkit.evaluation.statistics import binomial_interval
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from vitkit.config import to_json, write
 from vitkit.errors import VitkitError
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.jobs.report import write_report
 from vitkit.runs import series_record
 from vitkit.runs.config import Run
 from vitkit.runs.records import Divergence
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import (
     Member,
     Score,

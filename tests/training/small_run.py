@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tests.helpers.tiny_models import TINY
-from vitkit.data.stream.loader import Batch
-from vitkit.data.stream.order import sample_at
-from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.data.stream.loader import Batch, sample_at
+from vitkit.models.config import Compute, ViTConfig
 from vitkit.models.vit import ViT
 from vitkit.training.checkpoint import commit, make_folder, survey, take_snapshot
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig

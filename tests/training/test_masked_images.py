@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import PositionKind, ViTConfig
+from vitkit.models.config import PositionKind, ViTConfig
 from vitkit.models.image_model import BatchRows
 from vitkit.models.position import sincos_2d
 from vitkit.models.stem import PatchStem

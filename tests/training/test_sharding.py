@@ -20,9 +20,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 from vitkit.training.checkpoint import give_parts, survey
 from vitkit.training.config import ClassificationConfig, Sharding, TrainingConfig
-from vitkit.training.gradients import Gradients, divide, places_of
+from vitkit.training.gradients import Gradients, collect, divide, places_of, shard
 from vitkit.training.objectives import Classification
-from vitkit.training.sharding import collect, shard
 from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
