@@ -17,25 +17,21 @@ from vitkit.models.config import Card, Compute
 from vitkit.models.fast import compute_as
 from vitkit.models.parts import MLP, Attention, Block
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "",
-            "-gap",
-            "-map",
-            "-max",
-            "-reg4",
-            "-relative",
-            "-sincos2d",
-            "-sincos2dmae",
-            "-everylayer",
-            "-conv",
-        ),
-        *("-rms", "-qknorm"),
-    ],
+VARIANTS = (
+    "",
+    "-gap",
+    "-map",
+    "-max",
+    "-reg4",
+    "-relative",
+    "-sincos2d",
+    "-sincos2dmae",
+    "-everylayer",
+    "-conv",
 )
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "-rms", "-qknorm"])
 def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     model = small(f"ViT-32x2x4/8{name}")
     images = example_images(model, 3)
@@ -79,16 +75,8 @@ def test_a_line_of_attention_that_the_graph_lacks_is_refused(monkeypatch: pytest
     # The class token's block has the old line too: it must not be what the graph is compared with.
     compute_as(model, Compute(last_block="class_token"))
     with pytest.raises(VitkitError, match="computes other logits of this model than PyTorch does"):
-        refuse_other_logits(
-            compare(
-                model,
-                lambda pixels: graph(torch.from_numpy(pixels)).detach().numpy(),
-                images,
-                "pictures",
-            ),
-            "openvino",
-            "float32",
-        )
+        compared = compare(model, lambda pixels: graph(torch.from_numpy(pixels)).detach().numpy(), images, "")
+        refuse_other_logits(compared, "openvino", "float32")
 
 
 @pytest.mark.filterwarnings(

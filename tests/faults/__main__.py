@@ -7,51 +7,29 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 from tests.faults.archives import Archives
-from tests.faults.checkpoints import Checkpoints
-from tests.faults.compiler import CompilerCache
-from tests.faults.engine_bundles import EngineBundles
+from tests.faults.checkpoints import Checkpoints, EngineBundles
 from tests.faults.entry import warm_up
-from tests.faults.evaluations import Evaluations
 from tests.faults.filesystem import Filesystem
-from tests.faults.given_folders import Benchmarks, Parts, RunLists
-from tests.faults.harness import GOOD, Kind, Tally, attack, describe_failure, try_case
+from tests.faults.harness import GOOD, Kind, Outcome, Verdict, attack, try_case
 from tests.faults.images import Images
-from tests.faults.kernels import Kernels
 from tests.faults.kills import Kills, StudyKills
-from tests.faults.labels import Csv, LabelFiles, ParquetTables
-from tests.faults.memory import Memory
-from tests.faults.moved_runs import MovedRuns
-from tests.faults.options import Options
 from tests.faults.run_folders import RunFolders
-from tests.faults.servers import Servers
 from tests.faults.signals import Signals
 from tests.helpers.ignored_signals import heed_ignored_signals
 
 KINDS: tuple[Kind, ...] = (
     Images(),
     Checkpoints(),
-    RunFolders(),
-    Evaluations(),
-    ParquetTables(),
-    Csv(),
-    LabelFiles(),
+    EngineBundles(),
     Archives(),
-    RunLists(),
-    Parts(),
-    Benchmarks(),
+    RunFolders(),
     Filesystem(),
     Signals(),
-    Options(),
     Kills(),
     StudyKills(),
-    MovedRuns(),
-    Servers(),
-    CompilerCache(),
-    Kernels(),
-    Memory(),
-    EngineBundles(),
 )
 
 
@@ -62,9 +40,7 @@ def given_options() -> argparse.Namespace:
     names = [kind.name for kind in KINDS]
     parser.add_argument("--only", action="append", choices=names, metavar="KIND", help=", ".join(names))
     parser.add_argument("--count", type=int, help="cases of each kind; left out, a full run's")
-    parser.add_argument(
-        "--sample", action="store_true", help="a few cases of each kind, as scripts/test has them"
-    )
+    parser.add_argument("--sample", action="store_true", help="a few cases of each kind, as scripts/test has")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for each kind, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, action="append", help="try one case again, in this process")
@@ -74,26 +50,27 @@ def given_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def table(tallies: list[Tally]) -> str:
+def table(outcomes: dict[str, dict[int, Outcome]]) -> str:
     """One row for each kind."""
-    names = (
-        "tried",
-        "in words",
-        "right",
-        "tracebacks",
-        "wrong",
-        "hangs",
-        "lost",
-        "beyond",
-        "slowest",
-        "growth",
-    )
-    lines = ["| kind | " + " | ".join(names) + " |", "|" + " --- |" * (len(names) + 1)]
-    for tally in tallies:
-        counts = [tally.of(v) for v in ("words", "right", "traceback", "wrong", "hang", "lost", "beyond")]
-        cells = [len(tally.outcomes), *counts, f"{tally.slowest:.1f} s", f"{tally.largest >> 20} MiB"]
-        lines.append(f"| {tally.kind} | " + " | ".join(map(str, cells)) + " |")
+    verdicts = get_args(Verdict)
+    names = ("kind", "tried", *verdicts, "slowest", "growth")
+    lines = [f"| {' | '.join(names)} |", "|" + " --- |" * len(names)]
+    for kind, by_number in outcomes.items():
+        cases = by_number.values()
+        counts = [sum(case.verdict == verdict for case in cases) for verdict in verdicts]
+        slowest = max((case.seconds for case in cases), default=0.0)
+        growth = max((case.growth for case in cases), default=0)
+        cells = [kind, len(cases), *counts, f"{slowest:.1f} s", f"{growth >> 20} MiB"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def describe_failure(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
+    """A failure in three lines: what it is, the command that tries it again, and where its files are."""
+    places = (work / place / f"{kind}-{number}" for place in ("failures", "scratch"))
+    where = next((str(place) for place in places if place.exists()), "nothing was left")
+    again = f"scripts/test-faults --only {kind} --seed {seed} --case {number}"
+    return f"{kind} {number}: {outcome.verdict}: {outcome.detail.strip()}\n    {again}\n    {where}"
 
 
 def main() -> int:
@@ -107,30 +84,27 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     if any(kind.forks_commands for kind in chosen):
         warm_up()
-    tallies, start = [], time.monotonic()
+    outcomes, start = dict[str, dict[int, Outcome]](), time.monotonic()
     for kind in chosen:
-        count = kind.count if given.count is None else given.count
-        numbers = list(kind.sample if given.sample else range(count))
         if given.case:
             attack(kind, [], given.seed, work, 1, 0)  # prepares
-            for number in given.case:
-                outcome = try_case(kind, number, given.seed, work)
-                print(f"{kind.name} {number}: {outcome.verdict}: {outcome.detail}")
-                print(f"    {outcome.seconds:.1f} s, {outcome.growth >> 20} MiB, in {work / 'scratch'}")
-                if outcome.verdict not in GOOD:
-                    tallies.append(Tally(kind.name, {number: outcome}))
+            outcomes[kind.name] = {number: try_case(kind, number, given.seed, work) for number in given.case}
+            for number, case in outcomes[kind.name].items():
+                print(f"{kind.name} {number}: {case.verdict}: {case.detail}, in {work / 'scratch'}")
             continue
-        tally = attack(kind, numbers, given.seed, work, given.jobs, given.seconds)
-        tallies.append(tally)
-        print(
-            f"{kind.name}: {len(tally.outcomes)} of {len(numbers)}, {time.monotonic() - start:.0f} s so far",
-            flush=True,
-        )
-    failures = [(tally.kind, n, outcome) for tally in tallies for n, outcome in tally.failures.items()]
-    print(f"\n{len(failures)} failed:" if failures else "\nNone failed.")
-    for name, number, outcome in failures:
-        print(describe_failure(name, number, outcome, given.seed, work))
-    print("\n" + table(tallies))
+        numbers = list(kind.sample if given.sample else range(given.count or kind.count))
+        tried = attack(kind, numbers, given.seed, work, given.jobs, given.seconds)
+        outcomes[kind.name] = tried
+        seconds = time.monotonic() - start
+        print(f"{kind.name}: {len(tried)} of {len(numbers)}, {seconds:.0f} s so far", flush=True)
+    failures = [
+        describe_failure(kind, number, outcome, given.seed, work)
+        for kind, by_number in outcomes.items()
+        for number, outcome in by_number.items()
+        if outcome.verdict not in GOOD
+    ]
+    print("\n".join(["", f"{len(failures)} failed:" if failures else "None failed.", *failures]))
+    print("\n" + table(outcomes))
     return 1 if failures else 0
 
 

@@ -1,21 +1,15 @@
 """Commands of vitkit in processes of their own, and what a good end of one is."""
 
-import contextlib
 import ctypes
 import os
-import signal
-import subprocess
 import sys
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.entry import run_command
-from tests.faults.harness import Outcome, end_with_parent
-
-PROGRAM = (sys.executable, "-m", "vitkit")
+from tests.faults.harness import Outcome
+from tests.helpers.forks import run_forked
+from vitkit.cli import main as cli
 
 
 @dataclass(frozen=True)
@@ -37,95 +31,21 @@ def forked(
     first: Callable[[], None] | None = None,
     until: Callable[[int], None] | None = None,
 ) -> Ended:
-    """Run a command in a fork of this process, which spares it the seconds of importing PyTorch.
+    """Run a command, given without `vitkit`, in a fork and a folder, where `out` and `err` are written.
 
-    Args:
-        arguments: those after `vitkit`.
-        folder: in which it runs, and where `out` and `err` are written.
-        limit: seconds after which it is killed.
-        first: called in the new process before the command.
-        until: called here with the process's number, which is its group's too; may wait and send signals.
+    `first` is called in the new process before the command; for `until` see `run_forked`.
     """
-    sys.stdout.flush()
-    start = time.monotonic()
-    process = os.fork()
-    if not process:
-        code = 1
-        try:
-            os.setsid()
-            end_with_parent()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            for descriptor, name, flags in (
-                (0, os.devnull, os.O_RDONLY),
-                (1, folder / "out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-                (2, folder / "err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
-            ):
-                os.dup2(os.open(name, flags, 0o644), descriptor)
-            os.chdir(folder)  # an option such as --out may name a folder by an odd relative path
-            sys.argv = ["vitkit", *arguments]
-            if first is not None:
-                first()
-            code = run_command(list(arguments))
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
-    if until is not None:
-        until(process)
-    status = None
-    while status is None and time.monotonic() - start < limit:
-        done, wait_status = os.waitpid(process, os.WNOHANG)
-        if done:
-            status = os.waitstatus_to_exitcode(wait_status)
-        else:
-            time.sleep(0.005)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)  # its workers, too
-    if status is None:
-        os.waitpid(process, 0)
+
+    def act() -> int:
+        os.chdir(folder)  # an option such as --out may name a folder by an odd relative path
+        sys.argv = ["vitkit", *arguments]
+        if first is not None:
+            first()
+        return cli.run(list(arguments))
+
+    code, seconds = run_forked(act, folder / "out", folder / "err", limit, until)
     out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(status, out, err, time.monotonic() - start)
-
-
-def whole(
-    arguments: Sequence[str | bytes],
-    folder: Path,
-    *,
-    limit: float = 60,
-    environment: dict[str, str] | None = None,
-    shell: str = '"$@"',
-) -> Ended:
-    """Run a command as people do, in a new interpreter, by way of a shell that may redirect it."""
-    start = time.monotonic()
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *PROGRAM, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=os.environ | (environment or {}),
-            cwd=folder,
-            start_new_session=True,
-        )
-        return wait_for(process, folder, limit, start)
-
-
-def wait_for(process: subprocess.Popen[bytes], folder: Path, limit: float, start: float) -> Ended:
-    """Wait for a process that writes `out` and `err` in a folder, and kill what is left of its group."""
-    try:
-        code: int | None = process.wait(limit)
-    except subprocess.TimeoutExpired:
-        code = None
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(code, said, errors, time.monotonic() - start)
+    return Ended(code, out, err, seconds)
 
 
 def judge(ended: Ended, *allowed: int) -> Outcome:

@@ -22,15 +22,8 @@ Fault = Literal["kill", "ENOSPC", "EIO", "EMFILE"]
 FAULTS: tuple[Fault, ...] = ("kill", "ENOSPC", "EIO", "EMFILE")
 AUDITED = frozenset(
     (
-        "open",
-        "os.rename",
-        "os.remove",
-        "os.mkdir",
-        "os.rmdir",
-        "os.truncate",
-        "os.scandir",
-        "os.listdir",
-        "os.link",
+        *("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"),
+        *("os.truncate", "os.scandir", "os.listdir", "os.link"),
     )
 )
 WRAPPED = ("write", "fsync", "close", "ftruncate")
@@ -122,7 +115,7 @@ class Filesystem(Kind):
         (folder / "expected.json").write_text(json.dumps(ended_with(run)))
 
     def attempt(self, number: int, draw: Random, shared: Path, folder: Path) -> Outcome:
-        trace = [json.loads(line) for line in (shared / "trace").read_text().splitlines()]
+        trace = read_trace(shared / "trace")
         call, fault = _plan(trace)[number]
         run = folder / "run"
         where = f"{fault} at call {call}, {trace[call][0]} {trace[call][1]}"
@@ -146,22 +139,25 @@ class Filesystem(Kind):
         return Outcome("words" if first.code else "right")
 
     def total(self, shared: Path) -> int:
-        return len(_plan((shared / "trace").read_text().splitlines()))
+        return len(_plan(read_trace(shared / "trace")))
 
 
-def _plan(trace: list[Any]) -> list[tuple[int, Fault]]:
+def read_trace(path: Path) -> list[tuple[str, str]]:
+    """Read the calls that were made: their names and paths."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _plan(trace: list[tuple[str, str]]) -> list[tuple[int, Fault]]:
     """Which call fails in which way: first those of the second checkpoint's save, then every other one."""
-    names = [json.loads(line)[1] if isinstance(line, str) else line[1] for line in trace]
-    events = [json.loads(line)[0] if isinstance(line, str) else line[0] for line in trace]
-    save = [i for i, name in enumerate(names) if "step-00000020" in name]
-    save = list(range(save[0], save[-1] + 1)) if save else []
-    rest = [i for i in range(len(names)) if i not in set(save)]
+    of_save = [i for i, (_, name) in enumerate(trace) if "step-00000020" in name]
+    save = list(range(of_save[0], of_save[-1] + 1)) if of_save else []
+    rest = [i for i in range(len(trace)) if i not in {*save}]
     Random(0).shuffle(rest)
     return [
         (call, fault)
         for call in (*_spread(save), *rest)
         for fault in FAULTS
-        if fault != "EMFILE" or events[call] in OPENING
+        if fault != "EMFILE" or trace[call][0] in OPENING
     ]
 
 
@@ -170,7 +166,7 @@ def _spread(calls: list[int]) -> list[int]:
     return [call for start in range(7) for call in calls[start::7]]
 
 
-def _committed(trace: list[Any]) -> int:
+def _committed(trace: list[tuple[str, str]]) -> int:
     """The newest step whose COMMIT had been written and flushed by these calls, -1 if there is none."""
     steps = [
         int(Path(name).parent.name.removeprefix("step-"))

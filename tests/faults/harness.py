@@ -4,8 +4,6 @@ A kind of fault has numbered cases. Case n of seed s is the same on every machin
 seeded with both and works in a folder of its own, which is kept when the case fails.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import random
@@ -18,10 +16,13 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from tests.helpers.forks import end_with_parent
 
 Verdict = Literal["right", "words", "traceback", "wrong", "hang", "lost", "beyond"]
 """right: the right result. words: a clean refusal. wrong: another result, or an end without words. lost: a
@@ -59,13 +60,10 @@ class Kind(ABC):
     """Seconds after which a case counts as hanging."""
     most_memory: int = 1 << 30
     """Bytes that one case may add to the process."""
-    limits_addresses: bool = True
-    """Whether a process may have MOST_ADDRESSES at most."""
     per_process: int = 200
     """Cases that one process tries, one after the other."""
 
-    @abstractmethod
-    def prepare(self, folder: Path) -> None:
+    def prepare(self, folder: Path) -> None:  # noqa: B027 (many kinds share nothing)
         """Make what all cases share; called once, in a process of its own."""
 
     @abstractmethod
@@ -75,17 +73,6 @@ class Kind(ABC):
     def total(self, shared: Path) -> int:
         """How many different cases there are; more than those are not tried."""
         return sys.maxsize
-
-
-def end_with_parent() -> None:
-    """Let this process be killed when the one that started it ends, however that ends (Linux)."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def limit_memory() -> None:
-    """Let this process and its children end in MemoryError rather than end the machine."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
 
 
 def memory(field: str) -> int:
@@ -142,8 +129,7 @@ class Worker:
                 os.setsid()
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 end_with_parent()
-                if kind.limits_addresses:
-                    limit_memory()
+                resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
                 os.close(self.reading)
                 with os.fdopen(writing, "w", buffering=1) as pipe:
                     for number in numbers:
@@ -191,47 +177,22 @@ class Worker:
         return list(self.left)
 
 
-def in_child(work: object, action: object) -> None:
+def in_child(action: Callable[[], None]) -> None:
     """Run a function in a forked process, so that nothing of it stays in this one. Raises RuntimeError."""
-    assert callable(action)
     sys.stdout.flush()
     process = os.fork()
     if not process:
         status = 1
         try:
-            action(work)
+            action()
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(status)
-    _, status = os.waitpid(process, 0)
-    if status:
+    if os.waitpid(process, 0)[1]:
         raise RuntimeError("The cases could not be prepared: see the traceback above.")
-
-
-@dataclass
-class Tally:
-    """What became of the cases of one kind."""
-
-    kind: str
-    outcomes: dict[int, Outcome]
-
-    def of(self, *verdicts: Verdict) -> int:
-        return sum(outcome.verdict in verdicts for outcome in self.outcomes.values())
-
-    @property
-    def failures(self) -> dict[int, Outcome]:
-        return {n: o for n, o in sorted(self.outcomes.items()) if o.verdict not in GOOD}
-
-    @property
-    def slowest(self) -> float:
-        return max((outcome.seconds for outcome in self.outcomes.values()), default=0.0)
-
-    @property
-    def largest(self) -> int:
-        return max((outcome.growth for outcome in self.outcomes.values()), default=0)
 
 
 def read_record(path: Path) -> dict[int, Outcome]:
@@ -245,7 +206,9 @@ def read_record(path: Path) -> dict[int, Outcome]:
     return outcomes
 
 
-def attack(kind: Kind, numbers: list[int], seed: int, work: Path, jobs: int, seconds: float) -> Tally:
+def attack(
+    kind: Kind, numbers: list[int], seed: int, work: Path, jobs: int, seconds: float
+) -> dict[int, Outcome]:
     """Try those of the cases that are not yet in the record, for so many seconds at most."""
     record = work / f"{kind.name}-{seed}.jsonl"
     outcomes = read_record(record)
@@ -253,7 +216,7 @@ def attack(kind: Kind, numbers: list[int], seed: int, work: Path, jobs: int, sec
     if not (shared / ".prepared").exists():
         shutil.rmtree(shared, ignore_errors=True)
         shared.mkdir(parents=True)
-        in_child(shared, kind.prepare)
+        in_child(partial(kind.prepare, shared))
         (shared / ".prepared").touch()
     numbers = [number for number in numbers if number < kind.total(shared)]
     waiting = deque(number for number in numbers if number not in outcomes)
@@ -270,17 +233,17 @@ def attack(kind: Kind, numbers: list[int], seed: int, work: Path, jobs: int, sec
                         outcomes[number] = outcome
                         file.write(json.dumps({"number": number, **asdict(outcome)}) + "\n")
                         file.flush()
-                        _keep(kind, number, outcome, seed, work)
+                        _keep(kind, number, outcome, work)
                     if not worker.process or not worker.left or time.monotonic() > end:
                         workers.remove(worker)
                         waiting.extendleft(reversed(worker.close()))
     finally:
         for worker in workers:
             worker.close()
-    return Tally(kind.name, {n: o for n, o in outcomes.items() if n in set(numbers)})
+    return {number: outcomes[number] for number in sorted({*numbers} & outcomes.keys())}
 
 
-def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> None:
+def _keep(kind: Kind, number: int, outcome: Outcome, work: Path) -> None:
     """Move a failed case's folder to where it stays, and remove that of a good one."""
     scratch, failure = work / "scratch" / f"{kind.name}-{number}", work / "failures" / f"{kind.name}-{number}"
     shutil.rmtree(failure, ignore_errors=True)
@@ -291,11 +254,3 @@ def _keep(kind: Kind, number: int, outcome: Outcome, seed: int, work: Path) -> N
     if scratch.exists():
         scratch.rename(failure)
     print(f"{kind.name} {number}: {outcome.verdict}: {outcome.detail.strip()[:200]}", flush=True)
-
-
-def describe_failure(kind: str, number: int, outcome: Outcome, seed: int, work: Path) -> str:
-    """A failure in three lines: what it is, the command that tries it again, and where its files are."""
-    places = (work / place / f"{kind}-{number}" for place in ("failures", "scratch"))
-    where = next((str(place) for place in places if place.exists()), "nothing was left")
-    again = f"scripts/test-faults --only {kind} --seed {seed} --case {number}"
-    return f"{kind} {number}: {outcome.verdict}: {outcome.detail.strip()}\n    {again}\n    {where}"

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.faults.commands import forked, judge
+from tests.faults.commands import Ended, forked, judge
 from tests.faults.entry import STUDIES, complete_study, without_pictures
 from tests.faults.harness import Kind, Outcome
 from tests.faults.small_runs import differences, ended_with, image_folder, newest_step, training
@@ -51,12 +51,8 @@ class Kills(Kind):
                 _strike(process, run / "checkpoints", moment, aimed)
 
             ended = forked(arguments, folder, first=without_pictures, until=strike)
-            outcome = judge(ended)
             if ended.code not in (0, -signal.SIGKILL):
-                return Outcome(
-                    outcome.verdict if outcome.verdict != "words" else "wrong",
-                    f"kill {kill}: {outcome.detail}",
-                )
+                return _failed(ended, f"kill {kill}")
             if newest_step(run) < before:
                 return Outcome("lost", f"kill {kill}: step {before} was committed, now {newest_step(run)}")
             if ended.code == 0:  # it was quicker than the signal: the next kills are those of a new run
@@ -68,12 +64,15 @@ class Kills(Kind):
                 kill += 1
         ended = forked(arguments, folder, first=without_pictures if number % 8 else None)
         if ended.code != 0:
-            outcome = judge(ended)
-            return Outcome(
-                outcome.verdict if outcome.verdict != "words" else "wrong", f"resumed: {outcome.detail}"
-            )
+            return _failed(ended, "resumed")
         other = differences(run, json.loads((shared / "expected.json").read_text()))
         return Outcome("wrong", f"another {', '.join(sorted(other))}") if other else Outcome("right")
+
+
+def _failed(ended: Ended, when: str) -> Outcome:
+    """Judge a command that had nothing to refuse."""
+    outcome = judge(ended)
+    return Outcome("wrong" if outcome.verdict == "words" else outcome.verdict, f"{when}: {outcome.detail}")
 
 
 def _arguments(run: Path, images: Path, workers: int) -> list[str]:

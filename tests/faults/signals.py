@@ -5,12 +5,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from tests.faults.commands import PROGRAM, Ended, forked, judge, wait_for
+from tests.faults.commands import Ended, forked, judge
 from tests.faults.entry import without_pictures
 from tests.faults.harness import Kind, Outcome
 from tests.faults.small_runs import differences, ended_with, image_folder, newest_step, training
@@ -81,7 +83,8 @@ def _signalled(
     """Start a run as a person does, and send it signals when the moment has come."""
     start = time.monotonic()
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen([*PROGRAM, *arguments], stdout=out, stderr=err, start_new_session=True)
+        command = [sys.executable, "-m", "vitkit", *arguments]
+        process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
         reached: dict[str, Callable[[], bool]] = {
             "importing": lambda: time.monotonic() - start > draw_moment,
             "starting": lambda: (run / "config.json").exists(),
@@ -100,4 +103,12 @@ def _signalled(
             except ProcessLookupError:
                 break
             time.sleep(draw.uniform(0, 0.1))
-        return wait_for(process, folder, 60, start)
+        try:
+            code: int | None = process.wait(60)
+        except subprocess.TimeoutExpired:
+            code = None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its workers, too
+        process.wait()
+    said, errors = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
+    return Ended(code, said, errors, time.monotonic() - start)

@@ -15,21 +15,15 @@ from tests.faults.harness import read_record
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("images", "checkpoints", "evaluations", "compiler", "engine_bundles"),
-        ("parquet", "csv", "label_files", "archives", "run_lists"),
-        ("servers",),
-        # tests/runs damages the files of run folders, tests/cli/test_terminal.py tries odd options.
-        pytest.param(("run_folders", "options"), marks=pytest.mark.slow),
-        # tests/jobs/test_parts.py and tests/cli/test_reproduce.py damage the same files.
-        pytest.param(("parts", "benchmarks"), marks=pytest.mark.slow),
+        ("images", "checkpoints", "engine_bundles", "archives"),
+        # tests/runs damages the files of run folders.
+        pytest.param(("run_folders",), marks=pytest.mark.slow),
         # tests/training/test_checkpoint_faults.py fails each call, tests/jobs/test_unkillable.py kills.
-        pytest.param(("filesystem", "kills", "study_kills", "moved_runs"), marks=pytest.mark.slow),
+        pytest.param(("filesystem", "kills", "study_kills"), marks=pytest.mark.slow),
         # tests/jobs/test_signals.py stops runs in the same ways.
         pytest.param(("signals",), marks=pytest.mark.slow),
-        # Half a minute of compiling and importing; without sanitizers, tests/kernels tries the same shapes.
-        pytest.param(("kernels",), marks=pytest.mark.slow),
     ],
-    ids=["files", "labels", "servers", "commands", "results", "disks", "signals", "sanitizers"],
+    ids=["files", "folders", "disks", "signals"],
 )
 def test_nothing_of_a_sample_breaks(kinds: tuple[str, ...], tmp_path: Path) -> None:
     """In an interpreter of its own: the attack forks, which a process with threads must not."""

@@ -79,15 +79,16 @@ class Runner:
         source = path.read_text()
         text = mutant.apply(source)
         left, tried = self.seconds, 0
-        for batch in self._batches(mutant, reach):
-            tests = batch
+        for tests in self._batches(mutant, reach):
             while tests:
                 _mutate(path, text)
                 try:
                     ended = run_tests(self.copy, self.scratch, tests, left, keep_code=False)
                 finally:
                     _mutate(path, source)
-                self._keep_log(mutant, ended)
+                log = self.work / "logs" / f"{mutant.name.replace('/', '-')}.txt"
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_text(ended.output)
                 left -= ended.seconds
                 tried += len(ended.passed)
                 if ended.out_of_time:
@@ -101,12 +102,12 @@ class Runner:
                 tests = [test for test in tests if test not in (*ended.passed, ended.failed)]
             if left <= 0:
                 return "undecided", f"{tried} tests passed in {self.seconds:.0f} s, and more run the line"
-        return ("survived", f"{tried} tests passed") if tried else ("survived", "no test runs the line")
+        return "survived", f"{tried} tests passed" if tried else "no test runs the line"
 
     def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
         """Whether what failed passes without the mutant."""
-        recorded = self.memory_of(ended.failed)
-        if ended.how == "test" and recorded is not None and recorded.passed:
+        records = [tests[ended.failed] for tests in self.memory.values() if ended.failed in tests]
+        if ended.how == "test" and any(recorded.passed for recorded in records):
             return True
         suspects = [ended.failed] if "::" in ended.failed else tests
         return not run_tests(self.copy, self.scratch, suspects, self.seconds, keep_code=True).failed
@@ -116,76 +117,68 @@ class Runner:
         unbroken = run_tests(self.copy, self.scratch, tests, ended.seconds / 3, keep_code=True)
         if unbroken.out_of_time or unbroken.failed:
             return "undecided", f"out of time after {ended.seconds:.0f} s, and the tests are slow without it"
-        return (
-            "noticed",
-            f"by the time limit: {ended.seconds:.0f} s, {unbroken.seconds:.0f} s without it",
-        )
-
-    def memory_of(self, test: str) -> Recorded | None:
-        """Return what was recorded of a test."""
-        return next((tests[test] for tests in self.memory.values() if test in tests), None)
+        return "noticed", f"by the time limit: {ended.seconds:.0f} s, {unbroken.seconds:.0f} s without it"
 
     def _batches(self, mutant: Mutant, reach: str) -> Iterator[list[str]]:
         """Yield the tests that run the line, those near the file first, quick ones first."""
-        stages, seen = self._stages(mutant), set[str]()
-        for files in (files for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name]):
-            durations = {
+        groups, seen = self._groups(mutant, reach), set[str]()
+        for files in groups:
+            run = {
                 test: recorded.seconds
                 for file in files
                 for test, recorded in self._recorded(file, mutant.file).items()
                 if mutant.line in recorded.lines.get(mutant.file, ())
             }
-            yield from _in_batches(durations)
-            seen.update(durations)
+            yield from _in_batches(run)
+            seen.update(run)
         # What other processes run, and what runs at import alone, is not recorded.
-        nearest = next((files for name in REACHES for files in stages[name] if files), [])
-        reached = [
-            file for name in REACHES[: REACHES.index(reach) + 1] for files in stages[name] for file in files
+        starting = [
+            file
+            for files in groups
+            for file in files
+            if any(word in (self.copy / file).read_text() for word in STARTERS)
         ]
-        others = [
-            file for file in reached if any(word in (self.copy / file).read_text() for word in STARTERS)
-        ]
-        rest = {
-            test: recorded.seconds
-            for file in dict.fromkeys([*nearest, *others])
-            for test, recorded in self._recorded(file, mutant.file).items()
-            if test not in seen
-        }
-        yield from _in_batches(rest)
+        nearest = next((files for files in groups if files), [])
+        yield from _in_batches(
+            {
+                test: recorded.seconds
+                for file in dict.fromkeys([*nearest, *starting])
+                for test, recorded in self._recorded(file, mutant.file).items()
+                if test not in seen
+            }
+        )
 
-    def _stages(self, mutant: Mutant) -> dict[str, list[list[str]]]:
-        """Give test files by their distance to a mutant, in groups, the most likely to notice first.
+    def _groups(self, mutant: Mutant, reach: str) -> list[list[str]]:
+        """Give test files in groups, the most likely to notice a mutant first.
 
-        Near are the file that mirrors the mutant's, then those that name it: of its own room, then of others.
+        Near are the file that mirrors the mutant's, then those that name it, of its own room and of others.
         """
         module = mutant.file.removesuffix(".py").replace("/", ".")
         above, _, stem = module.rpartition(".")
-        imports = (
-            (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
-        )
-        mirrored, naming, naming_elsewhere, own, far = (list[str]() for _ in range(5))
+        names = (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
+        groups: list[list[str]] = [[], [], [], [], []]
         for path in sorted((self.copy / "tests").rglob("test_*.py")):
             inside = path.relative_to(self.copy / "tests")
+            is_own = inside.parts[0] == room_of(mutant.file)
             if inside.parts[0] in LEFT_ALONE:
                 continue
-            is_own = inside.parts[0] == room_of(mutant.file)
             if path.name == f"test_{stem}.py" and (is_own or not above):
-                group = mirrored
-            elif any(word in path.read_text() for word in imports):
-                group = naming if is_own else naming_elsewhere
+                group = 0
+            elif any(name in path.read_text() for name in names):
+                group = 1 if is_own else 2
             elif is_own:
-                group = own
+                group = 3
             elif inside.parts[0] in WIDE or len(inside.parts) == 1:
-                group = far
+                group = 4
             else:
                 continue
-            group.append(str(path.relative_to(self.copy)))
-        return {"near": [mirrored, naming, naming_elsewhere], "room": [own], "far": [far]}
+            groups[group].append(str(path.relative_to(self.copy)))
+        return groups[: REACHES.index(reach) + 3]
 
     def _recorded(self, file: str, source: str) -> dict[str, Recorded]:
         """Return what the tests of a file run, recorded now if file or source has changed since."""
-        record = self.work / "recorded" / f"{file.replace('/', '-')}.json"
-        hashes = {file: _digest(self.copy / file), source: _digest(self.copy / self.package / source)}
+        record, package = self.work / "recorded" / f"{file.replace('/', '-')}.json", self.copy / self.package
+        hashes = {file: _digest(self.copy / file), source: _digest(package / source)}
         if record.exists():
             data = json.loads(record.read_text())
             if data["hashes"].items() >= hashes.items():
@@ -194,22 +187,16 @@ class Runner:
                 return self.memory[record]
         print(f"  recording {file}", end="", flush=True)
         start = time.monotonic()
-        tests = record_tests(self.copy, self.copy / self.package, self.scratch, file, RECORDING_SECONDS)
+        tests = record_tests(self.copy, package, self.scratch, file, RECORDING_SECONDS)
         print(f": {time.monotonic() - start:.0f} s" if tests is not None else ": out of time", flush=True)
-        package = self.copy / self.package
         hashes |= {str(path.relative_to(package)): _digest(path) for path in package.rglob("*.py")}
         self.memory[record] = tests or {}
         record.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"hashes": hashes, "tests": {n: asdict(r) for n, r in self.memory[record].items()}})
+        fields = {name: vars(recorded) for name, recorded in self.memory[record].items()}
         new = record.with_suffix(".new")
-        new.write_text(text)
+        new.write_text(json.dumps({"hashes": hashes, "tests": fields}))
         new.replace(record)
         return self.memory[record]
-
-    def _keep_log(self, mutant: Mutant, ended: Ended) -> None:
-        log = self.work / "logs" / f"{mutant.name.replace('/', '-')}.txt"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(ended.output)
 
 
 def _mutate(path: Path, text: str) -> None:
@@ -222,12 +209,8 @@ def _mutate(path: Path, text: str) -> None:
 def _in_batches(seconds: dict[str, float]) -> Iterator[list[str]]:
     """Yield tests, given with their seconds, quick ones first; in a batch those of a file stand together."""
     ordered = sorted(seconds, key=seconds.__getitem__)
-    for start in range(0, len(ordered), AT_ONCE):
-        files: dict[str, list[str]] = {}
-        for test in ordered[start : start + AT_ONCE]:
-            files.setdefault(test.partition("::")[0], []).append(test)  # what they share is made once
-        groups = sorted(files.values(), key=lambda group: sum(map(seconds.__getitem__, group)))
-        yield [test for group in groups for test in group]
+    for start in range(0, len(ordered), AT_ONCE):  # what the tests of a file share is made once
+        yield sorted(ordered[start : start + AT_ONCE], key=lambda test: test.partition("::")[0])
 
 
 def _digest(path: Path) -> str:
@@ -264,34 +247,32 @@ def is_settled(result: Result | None, reach: str) -> bool:
 
 def try_all(
     runner: Runner,
-    mutants: Sequence[Mutant],
+    chosen: Sequence[Mutant],
     record: Path,
     tree: str,
     reach: str,
     seconds: float,
-    once_more: bool = False,
+    again: bool,
 ) -> list[Result]:
-    """Try the mutants that have no result yet, or all of them `once_more`; a line for each that is tried.
+    """Try the mutants that have no result yet, or all of them `again`; a line for each that is tried.
 
     None is begun after so many seconds; what that leaves out has no result.
     """
-    before, results = {} if once_more else read_results(record, tree), []
+    before, results = {} if again else read_results(record, tree), []
     end = time.monotonic() + seconds
-    with record.open("a") as file:
-        for mutant in mutants:
-            result = before.get(mutant.name)
-            if not is_settled(result, reach):
-                if time.monotonic() > end:
-                    continue
-                start = time.monotonic()
-                verdict, detail = runner.try_mutant(mutant, reach)
-                seconds_taken = round(time.monotonic() - start, 1)
-                result = Result(mutant.name, verdict, detail, seconds_taken, reach)
+    for mutant in chosen:
+        result = before.get(mutant.name)
+        if not is_settled(result, reach):
+            if time.monotonic() > end:
+                continue
+            start = time.monotonic()
+            verdict, detail = runner.try_mutant(mutant, reach)
+            result = Result(mutant.name, verdict, detail, round(time.monotonic() - start, 1), reach)
+            with record.open("a") as file:
                 file.write(json.dumps({"tree": tree, **asdict(result)}) + "\n")
-                file.flush()
-                print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
-            assert result is not None
-            results.append(result)
+            print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
+        assert result is not None
+        results.append(result)
     return results
 
 

@@ -5,7 +5,6 @@ the copy's, as it stands at that moment.
 """
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -14,15 +13,16 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
+from tests.helpers.forks import run_forked
 from tests.helpers.guard.watch_files import TEMPORARY
 
 WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
@@ -77,22 +77,15 @@ def run_tests(tree: Path, scratch: Path, tests: Sequence[str], seconds: float, *
     """
     watching = _Watching(scratch / "report.jsonl", [test for test in tests if "::" in test])
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    start = time.monotonic()
-    code = _forked(tree, scratch, ["-x", *files], [watching], seconds, keep_code)
-    passed, failed, running, how = [], "", "", "test"
-    for line in _lines(scratch / "report.jsonl"):
-        event, name = json.loads(line)
-        if event == "passed":
-            passed.append(name)
-        elif event == "failed" and not failed:
-            failed = name
-        elif event == "collect" and not failed:
-            failed, how = name, "import"
-        running = name if event == "began" else running
-    if code is not None and code < 0 and not failed:
-        failed, how = running or "before the first test", "crash"
-    output = (scratch / "output").read_text(errors="replace")
-    return Ended(failed, tuple(passed), code is None, time.monotonic() - start, output, how)
+    code, taken = _forked(tree, scratch, ["-x", *files], watching, seconds, keep_code)
+    events = [json.loads(line) for line in _lines(scratch / "report.jsonl")]
+    passed = tuple(name for event, name in events if event == "passed")
+    running = [name for event, name in events if event == "began"]
+    failures = [(name, how) for how, name in events if how in ("test", "import")]
+    if not failures and code is not None and code < 0:
+        failures = [(running[-1] if running else "before the first test", "crash")]
+    failed, how = failures[0] if failures else ("", "test")
+    return Ended(failed, passed, code is None, taken, (scratch / "output").read_text(errors="replace"), how)
 
 
 def record_tests(
@@ -100,7 +93,7 @@ def record_tests(
 ) -> dict[str, Recorded] | None:
     """Run all tests of a file and note the lines of the source that each of them runs; None: out of time."""
     recording = _Recording(scratch / "report.jsonl", source)
-    if _forked(tree, scratch, [file], [recording], seconds, keep_code=True) is None:
+    if _forked(tree, scratch, [file], recording, seconds, keep_code=True)[0] is None:
         return None
     return {name: Recorded(**fields) for name, fields in map(json.loads, _lines(scratch / "report.jsonl"))}
 
@@ -112,69 +105,39 @@ def _lines(path: Path) -> list[str]:
 
 
 def _forked(
-    tree: Path, scratch: Path, arguments: Sequence[str], plugins: list[Any], seconds: float, keep_code: bool
-) -> int | None:
-    """Run pytest in a fork; returns its exit code, -n after signal n, None if it did not end in time."""
+    tree: Path, scratch: Path, arguments: Sequence[str], plugin: object, seconds: float, keep_code: bool
+) -> tuple[int | None, float]:
+    """Run pytest in a fork, which imports from the copy; returns as `run_forked` does."""
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    sys.stdout.flush()
-    process = os.fork()
-    if not process:
-        code = 70
-        try:
-            os.setsid()
-            with contextlib.suppress(AttributeError, OSError):
-                ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for descriptor, path, flags in (
-                (0, os.devnull, os.O_RDONLY),
-                (1, scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-                (2, scratch / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND),
-            ):
-                os.dup2(os.open(path, flags, 0o644), descriptor)
-            _enter(tree, scratch, keep_code)
+
+    def act() -> int:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(tree)
+        here = [str(tree / "src"), str(tree)]
+        sys.path[:] = here + [
+            path for path in sys.path if path and not (Path(path) / "tests/mutants").is_dir()
+        ]
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "vitkit")]:
+            del sys.modules[name]
+        if not keep_code:
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        os.environ |= {
+            "TMPDIR": str(scratch),  # whatever tests that are killed leave is removed with it
+            "PYTHONPATH": os.pathsep.join(here),
             # Each test would fail by what is recorded of it.
-            allowed = filter(None, [os.environ.get(TEMPORARY), str(scratch)])
-            os.environ[TEMPORARY] = os.pathsep.join(allowed)
-            os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
-            code = int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], plugins))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
-    end = time.monotonic() + seconds
-    status = None
-    while status is None and time.monotonic() < end:
-        done, status_word = os.waitpid(process, os.WNOHANG)
-        if done:
-            status = os.waitstatus_to_exitcode(status_word)
-        else:
-            time.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)  # what it started, too
-    if status is None:
-        os.waitpid(process, 0)
-    return status
+            TEMPORARY: os.pathsep.join(filter(None, [os.environ.get(TEMPORARY), str(scratch)])),
+        }
+        os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
+        return int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], [plugin]))
+
+    return run_forked(act, scratch / "output", scratch / "output", seconds)
 
 
-def _enter(tree: Path, scratch: Path, keep_code: bool) -> None:
-    """Make the copy the place that this process and those it starts import from."""
-    os.chdir(tree)
-    os.environ["TMPDIR"] = str(scratch)  # whatever tests that are killed leave is removed with it
-    here = [str(tree / "src"), str(tree)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(here)
-    sys.path[:] = here + [
-        path for path in sys.path if path and not (Path(path) / "tests" / "mutants").is_dir()
-    ]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "vitkit")]:
-        del sys.modules[name]
-    if not keep_code:
-        sys.dont_write_bytecode = True
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+@cache
+def _lines_of(code: CodeType) -> frozenset[int]:
+    return frozenset(line for *_, line in code.co_lines() if line is not None)
 
 
 class _Watching:
@@ -189,23 +152,19 @@ class _Watching:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.place:
-            items[:] = sorted(
-                (item for item in items if item.nodeid in self.place),
-                key=lambda item: self.place[item.nodeid],
-            )
+            chosen = [item for item in items if item.nodeid in self.place]
+            items[:] = sorted(chosen, key=lambda item: self.place[item.nodeid])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.tell("collect", report.nodeid)
+            self.tell("import", report.nodeid)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.tell("began", nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.tell("failed", report.nodeid)
-        elif report.when == "call" and report.passed:
-            self.tell("passed", report.nodeid)
+        if report.failed or (report.when == "call" and report.passed):
+            self.tell("test" if report.failed else "passed", report.nodeid)
 
 
 class _Recording:
@@ -219,23 +178,18 @@ class _Recording:
         self.report, self.source = report, f"{source}{os.sep}"
         self.lines: dict[CodeType, set[int]] = {}
         self.of_fixtures: dict[str, dict[str, set[int]]] = {}
-        self.all_lines: dict[CodeType, frozenset[int]] = {}
         self.failed, self.calls, self.start = False, 0, 0.0
 
     def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
         self.calls += 1
         if self.calls % 1000 == 0 and time.monotonic() - self.start > TRACED_SECONDS:
             sys.settrace(None)
-            return None
         code = frame.f_code
         if not code.co_filename.startswith(self.source):
             return None
         lines = self.lines.setdefault(code, set())
         lines.add(frame.f_lineno)
-        whole = self.all_lines.get(code)
-        if whole is None:
-            whole = self.all_lines[code] = frozenset(line for *_, line in code.co_lines() if line is not None)
-        if lines >= whole:
+        if lines >= _lines_of(code):
             return None  # all of it has run: further calls teach nothing
 
         def local(inner: FrameType, _event: str, _what: object) -> Callable[..., Any]:
@@ -254,15 +208,15 @@ class _Recording:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-        if fixturedef.scope == "function":
-            return (yield)
         before = self.lines
-        self.lines = {}
+        if fixturedef.scope != "function":
+            self.lines = {}
         try:
             return (yield)
         finally:
-            self.of_fixtures[fixturedef.argname] = self.taken()
-            self.lines = before
+            if fixturedef.scope != "function":
+                self.of_fixtures[fixturedef.argname] = self.taken()
+                self.lines = before
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
@@ -278,13 +232,10 @@ class _Recording:
             for name in getattr(item, "fixturenames", ()):
                 for file, numbers in self.of_fixtures.get(name, {}).items():
                     lines_by_file.setdefault(file, set()).update(numbers)
-            fields = {
-                "seconds": round(time.monotonic() - self.start, 3),
-                "passed": not self.failed,
-                "lines": {file: sorted(numbers) for file, numbers in lines_by_file.items()},
-            }
+            lines = {file: sorted(numbers) for file, numbers in lines_by_file.items()}
+            recorded = Recorded(round(time.monotonic() - self.start, 3), not self.failed, lines)
             with self.report.open("a") as report:
-                report.write(json.dumps((item.nodeid, fields)) + "\n")
+                report.write(json.dumps((item.nodeid, vars(recorded))) + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed or report.skipped

@@ -22,94 +22,64 @@ places = list_places(file, (folder / "tree/src/toy" / file).read_text())
 operators = ("NumberReplacer", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOperator_Div_Mul")
 mutants = [one for place in places for one in place if one.operator in operators and one.occurrence == 0]
 (folder / "work").mkdir()
-(folder / "copy").mkdir()
 runner = Runner(folder / "tree", folder / "work", folder / "copy", Path("src/toy"))
-results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9)
-ended = [(one.name.split(":")[2], one.verdict, one.detail) for one in results]
-(folder / "ended.json").write_text(json.dumps(ended))
+results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9, False)
+(folder / "ended.json").write_text(json.dumps({one.name.split(":")[2]: one.detail for one in results}))
 """
+MATHS = "def double(x):\n    return 2 * x\ndef half(x):\n    return x / 2\ndef less(x):\n    return x - 1\n"
+TESTS = {
+    "room/test_maths.py": "from toy.room.maths import double\n"
+    "def test_double():\n    assert double(2) == 4\ndef test_always_fails():\n    assert double(2) == 5\n",
+    "cli/test_commands.py": "import toy.room.maths as made\n"
+    "def test_half():\n    assert made.half(0) == 0\ndef test_less():\n    assert made.less(1) == 0\n",
+}
 
 
-def test_what_commands_made_is_not_copied_and_rooms_of_that_name_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VITKIT_CACHE", "")  # it is set for the tests of mutants
-    for folder in ("runs/digits", "src/vitkit/runs", "tests/runs", ".venv", "src/vitkit/__pycache__"):
-        (tmp_path / "tree" / folder).mkdir(parents=True)
-    (tmp_path / "copy").mkdir()
-    copy = Runner(tmp_path / "tree", tmp_path / "work", tmp_path / "copy").copy
-    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == [
-        "src",
-        "src/vitkit",
-        "src/vitkit/runs",
-        "tests",
-        "tests/runs",
-    ]
+def write(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 @pytest.mark.slow
 def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_path: Path) -> None:
     """In an interpreter of its own: it forks, which a process with threads must not."""
-    source, tests = tmp_path / "tree/src/toy/room/maths.py", tmp_path / "tree/tests"
-    source.parent.mkdir(parents=True)
-    text = (
-        "def double(x):\n    return 2 * x\ndef half(x):\n    return x / 2\ndef less(x):\n    return x - 1\n"
-    )
-    source.write_text(text)
-    (tests / "room").mkdir(parents=True)
-    (tests / "room/test_maths.py").write_text(
-        "from toy.room.maths import double\ndef test_double():\n    assert double(2) == 4\n"
-        "def test_always_fails():\n    assert double(2) == 5\n"
-    )
-    (tests / "cli").mkdir()
-    (tests / "cli/test_commands.py").write_text(
-        "import toy.room.maths as made\n"
-        "def test_half_of_nothing():\n    assert made.half(0) == 0\n"
-        "def test_less():\n    assert made.less(1) == 0\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    write(tmp_path / "tree/tests", **TESTS)
+    write(tmp_path / "tree/src/toy/room", **{"maths.py": MATHS})
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert result.returncode == 0, result.stdout + result.stderr
-    ended = json.loads((tmp_path / "ended.json").read_text())
-    verdicts = {operator: (verdict, detail) for operator, verdict, detail in ended}
-    assert verdicts == {
-        "NumberReplacer": ("noticed", "by tests/room/test_maths.py::test_double"),
-        "ReplaceBinaryOperator_Div_Mul": ("survived", "2 tests passed"),
-        "ReplaceBinaryOperator_Sub_Add": ("noticed", "by tests/cli/test_commands.py::test_less"),
+    assert json.loads((tmp_path / "ended.json").read_text()) == {
+        "NumberReplacer": "by tests/room/test_maths.py::test_double",
+        "ReplaceBinaryOperator_Div_Mul": "2 tests passed",
+        "ReplaceBinaryOperator_Sub_Add": "by tests/cli/test_commands.py::test_less",
     }
-    assert source.read_text() == text
-    assert len(read_results(tmp_path / "work/results.jsonl", "tree")) == 3
+    assert (tmp_path / "tree/src/toy/room/maths.py").read_text() == MATHS
+    results = read_results(tmp_path / "work/results.jsonl", "tree").values()
+    assert sorted(result.verdict for result in results) == ["noticed", "noticed", "survived"]
     assert not read_results(tmp_path / "work/results.jsonl", "another tree")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "reach", "settled"),
-    [
-        ("noticed", "near", True),
-        ("survived", "near", False),
-        ("survived", "far", True),
-        ("undecided", "far", False),
-    ],
-)
-def test_a_survivor_is_tried_again_where_tests_are_looked_for_further_away(
-    verdict: str, reach: str, settled: bool
+def test_what_commands_made_is_not_copied_and_decides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_settled(Result("name", verdict, "", 0.0, reach), "far") == settled
+    """Nor does what makes the mutants."""
+    monkeypatch.setenv("VITKIT_CACHE", "")  # it is set for the tests of mutants
+    names = ("src/a.py", "src/vitkit/runs/b.py", "tests/test_a.py", "tests/mutants/a.py")
+    write(tmp_path / "tree", **dict.fromkeys((*names, "runs/digits/c", ".venv/c", "src/__pycache__/c"), ""))
+    copy = Runner(tmp_path / "tree", tmp_path / "work", tmp_path / "copy").copy
+    assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {*names}
+    before = tree_digest(copy)
+    write(copy, **{"tests/mutants/a.py": "x"})
+    assert tree_digest(copy) == before
+    write(copy, **{"tests/test_a.py": "x"})
+    assert tree_digest(copy) != before
 
 
-def test_what_makes_the_mutants_does_not_change_the_tree(tmp_path: Path) -> None:
-    for name in ("src/a.py", "tests/test_a.py", "tests/mutants/a.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-    before = tree_digest(tmp_path)
-    (tmp_path / "tests/mutants/a.py").write_text("x")
-    assert tree_digest(tmp_path) == before
-    (tmp_path / "tests/test_a.py").write_text("x")
-    assert tree_digest(tmp_path) != before
+def test_a_survivor_is_tried_again_where_tests_are_looked_for_further_away() -> None:
+    ended = [("noticed", "near"), ("survived", "far"), ("survived", "near"), ("undecided", "far")]
+    settled = [is_settled(Result("name", verdict, "", 0.0, reach), "far") for verdict, reach in ended]
+    assert settled == [True, True, False, False]
 
 
 def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tmp_path: Path) -> None:
@@ -120,20 +90,17 @@ def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tmp_path: 
         return a * 2
     return -b
 """
-    for file in ("room/maths.py", "alone.py"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text(source)
+    write(tmp_path, **{"room/maths.py": source, "alone.py": source})
     mutants = list(draw(tmp_path, ["room", "leaves"], 4, seed=0))
     assert mutants == list(draw(tmp_path, ["leaves", "room"], 4, seed=0))
     assert mutants != list(draw(tmp_path, ["leaves", "room"], 4, seed=1))
     assert [mutant.file for mutant in mutants] == ["alone.py"] * 4 + ["room/maths.py"] * 4
-    assert len({mutant.name for mutant in draw(tmp_path, ["room"], 1000, seed=0)}) == len(
-        list_places("room/maths.py", source)
-    )
+    drawn = {mutant.name for mutant in draw(tmp_path, ["room"], 1000, seed=0)}
+    assert len(drawn) == len(list_places("room/maths.py", source))
+    before = source.splitlines()
     for mutant in mutants:
-        before, after = source.splitlines(), mutant.apply(source).splitlines()
-        changed = [
-            number for number, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]
-        ]
-        assert changed == [mutant.line] and mutant.line >= 3
-        compile("\n".join(after), mutant.file, "exec")
+        text = mutant.apply(source)
+        compile(text, mutant.file, "exec")
+        pairs = enumerate(zip(before, text.splitlines(), strict=True), 1)
+        assert [number for number, (old, new) in pairs if old != new] == [mutant.line]
+        assert mutant.line >= 3

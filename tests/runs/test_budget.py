@@ -14,7 +14,6 @@ from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune
 from vitkit.listener import SILENT
 from vitkit.runs import plan
-from vitkit.runs import plan as memory
 from vitkit.runs.budget import Pace, measure_pace, steps_within, with_steps
 from vitkit.runs.config import Run, StartConfig, model_config_of
 from vitkit.runs.folder import kind_of
@@ -80,13 +79,18 @@ def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         training.train_run(longer, tmp_path / "run")
 
 
-def test_a_run_without_a_folder_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("measure_pixels", [False, True])
+def test_a_run_without_a_folder_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure_pixels: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
+    run = replace(SMALL, start=StartConfig(measure_pixels=measure_pixels))
     set_pace(monkeypatch, 1.0)
-    first = training.train_run(SMALL)
+    first = training.train_run(run)
+    assert (kind_of(first).run().start.image_std is not None) == measure_pixels
     set_pace(monkeypatch, 0.5)
-    assert training.train_run(SMALL) == first
-    other = replace(SMALL, optimizer=OptimizerConfig(warmup_steps=10, weight_decay=0.0))
+    assert training.train_run(run) == first
+    other = replace(run, optimizer=OptimizerConfig(warmup_steps=10, weight_decay=0.0))
     assert training.train_run(other) != first
 
 
@@ -129,11 +133,15 @@ def test_few_shot_accuracy_on_the_way_is_said_not_to_be_counted(
         assert sum("is not counted in these minutes" in note for note in hearing.notes) == expected
 
 
-def test_a_step_that_is_longer_than_the_minutes_is_refused(
+def test_what_takes_too_long_or_does_not_fit_into_memory_is_refused_before_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_pace(monkeypatch, 7.0)
     with pytest.raises(VitkitError, match=r"A single step takes 7 s here, longer than 0.1 minutes"):
+        training.train_run(SMALL, tmp_path / "run")
+    monkeypatch.setattr(plan, "available_memory", lambda: 1000)
+    monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
+    with pytest.raises(VitkitError, match="does not fit into memory"):
         training.train_run(SMALL, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -145,36 +153,13 @@ def test_a_pace_is_measured_on_a_sample() -> None:
     assert 0 < pace.step < 60 and 0 < pace.validation < 60
 
 
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    monkeypatch.setattr(plan, "measure_pace", lambda *_: pytest.fail("the model was built"))
-    with pytest.raises(VitkitError, match="does not fit into memory"):
-        training.train_run(SMALL, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_that_measures_its_pixels_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    measuring = replace(SMALL, start=StartConfig(measure_pixels=True))
-    set_pace(monkeypatch, 1.0)
-    first = training.train_run(measuring)
-    assert kind_of(first).run().start.image_std is not None
-    set_pace(monkeypatch, 0.5)
-    assert training.train_run(measuring) == first
-
-
-@pytest.mark.parametrize("number", [0, -1, 10**6])
-def test_a_number_of_threads_that_cannot_be_is_refused_before_it_is_set(tmp_path: Path, number: int) -> None:
     save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), tmp_path / "start")
-    with pytest.raises(VitkitError, match="threads is from 1 to 4,096, found"):
-        finetune(str(tmp_path / "start"), "digits", tmp_path / "run", minutes=0.1, threads=number)
-
-
-def test_the_commands_refuse_no_threads_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (0, -1, 4097):
+        with pytest.raises(VitkitError, match="threads is from 1 to 4,096, found"):
+            finetune(str(tmp_path / "start"), "digits", tmp_path / "run", minutes=0.1, threads=number)
     for arguments in (["advise", "digits"], ["train", *OPTIONS]):
         assert command([*arguments, "--threads", "0"]) == 1
         assert "threads is from 1 to 4,096, found 0" in capsys.readouterr().err

@@ -5,7 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,14 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from tests.training.small_run import contents, flip
 from vitkit.cli.main import run
 from vitkit.training.checkpoint import find_damage, step_name, survey
 
 OPTIONS = [
     *("--model", "ViT-8x1x2/4", "--image-size", "8", "--batch-size", "8", "--steps", "12", "--polyak", "0.9"),
-    *("--warmup-steps", "0"),
-    *(
-        "--evaluate-every",
-        "3",
-        "--checkpoint-every",
-        "3",
-        "--log-every",
-        "2",
-        "--warmup-steps",
-        "0",
-        "--keep",
-        "4",
-    ),
+    *("--evaluate-every", "3", "--checkpoint-every", "3", "--log-every", "2", "--warmup-steps", "0"),
+    *("--keep", "4"),
 ]
 
 
@@ -68,15 +59,6 @@ def half(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def flip(path: Path) -> None:
-    whole = path.read_bytes()
-    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
-
-
 def newest(folder: Path) -> Path:
     checkpoint = survey(folder).whole
     assert checkpoint is not None
@@ -105,12 +87,6 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> 
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_resumed_it_ends_like_the_whole_run(made: Path, half: Path) -> None:
-    assert run(["train", "--resume", str(half)]) == 0
-    assert result(half) == result(made / "whole")
-    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
-
-
 def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
     finished = load_file(made / "whole" / "model.safetensors")
     origin = json.loads((made / "whole" / "model.json").read_text())["origin"]["weights"]
@@ -122,18 +98,25 @@ def test_the_finished_model_is_the_average_of_the_weights(made: Path) -> None:
     assert any(not torch.equal(value, finished[name]) for name, value in last.items())
 
 
-def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
-    half: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def refusing(word: str, number: int) -> Iterator[None]:
+    """Let no file be opened that has a word in its path."""
     original = os.open
 
     def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if "checkpoints" in str(path) and str(path).endswith("model.safetensors"):
-            raise PermissionError(13, "Permission denied", str(path))
+        if word in str(path):
+            raise OSError(number, os.strerror(number), str(path))
         return original(path, *arguments, **options)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", refuse)
+        yield
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_stops_the_run(
+    half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with refusing("checkpoints/step-00000009/model.safetensors", 13):
         message = refused(capsys, half)
     assert "step-00000009/model.safetensors cannot be read: Permission denied" in message
     assert "nothing was changed or removed" in message
@@ -193,91 +176,61 @@ def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.Capture
     assert run(["train", "--resume", str(half)]) == 0
 
 
-DEEP = "[" * 100_000 + "]" * 100_000
+DAMAGES: dict[str, tuple[bytes, ...]] = {
+    "config.json": (b"", b'{"run": 3}', b'{"run": {"training": {"seed": "x"}}}'),
+    "data.json": (b"[]", b'"\xff"'),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("config.json", b""),
-        ("config.json", b"null"),
-        ("config.json", b'{"run": 3}'),
-        ("config.json", DEEP.encode()),
-        ("config.json", b'{"run": {"training": {"seed": "x"}}}'),
-        ("config.json", b'{"run": {"training": {"batch_size": 1e400}}}'),
-        ("config.json", b"\xff\xfe"),
-        ("data.json", b"[]"),
-        ("data.json", b"null"),
-        ("data.json", b'"\xff"'),
-        ("data.json", DEEP.encode()),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_damaged_json_of_a_run_is_said_in_words(
-    half: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
-) -> None:
-    (half / name).write_bytes(content)
-    assert name in refused(capsys, half)
+def test_damaged_json_of_a_run_is_said_in_words(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All damage of every record is in tests/jobs/test_every_record.py."""
+    for name, damages in DAMAGES.items():
+        whole = (half / name).read_bytes()
+        for content in damages:
+            (half / name).write_bytes(content)
+            assert name in refused(capsys, half)
+        (half / name).write_bytes(whole)
+    for change in ({"rejects": {"train": {"a": 3}}}, {"fingerprint": None}, {"other": 1}):
+        edit(half / "data.json", lambda data: data.update(change))  # noqa: B023
+        message = refused(capsys, half)
+        assert "data.json" in message and next(iter(change)) in message
+        (half / "data.json").write_bytes(whole)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rejects": 3},
-        {"rejects": {"train": 3}},
-        {"rejects": {"train": {"a": 3}}},
-        {"fingerprint": None},
-        {"counts": {"train": {"dark": "many"}}},
-        {"other": 1},
-    ],
-    ids=str,
-)
-def test_fields_of_data_json_are_checked(
-    half: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any]
-) -> None:
-    edit(half / "data.json", lambda data: data.update(change))
-    message = refused(capsys, half)
-    assert "data.json" in message and next(iter(change)) in message
-
-
-def test_something_else_among_the_files_of_a_run(half: Path) -> None:
+def test_resumed_it_ends_like_the_whole_run_whatever_else_is_among_its_files(made: Path, half: Path) -> None:
     (half / "checkpoints" / "step-99999999").write_text("a file")
     (half / ".x.tmp").mkdir()
     (half / ".model.json.12345.tmp").write_text("half of it")
     assert run(["train", "--resume", str(half)]) == 0
+    assert result(half) == result(made / "whole")
+    assert (half / "metrics.jsonl").read_bytes() == (made / "whole" / "metrics.jsonl").read_bytes()
     assert (half / "checkpoints" / "damaged-step-99999999").read_text() == "a file"
     assert (half / ".x.tmp").is_dir() and not (half / ".model.json.12345.tmp").exists()
 
 
-@pytest.fixture
-def own(half: Path, made: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """The half-done run with a copy of the images that a test may change."""
+def test_images_that_changed_are_noticed(
+    half: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images = tmp_path / "images"
     shutil.copytree(made / "images", images)  # with their times
-    assert survey(half).whole is not None
-    return half, images
-
-
-def test_images_that_changed_are_noticed(own: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    folder, images = own
     place = ("--data", str(images))
     changed = images / "dark" / "7.bmp"
     times = changed.stat()
     flip(changed)
-    message = refused(capsys, folder, *place)
+    message = refused(capsys, half, *place)
     assert "1 image file of" in message and str(changed) in message and "--check-images names" in message
     os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))  # same size, same time: as good as the same
     (images / "dark").rename(images / "other")
     (images / "light").rename(images / "dark")
     (images / "other").rename(images / "light")
-    assert refused(capsys, folder, *place)  # two class folders swapped: other names
+    assert refused(capsys, half, *place)  # two class folders swapped: other names
     shutil.rmtree(images)
     draw(images)  # the same bytes at another time
-    message = refused(capsys, folder, *place)
+    message = refused(capsys, half, *place)
     assert "60 image files" in message and "and 55 more" in message and "times of change" in message
-    assert "hashes" in refused(capsys, folder, *place, "--check-images", "content")
-    assert run(["train", "--resume", str(folder), *place, "--check-images", "names"]) == 0
-    assert run(["train", "--resume", str(folder), *place]) == 0  # those are the ones from now on
+    assert "hashes" in refused(capsys, half, *place, "--check-images", "content")
+    assert run(["train", "--resume", str(half), *place, "--check-images", "names"]) == 0
+    assert run(["train", "--resume", str(half), *place]) == 0  # those are the ones from now on
 
 
 def test_the_bytes_of_images_decide_if_so_asked(
@@ -336,18 +289,10 @@ def unfinished(made: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_best_checkpoint_that_cannot_be_read_is_not_replaced_by_the_last(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, best = unfinished(made, tmp_path)
-    original = os.open
-
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if best.name in str(path):
-            raise OSError(5, "Input/output error", str(path))
-        return original(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+    with refusing(best.name, 5):
         capsys.readouterr()
         assert run(["train", "--resume", str(folder)]) == 1
     assert "run the same command again" in capsys.readouterr().err.replace("\n", " ")
@@ -367,34 +312,31 @@ def test_a_best_checkpoint_that_is_damaged_is_kept_and_the_last_weights_are_used
     assert "damaged-step-00000009" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--epochs", "1e308", "--steps", "None"], "epochs"),
-        (["--threads", "1" + "0" * 30], "--threads: the number 10"),
-        (["--steps", "1000000000000000000000"], "steps"),
-        (["--model", "ViT-100000x1x1/8"], "does not fit into memory"),
-        (["--model", "ViT-8x1000000000x2/4"], "depth is from 1 to 1,000"),
-        (["--batch-size", "1000000000000"], "does not fit into memory"),
-        (["--splits.val-fraction", "nan"], "--splits.val-fraction: expected a finite number"),
-        (["--learning-rate", "nan"], "--learning-rate: expected a finite number"),
-        (["--memory-gib", "inf"], "--memory-gib: expected a finite number"),
-        (["--mixup", "nan"], "--mixup: expected a finite number"),
-        (["--rotate", "nan"], "--rotate: expected a finite number"),
-    ],
-    ids=str,
-)
+IMPOSSIBLE: dict[str, list[str]] = {
+    "epochs": ["--epochs", "1e308", "--steps", "None"],
+    "--threads: the number 10": ["--threads", "1" + "0" * 30],
+    "steps": ["--steps", "1000000000000000000000"],
+    "does not fit into memory": ["--model", "ViT-100000x1x1/8"],
+    "depth is from 1 to 1,000": ["--model", "ViT-8x1000000000x2/4"],
+    "fit into memory": ["--batch-size", "1000000000000"],
+    "--splits.val-fraction: expected a finite number": ["--splits.val-fraction", "nan"],
+    "--memory-gib: expected a finite number": ["--memory-gib", "inf"],
+    "--mixup: expected a finite number": ["--mixup", "nan"],
+}
+
+
 def test_options_that_no_run_can_have_make_no_folder(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    try:
-        code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
-    except SystemExit as error:
-        code = error.code  # type: ignore[assignment]
-    captured = capsys.readouterr()
-    assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
-    assert not out.exists()
+    for message, options in IMPOSSIBLE.items():
+        try:
+            code = run(["train", "--data", str(made / "images"), "--out", str(out), *OPTIONS, *options])
+        except SystemExit as error:
+            code = error.code  # type: ignore[assignment]
+        captured = capsys.readouterr()
+        assert code in (1, 2) and message in " ".join((captured.err + captured.out).split()), captured
+        assert not out.exists()
 
 
 @pytest.mark.parametrize("size", ["y", "2"])

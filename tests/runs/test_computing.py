@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,15 +28,17 @@ def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", 
     return replace(block, precision=precision, block="compiled" if whole else "modules")
 
 
-FAST = fast("bfloat16", "explicit")
+FAST, FUSED = fast("bfloat16", "explicit"), fast("float32", "fused")
 
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-@pytest.fixture(autouse=True)
-def _a_machine_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
+@pytest.fixture(scope="module", autouse=True)
+def _a_machine_with_bfloat16() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
+        yield
 
 
 def short(**options: Any) -> vitkit.Run:
@@ -63,26 +66,35 @@ def cut_back(whole: Path, folder: Path) -> None:
         (folder / name).unlink()
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, FAST),
-        ({"exact": True}, PLAIN),
-        ({"precision": "float32"}, fast("float32", "fused")),
-    ],
-)
+WAYS: dict[str, tuple[dict[str, Any], Compute]] = {
+    "auto": ({}, FAST),
+    "exact": ({"exact": True}, PLAIN),
+    "float32": ({"precision": "float32"}, FUSED),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, without_report: None, _a_machine_with_bfloat16: None
+) -> dict[str, tuple[Path, Hearing]]:
+    """A finished run of each way, and what was heard of it."""
+    root, made = tmp_path_factory.mktemp("runs"), dict[str, tuple[Path, Hearing]]()
+    for name, (options, _) in WAYS.items():
+        heard = Hearing()
+        made[name] = (vitkit.train(short(**options), root / name, listener=heard), heard)
+    return made
+
+
+@pytest.mark.parametrize("name", WAYS)
 def test_a_choice_is_written_down_and_kept(
-    options: dict[str, Any], expected: Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, runs: dict[str, tuple[Path, Hearing]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Hearing()
-    whole = vitkit.train(short(**options), tmp_path / "whole", listener=heard)
+    (whole, heard), (options, expected) = runs[name], WAYS[name]
     config = json.loads((whole / "config.json").read_text())
     manifest = json.loads((whole / "checkpoints" / "step-00000006" / "manifest.json").read_text())
     assert config["compute"] == manifest["environment"]["compute"] == to_json(expected)
     assert config["run"]["training"]["precision"] == options.get("precision", "auto")
-
-    shown = dict(heard.rows)["device"]
-    assert shown[0].startswith(f"cpu, {expected.precision}, ")
+    assert dict(heard.rows)["device"][0].startswith(f"cpu, {expected.precision}, ")
 
     # A machine where something else would be chosen.
     choose_for = computing.choose_for
@@ -100,9 +112,8 @@ def test_a_choice_is_written_down_and_kept(
     assert not [line for line in heard.warnings if "may differ" in line]
 
 
-def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> None:
-    fast = vitkit.train(short(), tmp_path / "fast")
-    exact = vitkit.train(short(exact=True), tmp_path / "exact")
+def test_the_ways_have_other_bits_and_all_but_the_same_loss(runs: dict[str, tuple[Path, Hearing]]) -> None:
+    fast, exact = runs["auto"][0], runs["exact"][0]
     assert weights(fast) != weights(exact)
     losses = []
     for folder in (fast, exact):
@@ -111,8 +122,17 @@ def test_the_ways_have_other_bits_and_all_but_the_same_loss(tmp_path: Path) -> N
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)  # bfloat16 has 8 bits
 
 
-def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
-    whole = vitkit.train(short(), tmp_path / "whole")
+def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
+    runs: dict[str, tuple[Path, Hearing]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = runs["auto"]
+    cut_back(whole, tmp_path / "uncompiled")
+    with monkeypatch.context() as patch:
+        patch.setattr(computing, "compiled_gelu", lambda: None)
+        heard = Hearing()
+        vitkit.train(short(), tmp_path / "uncompiled", listener=heard)
+    (warning,) = [line for line in heard.warnings if line.startswith("compute was")]
+    assert "'gelu': 'compiled'" in warning and "'gelu': 'pytorch'" in warning
     cut_back(whole, tmp_path / "killed")
     path = tmp_path / "killed" / "config.json"
     config = json.loads(path.read_text())
@@ -130,8 +150,8 @@ def test_a_choice_that_was_edited_is_told(tmp_path: Path) -> None:
         vitkit.train(short(), tmp_path / "killed")
 
 
-def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> None:
-    folder = vitkit.train(short(exact=True), tmp_path / "run")
+def test_evaluation_and_prediction_choose_and_can_be_exact(runs: dict[str, tuple[Path, Hearing]]) -> None:
+    folder, _ = runs["exact"]
     exact = vitkit.evaluate(folder, exact=True)
     fast, single = vitkit.evaluate(folder, precision="bfloat16"), vitkit.evaluate(folder)
     recorded = np.load(folder / "evaluation" / "test.logits.npy")
@@ -149,24 +169,10 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(tmp_path: Path) -> No
     assert alone.model.chosen == Compute(last_block="class_token", pixels="folded")
     chosen = vitkit.Predictor(folder, precision="bfloat16")
     assert isinstance(chosen.model, ImageModel)
-    assert (
-        chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
-        and chosen.precision == "bfloat16"
-    )
+    assert chosen.model.chosen == replace(FAST, gelu="pytorch", pixels="folded", block="modules")
+    assert chosen.precision == "bfloat16"
     with torch.inference_mode():
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
         expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
     np.testing.assert_allclose([first.probability for first, *_ in plain.many(images)], expected, rtol=1e-6)
     np.testing.assert_allclose([first.probability for first, *_ in chosen.many(images)], expected, atol=0.01)
-
-
-def test_a_machine_without_a_compiler_goes_on_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = vitkit.train(short(), tmp_path / "whole")
-    cut_back(whole, tmp_path / "killed")
-    monkeypatch.setattr(computing, "compiled_gelu", lambda: None)
-    heard = Hearing()
-    vitkit.train(short(), tmp_path / "killed", listener=heard)
-    (warning,) = [line for line in heard.warnings if line.startswith("compute was")]
-    assert "'gelu': 'compiled'" in warning and "'gelu': 'pytorch'" in warning

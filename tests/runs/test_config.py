@@ -9,13 +9,7 @@ from vitkit.cli.main import run
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.runs.config import (
-    Run,
-    changed_options,
-    name_options,
-    option_value,
-    with_options,
-)
+from vitkit.runs.config import Run, changed_options, name_options, option_value, with_options
 from vitkit.training.config import OBJECTIVES, ClassificationConfig, OptimizerConfig, TrainingConfig
 
 

@@ -11,43 +11,41 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs.folder import beside, make_folder, require_folder
 
-COMMANDS = {
-    "train": ["train", "--recipe", "digits"],
-    "finetune": ["finetune", "nothing", "--data", "digits"],
-    "series": ["train", "--recipe", "digits", "--runs", "2"],
-    "inspect": ["inspect", "afile"],
-    "fewshot": ["fewshot", "afile", "--data", "digits"],
-    "bench": ["bench", "ViT-16x1x1/4"],
-    "vtab": ["vtab", "afile", "--root", "."],
-}
+COMMANDS = (
+    ["train", "--recipe", "digits"],
+    ["finetune", "nothing", "--data", "digits"],
+    ["train", "--recipe", "digits", "--runs", "2"],
+    ["inspect", "afile"],
+    ["fewshot", "afile", "--data", "digits"],
+    ["bench", "ViT-16x1x1/4"],
+    ["vtab", "afile", "--root", "."],
+)
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
-@pytest.mark.parametrize("below", ["", "/below"])
 def test_a_file_is_no_folder(
-    verb: str, below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("mine")
-    message = {
-        "": "afile is a file: --out names a folder.",
-        "/below": "afile/below would be in afile, which is a file: --out names a folder.",
-    }[below]
-    assert run([*COMMANDS[verb], "--out", f"afile{below}"]) == 1
-    error = capsys.readouterr().err
-    assert message in error and "Not a directory" not in error and "is kept" not in error
+    messages = {
+        "afile": "afile is a file: --out names a folder.",
+        "afile/below": "afile/below would be in afile, which is a file: --out names a folder.",
+    }
+    for arguments in COMMANDS:
+        for out, message in messages.items():
+            assert run([*arguments, "--out", out]) == 1
+            error = capsys.readouterr().err
+            assert message in error and "Not a directory" not in error and "is kept" not in error
     assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
 
 
-@pytest.mark.parametrize("arguments", [["train", "--resume"], ["report"]])
-@pytest.mark.parametrize("below", ["", "/below"])
-def test_a_file_is_no_run(
-    arguments: list[str], below: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.safetensors").touch()
-    given = f"{tmp_path}/model.safetensors{below}"
-    assert run([*arguments, given]) == 1
-    assert f"{given} is a file, or would be in one: expected the folder of a run" in capsys.readouterr().err
+    for arguments in (["train", "--resume"], ["report"]):
+        for given in (f"{tmp_path}/model.safetensors", f"{tmp_path}/model.safetensors/below"):
+            assert run([*arguments, given]) == 1
+            said = f"{given} is a file, or would be in one: expected the folder of a run"
+            assert said in capsys.readouterr().err
 
 
 def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +69,8 @@ def test_what_was_finished_is_promised_only_where_work_was_under_way(
         monkeypatch.setattr("vitkit.cli.verbs.STARTS.main", fail)
         assert run(["starts"]) == 1
         error = capsys.readouterr().err
-        assert (
-            "What was finished before is kept" in error
-        ) == promised and "run the same command again" in error
+        assert ("What was finished before is kept" in error) == promised
+        assert "run the same command again" in error
 
 
 def leftover(name: str) -> Path:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,17 +26,9 @@ from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.fewshot import keep_fewshot
 from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
+from vitkit.runs import folder as folders
 from vitkit.runs.config import Run
-from vitkit.runs.folder import (
-    Owner,
-    claim,
-    contents_of,
-    is_new_folder,
-    kind_of,
-    lock_folder,
-    numbered_folders,
-    require_locked,
-)
+from vitkit.runs.folder import Owner, claim, contents_of, kind_of, lock_folder, numbered_folders
 from vitkit.runs.trained_model import require_same_images, write_evaluation
 from vitkit.training.config import TrainingConfig
 
@@ -82,6 +74,8 @@ def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path)
 
 def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path) -> None:
     with lock_folder(tmp_path):
+        with (tmp_path / ".lock").open("w") as file, pytest.raises(BlockingIOError):  # as earlier versions do
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         child = os.fork()
         if not child:
             with pytest.raises(VitkitError), lock_folder(tmp_path):
@@ -97,20 +91,15 @@ def test_a_process_that_was_forked_leaves_the_lock_to_its_parent(tmp_path: Path)
 def test_a_folder_that_was_moved_is_not_the_one_that_is_locked(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with lock_folder(run):
-        require_locked(run)
+        folders.require_locked(run)
         run.rename(tmp_path / "moved")
         with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            require_locked(run)
+            folders.require_locked(run)
         run.mkdir()
         (run / ".lock").touch()  # of another run, which began there
         with pytest.raises(VitkitError, match="was moved, renamed or removed"):
-            require_locked(run)
-        require_locked(tmp_path / "moved")
-
-
-def test_an_earlier_version_respects_the_lock(tmp_path: Path) -> None:
-    with lock_folder(tmp_path), (tmp_path / ".lock").open("w") as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folders.require_locked(run)
+        folders.require_locked(tmp_path / "moved")
 
 
 def test_a_lock_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -199,12 +188,14 @@ def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / ".lock").touch()
-    assert not is_new_folder(tmp_path) and not is_new_folder(tmp_path / "file")
-    assert not is_new_folder(tmp_path / "link")
-    assert is_new_folder(tmp_path / "none") and is_new_folder(tmp_path / "hidden")
+    assert not folders.is_new_folder(tmp_path) and not folders.is_new_folder(tmp_path / "file")
+    assert not folders.is_new_folder(tmp_path / "link")
+    assert folders.is_new_folder(tmp_path / "none") and folders.is_new_folder(tmp_path / "hidden")
 
 
-def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> None:
+def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(
+    tmp_path: Path,
+) -> None:
     mine, given = tmp_path / "mine", tmp_path / "given"
     mine.mkdir()
     given.mkdir()
@@ -215,9 +206,25 @@ def test_a_folder_with_links_that_lead_out_is_not_written_to(tmp_path: Path) -> 
         with pytest.raises(VitkitError, match=f"{name} is a link that leads out"):
             write_evaluation(given, "test", None, None)  # type: ignore[arg-type]
         (given / name).unlink()
-    (given / "inspect").symlink_to(mine)
+    (given / "config.json").write_text('{"run": {}}')
+    for name in ("model.safetensors", "model.json"):
+        (given / name).touch()
+    for name in ("inspect", "evaluation", "fewshot"):
+        (given / name).symlink_to(mine)
     with pytest.raises(VitkitError, match="inspect is a link that leads out"):
         inspect(given)
+    heard = Hearing()
+    evaluation: Any = SimpleNamespace(split="test", result=None, predictions=None, model=kind_of(given))
+    evaluation.trained_on = evaluation.as_saved = True
+    assert keep_evaluation(evaluation, heard) is None
+    (given / "inspect").unlink()
+    assert keep_evaluation(evaluation, heard) is None
+    assert any("evaluation is a link that leads out" in note for note in heard.notes)
+    (given / "evaluation").unlink()
+    models = [SimpleNamespace(start=given, name="a", scores=())]
+    few: Any = SimpleNamespace(data_name="photos", models=models)
+    assert keep_fewshot(few, listener=heard) == []
+    assert "fewshot is a link that leads out" in heard.notes[-1]
     assert not list(mine.iterdir())
 
 
@@ -233,32 +240,28 @@ def npy(header: str, content: bytes = b"") -> bytes:
     return NPY + len(padded).to_bytes(2, "little") + padded.encode() + content
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_states_of_images_that_are_none_are_refused(tmp_path: Path) -> None:
+    """With the hash of them in data.json, as somebody who made them up would have it."""
+    for number in range(4):
+        path = tmp_path / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    data = open_data(str(tmp_path), Splits(0, 0))
+    for _ in range(2):
+        require_same_images(tmp_path, data, "", "time", SILENT)
+    record = json.loads((tmp_path / "data.json").read_text())
+    for content in (
         b"",
         NPY,
         npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000, 2)}"),
         npy("{'descr': '<i8', 'fortran_order': False, 'shape': (2,)}", bytes(16)),
         npy("{'descr': '|O', 'fortran_order': False, 'shape': (1, 2)}", bytes(16)),
-    ],
-    ids=lambda content: str(content[10:90]),
-)
-def test_states_of_images_that_are_none_are_refused(tmp_path: Path, content: bytes) -> None:
-    """With the hash of them in data.json, as somebody who made them up would have it."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    for number in range(4):
-        (tmp_path / "ab"[number % 2] / f"{number}.png").touch()
-    data = open_data(str(tmp_path), Splits(0, 0))
-    require_same_images(tmp_path, data, "", "time", SILENT)
-    require_same_images(tmp_path, data, "", "time", SILENT)
-    record = json.loads((tmp_path / "data.json").read_text())
-    (tmp_path / "image-files.npy").write_bytes(content)
-    record["image_files"] = hashlib.sha256(content).hexdigest()
-    (tmp_path / "data.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
-        require_same_images(tmp_path, data, "", "time", SILENT)
+    ):
+        (tmp_path / "image-files.npy").write_bytes(content)
+        record["image_files"] = hashlib.sha256(content).hexdigest()
+        (tmp_path / "data.json").write_text(json.dumps(record))
+        with pytest.raises(VitkitError, match=r"image-files\.npy.*is missing or damaged"):
+            require_same_images(tmp_path, data, "", "time", SILENT)
 
 
 def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,30 +276,6 @@ def test_training_takes_a_folder_that_nobody_holds(tmp_path: Path, monkeypatch: 
             vitkit.train(run, first)
         assert vitkit.train(run) == Path(f"{first}-2")
     assert vitkit.train(run) == Path(f"{first}-2"), "where it has begun, though another folder is free now"
-
-
-def test_an_evaluation_that_cannot_be_kept_is_not_lost(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    folder = tmp_path / "given"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"run": {}}')
-    for name in ("model.safetensors", "model.json"):
-        (folder / name).touch()
-    (folder / "evaluation").symlink_to(tmp_path / "mine")
-    heard = Hearing()
-    evaluation = SimpleNamespace(
-        split="test", result=None, predictions=None, model=kind_of(folder), trained_on=True, as_saved=True
-    )
-    assert keep_evaluation(cast("Any", evaluation), heard) is None
-    assert any("evaluation is a link that leads out" in note for note in heard.notes)
-    (folder / "fewshot").symlink_to(tmp_path / "mine")
-    few = cast(
-        "Any",
-        SimpleNamespace(data_name="photos", models=[SimpleNamespace(start=folder, name="a", scores=())]),
-    )
-    assert keep_fewshot(few, listener=heard) == []
-    assert "fewshot is a link that leads out" in heard.notes[-1]
-    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
@@ -326,41 +305,38 @@ def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
     assert [path.name for path in map(Path, expected) if kind_of(path).is_run] == ["run", "going"]
 
 
-def test_a_file_of_the_name_of_a_published_checkpoint_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "vit-b16-in21k").mkdir()
-    assert kind_of("vit-b16-in21k").kind == "checkpoint"
-
-
-@pytest.mark.parametrize(
-    ("files", "contents"),
-    [
-        (["cats/1.jpg", "dogs/2.PNG"], "images"),
-        (["train/cats/1.jpg", "test/cats/2.jpg", "labels.json"], "images"),
-        (["part-0.parquet"], "images"),
-        (["data/part-0.parquet"], "images"),
-        (["train800.txt", "images/1.jpg"], "images"),
-        (["cats/p7/array.npy"], "images"),
-        (["model.safetensors", "model.json"], "weights"),
-        (["ViT-B_16.npz"], "weights"),
-        (["config.json", "checkpoints/step-10", "inspect/filters.png", "evaluation/examples.png"], "weights"),
-        (["model.safetensors", "README.md", "assets/teaser.png"], "weights"),
-        (["pytorch_model.bin", "cats/1.jpg", "dogs/1.jpg"], "both"),
-        (["config.json", "train/cats/1.jpg", "train/dogs/1.jpg"], "both"),
-        (["readme.txt", ".hidden/1.jpg"], "nothing"),
-        ([], "nothing"),
+CONTENTS: dict[str, list[list[str]]] = {
+    "images": [
+        ["cats/1.jpg", "dogs/2.PNG"],
+        ["train/cats/1.jpg", "test/cats/2.jpg", "labels.json"],
+        ["part-0.parquet"],
+        ["data/part-0.parquet"],
+        ["train800.txt", "images/1.jpg"],
+        ["cats/p7/array.npy"],
     ],
-)
-def test_a_folder_holds_weights_or_images(tmp_path: Path, files: list[str], contents: str) -> None:
-    folder = tmp_path / "given"
-    folder.mkdir()
-    for name in files:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"run": {}}) if name == "config.json" else "")
-    assert contents_of(kind_of(folder)) == contents
+    "weights": [
+        ["model.safetensors", "model.json"],
+        ["ViT-B_16.npz"],
+        ["config.json", "checkpoints/step-10", "inspect/filters.png", "evaluation/examples.png"],
+        ["model.safetensors", "README.md", "assets/teaser.png"],
+    ],
+    "both": [
+        ["pytorch_model.bin", "cats/1.jpg", "dogs/1.jpg"],
+        ["config.json", "train/cats/1.jpg", "train/dogs/1.jpg"],
+    ],
+    "nothing": [["readme.txt", ".hidden/1.jpg"], []],
+}
+
+
+def test_a_folder_holds_weights_or_images(tmp_path: Path) -> None:
+    for contents, of_kind in CONTENTS.items():
+        for number, files in enumerate(of_kind):
+            folder = tmp_path / contents / str(number)
+            folder.mkdir(parents=True)
+            for name in files:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(json.dumps({"run": {}}) if name == "config.json" else "")
+            assert contents_of(kind_of(folder)) == contents, files
 
 
 def test_names_and_files_are_weights_or_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,3 +356,5 @@ def test_names_and_files_are_weights_or_images(tmp_path: Path, monkeypatch: pyte
         "nowhere": "nothing",
     }
     assert {name: contents_of(kind_of(name)) for name in expected} == expected
+    Path("vit-b16-in21k").mkdir()  # goes before the published checkpoint of that name
+    assert kind_of("vit-b16-in21k").kind == "checkpoint"

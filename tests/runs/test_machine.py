@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitkit.models.config import PLAIN, Compute, Phase, ViTConfig
-from vitkit.models.zoo import model_config, vit_config
+from vitkit.models.config import PLAIN, Compute, ViTConfig
+from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.runs.machine import (
     available_memory,
     choose_compute,
@@ -39,42 +39,46 @@ def test_memory_of_this_machine_is_known() -> None:
     assert memory is not None and memory > 2**20
 
 
-def test_memory_without_control_groups(tmp_path: Path) -> None:
-    assert available_memory(system(tmp_path, {"proc/self/cgroup": "0::/\n"})) == 8 * GIB
-
-
-@pytest.mark.parametrize("path", ["/", "/job/step"])
-def test_memory_below_the_limit_of_a_group_of_version_2(tmp_path: Path, path: str) -> None:
+def of_version_2(path: str) -> dict[str, str]:
     folder = "sys/fs/cgroup" + path.rstrip("/")
-    files = {
+    return {
         "proc/self/cgroup": f"0::{path}\n",
         f"{folder}/memory.max": f"{3 * GIB}\n",
         f"{folder}/memory.current": f"{2 * GIB}\n",
         f"{folder}/memory.stat": f"anon 5\ninactive_file {GIB // 2}\n",
     }
-    assert available_memory(system(tmp_path, files)) == GIB + GIB // 2
 
 
-def test_memory_below_the_limit_of_a_group_above(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "0::/job/step\n",
-        "sys/fs/cgroup/job/step/memory.max": "max\n",
-        "sys/fs/cgroup/job/step/memory.current": "1\n",
-        "sys/fs/cgroup/job/memory.max": f"{2 * GIB}\n",
-        "sys/fs/cgroup/job/memory.current": f"{3 * GIB}\n",
-    }
-    assert available_memory(system(tmp_path, files)) == 0
+GROUPS: dict[str, tuple[int, dict[str, str]]] = {
+    "no control groups": (8 * GIB, {"proc/self/cgroup": "0::/\n"}),
+    "a group of version 2": (GIB + GIB // 2, of_version_2("/")),
+    "a group within others": (GIB + GIB // 2, of_version_2("/job/step")),
+    "a limit of the group above": (
+        0,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            "sys/fs/cgroup/job/step/memory.max": "max\n",
+            "sys/fs/cgroup/job/step/memory.current": "1\n",
+            "sys/fs/cgroup/job/memory.max": f"{2 * GIB}\n",
+            "sys/fs/cgroup/job/memory.current": f"{3 * GIB}\n",
+        },
+    ),
+    "a group of version 1": (
+        GIB,
+        {
+            "proc/self/cgroup": "4:cpu,memory:/job\n3:cpuset:/\n0::/\n",
+            "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{2 * GIB}\n",
+            "sys/fs/cgroup/memory/job/memory.usage_in_bytes": f"{GIB}\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
+        },
+    ),
+}
 
 
-def test_memory_below_the_limit_of_a_group_of_version_1(tmp_path: Path) -> None:
-    files = {
-        "proc/self/cgroup": "4:cpu,memory:/job\n3:cpuset:/\n0::/\n",
-        "sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{2 * GIB}\n",
-        "sys/fs/cgroup/memory/job/memory.usage_in_bytes": f"{GIB}\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB}\n",
-    }
-    assert available_memory(system(tmp_path, files)) == GIB
+@pytest.mark.parametrize(("free", "files"), GROUPS.values(), ids=GROUPS)
+def test_memory_below_the_limits_of_control_groups(tmp_path: Path, free: int, files: dict[str, str]) -> None:
+    assert available_memory(system(tmp_path, files)) == free
 
 
 def test_finding_a_device_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +147,7 @@ def test_freed_memory_is_kept_unless_the_user_chose(variable: str | None) -> Non
     assert cleared > 1000 if variable else cleared < given_back / 10
 
 
-def choose(model: str | ViTConfig = "ViT-S/16", **facts: object) -> Compute:
+def choose(model: str | ModelConfig = "ViT-S/16", **facts: object) -> Compute:
     options: dict[str, object] = {"device": "cpu", "features": {"avx512_bf16"}, "phase": "training"}
     config = model_config(model) if isinstance(model, str) else model
     return choose_compute(config, **{**options, **facts})  # type: ignore[arg-type]
@@ -195,11 +199,8 @@ def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:
 
 
 def test_long_sequences_keep_the_fused_attention() -> None:
-    facts = {"device": "cpu", "features": {"amx_bf16"}, "phase": "training"}
-    sizes = {384: "explicit", 512: "fused"}
-    for size, expected in sizes.items():
-        config = model_config("ViT-S/16", image_size=(size, size))
-        assert choose_compute(config, **facts).attention == expected  # type: ignore[arg-type]
+    for size, expected in ((384, "explicit"), (512, "fused")):
+        assert choose(model_config("ViT-S/16", image_size=(size, size))).attention == expected
 
 
 def test_exact_is_the_first_version() -> None:
@@ -218,15 +219,7 @@ def test_no_capabilities_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_that_can_compile_trains_a_compiled_model() -> None:
-    cases: list[tuple[str, set[str], Phase, bool]] = [
-        ("cuda", {"bfloat16", "triton"}, "training", False),
-        ("cuda", {"bfloat16", "triton"}, "training", True),
-        ("cuda", {"bfloat16", "triton"}, "evaluation", False),
-        ("cuda", {"bfloat16"}, "training", False),
-        ("cpu", {"triton"}, "training", False),
-    ]
-    chosen = [
-        choose_compute(SMALL, device=device, features=features, phase=phase, exact=exact).graph
-        for device, features, phase, exact in cases
-    ]
-    assert chosen == ["compiled", "eager", "eager", "eager", "eager"]
+    able = {"bfloat16", "triton"}
+    assert choose(SMALL, device="cuda", features=able).graph == "compiled"
+    for facts in ({"exact": True}, {"phase": "evaluation"}, {"features": {"bfloat16"}}, {"device": "cpu"}):
+        assert choose(SMALL, **{"device": "cuda", "features": able, **facts}).graph == "eager"

@@ -14,14 +14,7 @@ from vitkit.jobs import train_run as training
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients
 
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_report(folder: Path, **_options: Any) -> Path:
-        (folder / "report.html").write_text("report")
-        return folder / "report.html"
-
-    monkeypatch.setattr(training, "write_report", write_report)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def short(**options: Any) -> vitkit.Run:
@@ -37,14 +30,6 @@ def short(**options: Any) -> vitkit.Run:
 
 def weights(folder: Path) -> bytes:
     return (folder / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes()
-
-
-def cut_back(whole: Path, folder: Path) -> None:
-    """Make a folder of a run that was killed after step 3."""
-    shutil.copytree(whole, folder)
-    shutil.rmtree(folder / "checkpoints" / "step-00000004")
-    for name in ("model.safetensors", "model.json", "report.html"):
-        (folder / name).unlink()
 
 
 def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
@@ -68,17 +53,14 @@ def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
     micro_batched = vitkit.train(short(micro_batch_size=4), tmp_path / "asked")
     assert weights(whole) == weights(micro_batched)
 
-    cut_back(whole, tmp_path / "killed")
+    killed = tmp_path / "killed"  # after step 3
+    shutil.copytree(whole, killed)
+    shutil.rmtree(killed / "checkpoints" / "step-00000004")
+    for name in ("model.safetensors", "model.json", "report.html"):
+        (killed / name).unlink()
     tried.clear()
     heard = Hearing()
-    training.train_run(short(), tmp_path / "killed", resume=True, listener=heard)
-    assert tried == [4, 4] and weights(tmp_path / "killed") == weights(whole)
+    # Whoever runs out of memory may continue with recomputing, too, to the same bits.
+    training.train_run(short(recompute=True), killed, resume=True, listener=heard)
+    assert tried == [4, 4] and weights(killed) == weights(whole)
     assert not [line for line in heard.warnings if "micro_batch" in line]
-
-
-def test_recomputing_is_no_other_run(tmp_path: Path) -> None:
-    """Whoever runs out of memory may continue with it, to the same bits."""
-    whole = vitkit.train(short(), tmp_path / "whole")
-    cut_back(whole, tmp_path / "killed")
-    training.train_run(short(recompute=True), tmp_path / "killed", resume=True)
-    assert weights(tmp_path / "killed") == weights(whole)

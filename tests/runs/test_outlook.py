@@ -12,7 +12,6 @@ from vitkit.data.config import Loading, Preprocessing, Splits
 from vitkit.data.sources import ImageData, keep_in_memory, open_data
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import model_config
 from vitkit.runs import plan as outlook
@@ -37,12 +36,8 @@ def digits() -> ImageData:
     return replace(data, splits={name: keep_in_memory(s, 2**30) for name, s in data.splits.items()})
 
 
-def built(run: Run) -> ImageModel:
-    return build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
-
-
 def screen(run: Run, data: ImageData) -> list[Row]:
-    model = built(run)
+    model = build_model(run.architecture.build_config(run.model, 10, run.preprocessing))
     cpu = torch.device("cpu")
     plan = Plan(run, data, record=None, config=model.config, device=cpu, device_name="cpu")
     return first_screen(plan, model, Path("runs/mine"))
@@ -104,9 +99,7 @@ def test_warnings_stand_below_the_model(digits: ImageData) -> None:
         "! 1 rows below and 2 columns at the right of the images fill no patch: cut off",
         "! 6 of 10 steps are warm-up: lower --warmup-steps or add steps",
     ]
-
-
-def test_a_resnet_has_no_tokens_and_pads(digits: ImageData) -> None:
+    # A ResNet has no tokens, and pads.
     run = Run(model="BiT-R26x1", preprocessing=Preprocessing(image_size=(33, 33)), data="digits")
     first, *warnings = shown(run, digits)["model"]
     assert "tokens" not in first and not any("patch" in warning for warning in warnings)
@@ -118,14 +111,9 @@ def test_images_that_do_not_fit_are_read_by_workers(digits: ImageData) -> None:
     run = replace(vitkit.recipe("digits"), loading=Loading(workers=3, memory_gib=0.5))
     rows = shown(run, data)
     assert "read as needed by 3 workers: decoded, they exceed 0.5 GiB" in rows["images"][0]
-    assert "seed 0; it ends with the last weights" in rows["training"][0]
-
-
-def test_without_validation_the_last_weights_are_taken(digits: ImageData) -> None:
+    assert "seed 0; it ends with the last weights" in rows["training"][0]  # without validation
     run = Run(data="digits", model="ViT-16x1x2/4", preprocessing=Preprocessing(image_size=(8, 8)))
     assert "ends with the best weights" in shown(run, digits)["training"][0]
-    alone = replace(digits, splits={"train": digits.splits["train"]})
-    assert "ends with the last weights" in shown(run, alone)["training"][0]
 
 
 @pytest.mark.parametrize(

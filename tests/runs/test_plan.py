@@ -24,16 +24,17 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.training import checkpoint
 from vitkit.training.trainer import Trainer
 from vitkit.weights import loading
-from vitkit.weights import loading as native
-from vitkit.weights.format_names import Format
+from vitkit.weights.formats import native
 
 DEPTH = 3
 """Layers of the model of these tests."""
+pytestmark = pytest.mark.usefixtures("without_report")
+
 TINY = ["--data", "digits", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """A finished run of one step on the digits."""
     folder = tmp_path_factory.mktemp("plan") / "start"
     model = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
@@ -121,23 +122,71 @@ def require_once(counts: Counts, models: int = 2) -> None:
     assert max(configs.values(), default=0) <= 1, configs
 
 
-def test_training_looks_at_everything_once(tmp_path: Path, counts: Counts) -> None:
-    out = tmp_path / "run"
-    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop", "--steps", "2"]
-    assert command(["train", *TINY, *options, "--layer-decay", "0.8", "--out", str(out)]) == 0
-    require_once(counts)
-    assert counts["list"] == 1
-    assert counts.total("search") == 1
+MODEL = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
+SHORT = ["--data", "digits", "--batch-size", "16", "--threads", "1"]
+COMMANDS: dict[str, tuple[list[str], int]] = {
+    "train": (["train", *TINY, *MODEL, "--steps", "2", "--layer-decay", "0.8", "--out", "OUT"], 2),
+    "for minutes": (["train", *TINY, *MODEL, "--minutes", "0.01", "--measure-pixels", "--out", "OUT"], 2),
+    "going on": (["train", "--resume", "START"], 2),
+    "finetune": (["finetune", "START", *SHORT, "--steps", "2", "--out", "OUT"], 2),
+    # The steps that are timed for a budget of minutes are those of another model.
+    "finetune for minutes": (["finetune", "START", *SHORT, "--minutes", "0.01", "--out", "OUT"], 3),
+    "another size": (["finetune", "START", *SHORT, "--steps", "2", "--image-size", "12", "--out", "OUT"], 2),
+    "another library": (["finetune", "LIBRARY", *SHORT, "--steps", "2", "--out", "OUT"], 2),
+    "evaluate": (["evaluate", "START"], 2),
+    "predict": (["predict", "START", "IMAGE"], 2),
+    # The converted checkpoint is read back and compared, with another model.
+    "convert": (["convert", "START", "OUT", "--to", "huggingface"], 2),
+}
+"""Commands, and the number of models that they may build."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_looks_at_everything_once(
+    name: str, tmp_path: Path, start: Path, counts: Counts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments, models = COMMANDS[name]
+    library, image = tmp_path / "library", tmp_path / "image.png"
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(image)
+    save_model(load_model(start), library, format="huggingface")
+    for written in library.glob("*.json"):
+        os.utime(written, (0, 0))  # a file that was written just now is read each time
+    counts.of.clear()
+    paths = {"OUT": tmp_path / "out", "START": start, "LIBRARY": library, "IMAGE": image}
+    assert command([str(paths.get(word, word)) for word in arguments]) == 0
+    require_once(counts, models)
+    if name not in ("predict", "convert"):
+        assert counts["list"] == 1
+    if arguments[0] in ("train", "finetune"):
+        assert counts.total("search") == 1
+    if arguments[0] == "finetune":
+        assert counts.total("draw") == (name == "finetune for minutes")
+    if arguments[0] not in ("train",):
+        assert counts["open"] == counts["read"] == 1
+    if name == "for minutes":
+        assert "".join(capfd.readouterr()).count("Pixels: mean") == 1
+    if name == "another library":
+        assert counts.of["file", str(library / "config.json")] == 1
+
+
+def write_images(folder: Path, name_of: Callable[[int], str]) -> list[str]:
+    """Write 24 images of one level each; returns the options of a run of one step."""
+    for number in range(24):
+        path = folder / name_of(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
+    options = ["--data", str(folder), "--batch-size", "4", "--warmup-steps", "0", "--threads", "1"]
+    options += ["--model", "ViT-16x3x2/2", "--image-size", "8", "--workers", "0", "--steps", "1"]
+    return [*options, "--out", str(folder.parent / "run")]
 
 
 def test_images_are_compared_once_with_a_test_split_of_their_own(
     tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of training among themselves, to be cut, and with the others, at the end."""
-    for number in range(24):
-        path = tmp_path / "images" / ("test" if number < 4 else "train") / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
+    options = write_images(
+        tmp_path / "images", lambda n: f"{'test' if n < 4 else 'train'}/{'ab'[n % 2]}/{n}.png"
+    )
     digest = repeats.pixel_digest
 
     def counted(pixels: Any) -> bytes:
@@ -145,18 +194,7 @@ def test_images_are_compared_once_with_a_test_split_of_their_own(
         return digest(pixels)
 
     monkeypatch.setattr(repeats, "pixel_digest", counted)
-    images = [
-        "--data",
-        str(tmp_path / "images"),
-        "--batch-size",
-        "4",
-        "--warmup-steps",
-        "0",
-        "--threads",
-        "1",
-    ]
-    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--steps", "1", "--out", str(tmp_path / "run")]
-    assert command(["train", *images, *options]) == 0
+    assert command(["train", *options]) == 0
     assert (counts.total("compare"), counts["compare"]) == (24, 1)
 
 
@@ -165,10 +203,7 @@ def test_an_image_is_decoded_once_before_the_first_step_where_it_is_kept_in_memo
     tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     """Else it is decoded to be compared with the others, and again whenever it is seen."""
-    for number in range(24):
-        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(path)
+    options = write_images(tmp_path / "images", lambda number: f"{'ab'[number % 2]}/{number}.png")
     before, fit = Counter[Any](), Trainer.fit
 
     def begin(*rest: Any) -> Any:
@@ -176,85 +211,9 @@ def test_an_image_is_decoded_once_before_the_first_step_where_it_is_kept_in_memo
         return fit(*rest)
 
     monkeypatch.setattr(Trainer, "fit", begin)
-    images = ["--data", str(tmp_path / "images"), "--batch-size", "4", "--threads", "1", "--workers", "0"]
-    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--warmup-steps", "0", "--steps", "1"]
     # 24 images of 192 bytes take 4,608 bytes.
     memory = ["--memory-gib", str(4608 / 2**30 if fits else 4607 / 2**30)]
-    assert command(["train", *images, *options, *memory, "--out", str(tmp_path / "run")]) == 0
+    assert command(["train", *options, *memory]) == 0
     decoded = [count for (what, _), count in before.items() if what == "decode"]
     assert len(decoded) == 24
     assert (max(decoded) == 1) is fits
-
-
-def test_training_for_minutes_with_measured_pixels_looks_at_everything_once(
-    tmp_path: Path, counts: Counts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    options = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop", "--minutes", "0.01"]
-    assert command(["train", *TINY, *options, "--measure-pixels", "--out", str(out)]) == 0
-    require_once(counts)
-    assert "".join(capfd.readouterr()).count("Pixels: mean") == 1
-
-
-def test_a_run_that_goes_on_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
-    assert command(["train", "--resume", str(start)]) == 0
-    require_once(counts)
-
-
-@pytest.mark.parametrize("length", [["--steps", "2"], ["--minutes", "0.01"]], ids=["steps", "minutes"])
-def test_fine_tuning_looks_at_everything_once(
-    tmp_path: Path, start: Path, counts: Counts, length: list[str]
-) -> None:
-    options = ["--batch-size", "16", "--threads", "1", *length]
-    assert (
-        command(["finetune", str(start), "--data", "digits", *options, "--out", str(tmp_path / "run")]) == 0
-    )
-    # The steps that are timed for a budget of minutes are those of another model.
-    timed = length[0] == "--minutes"
-    require_once(counts, models=2 + timed)
-    assert (counts["list"], counts.total("search"), counts["read"], counts["hash"]) == (1, 1, 1, 1)
-    assert counts.total("draw") == timed
-
-
-@pytest.mark.parametrize("library", ["huggingface", "timm"])
-def test_fine_tuning_of_another_library_s_model_looks_at_everything_once(
-    tmp_path: Path, start: Path, counts: Counts, library: Format
-) -> None:
-    save_model(load_model(start), tmp_path / library, format=library)
-    for written in (tmp_path / library).glob("*.json"):
-        os.utime(written, (0, 0))  # a file that was written just now is read each time
-    counts.of.clear()
-    options = ["--data", "digits", "--batch-size", "16", "--threads", "1", "--steps", "2"]
-    assert command(["finetune", str(tmp_path / library), *options, "--out", str(tmp_path / "run")]) == 0
-    require_once(counts)
-    assert counts.of["file", str(tmp_path / library / "config.json")] == 1
-
-
-def test_fine_tuning_at_another_size_builds_no_third_model(
-    tmp_path: Path, start: Path, counts: Counts
-) -> None:
-    options = ["--batch-size", "16", "--threads", "1", "--steps", "2", "--image-size", "12"]
-    assert (
-        command(["finetune", str(start), "--data", "digits", *options, "--out", str(tmp_path / "run")]) == 0
-    )
-    require_once(counts)
-
-
-def test_evaluation_looks_at_everything_once(start: Path, counts: Counts) -> None:
-    assert command(["evaluate", str(start)]) == 0
-    require_once(counts)
-    assert counts["open"] == counts["read"] == counts["list"] == 1
-
-
-def test_prediction_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "image.png")
-    assert command(["predict", str(start), str(tmp_path / "image.png")]) == 0
-    require_once(counts)
-    assert counts["open"] == counts["read"] == 1
-
-
-def test_conversion_looks_at_everything_once(tmp_path: Path, start: Path, counts: Counts) -> None:
-    """The converted checkpoint is read back and compared, with another model."""
-    assert command(["convert", str(start), str(tmp_path / "out"), "--to", "huggingface"]) == 0
-    require_once(counts, models=2)
-    assert counts["open"] == counts["read"] == 1

@@ -18,49 +18,35 @@ from vitkit.runs import processes
 from vitkit.world import World, prepared_together
 
 
-def prepare(world: World, failing: tuple[int, ...]) -> str | int | None:
-    """Prepare what some processes cannot; returns what a process says, or its exit code."""
+def prepare(world: World, failing: tuple[int, ...], inner: bool | None = None) -> str | int | None:
+    """Prepare what some processes cannot; returns what a process says, or its exit code.
 
-    def fail() -> None:
+    Unless `inner` is None, two things are prepared, one within another, and processes fail in or before it.
+    """
+
+    def fail(now: bool) -> None:
+        if now and world.rank in failing:
+            raise VitkitError("no images here")
+
+    def work() -> None:
         with prepared_together(world):
-            if world.rank in failing:
-                raise VitkitError("no images here")
+            fail(not inner)
+            if inner is not None:
+                with prepared_together(world):
+                    fail(inner)
 
-    return ending_of(world, fail)
+    return ending_of(world, work)
 
 
-def test_one_process_alone_says_what_is_wrong_and_the_others_end_with_it() -> None:
+def test_one_process_says_what_is_wrong_and_the_others_end_with_it_in_what_comes_next() -> None:
     with Processes(3) as processes:
-        assert processes.run(3, prepare, ()) == [None, None, None]
-        assert processes.run(3, prepare, (0,)) == ["no images here", 1, 1]
-        for failing in ((2,), (1, 2)):
-            first, *others = processes.run(3, prepare, failing)
-            assert f"Process {failing[0]} of 3 on " in first and "no images here" in first
-            assert others == [1, 1]
-
-
-def prepare_within(world: World, failing: int, inner: bool) -> str | int | None:
-    """Prepare two things in turn, one within another, where a process fails in or before the inner one."""
-
-    def prepare() -> None:
-        with prepared_together(world):
-            if world.rank == failing and not inner:
-                raise VitkitError("no images here")
-            with prepared_together(world):
-                if world.rank == failing:
-                    raise VitkitError("no images here")
-
-    return ending_of(world, prepare)
-
-
-@pytest.mark.parametrize("inner", [False, True])
-def test_a_process_that_fails_is_met_by_the_others_in_what_comes_next(inner: bool) -> None:
-    with Processes(3) as processes:
-        assert processes.run(3, prepare_within, 0, inner) == ["no images here", 1, 1]
-        first, *others = processes.run(3, prepare_within, 1, inner)
-        assert first.startswith("Process 1 of 3 on ") and "no images here" in first
-        assert others == [1, 1]
-        assert processes.run(3, prepare_within, 3, inner) == [None] * 3
+        for inner in (None, False, True):
+            assert processes.run(3, prepare, (), inner) == [None, None, None]
+            assert processes.run(3, prepare, (0,), inner) == ["no images here", 1, 1]
+            for failing in ((1,), (2,), (1, 2)):
+                first, *others = processes.run(3, prepare, failing, inner)
+                assert f"Process {failing[0]} of 3 on " in first and "no images here" in first
+                assert others == [1, 1]
 
 
 def test_alone_an_error_is_itself() -> None:
@@ -73,12 +59,8 @@ def start_two(code: str) -> list[tuple[str, int]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-    }
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", code],

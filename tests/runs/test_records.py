@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +83,27 @@ WRONG_LINES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG_LINES, ids=range(len(WRONG_LINES)))
-def test_a_damaged_line_of_a_log_is_left_out_and_counted(tmp_path: Path, wrong: Any) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, wrong, b"", VALIDATION))
-    log = read_metrics(tmp_path)
-    assert log.lines == [TRAIN, VALIDATION]
-    assert log.left_out == ("metrics.jsonl: 1 line of 3 cannot be read and is left out; the first is line 2.")
+def test_damaged_lines_of_a_log_are_left_out_and_counted(tmp_path: Path) -> None:
+    for wrong in WRONG_LINES:
+        (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, wrong, b"", VALIDATION))
+        log = read_metrics(tmp_path)
+        assert log.lines == [TRAIN, VALIDATION], wrong
+        said = "metrics.jsonl: 1 line of 3 cannot be read and is left out; the first is line 2."
+        assert log.left_out == said
 
 
 def test_whole_logs_are_read_whole(tmp_path: Path) -> None:
+    """With lines that the report does not draw: another evaluator's, and the first of a log begun anew."""
+    drift = {"kind": "evaluation", "evaluator": "drift", "step": 5, "epoch": 0.2, "distance": 1.5}
+    metrics, speed = tmp_path / "metrics.jsonl", tmp_path / "speed.jsonl"
     assert read_metrics(tmp_path).lines == read_speed(tmp_path).lines == []
-    (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, VALIDATION))
-    (tmp_path / "speed.jsonl").write_bytes(lines(SPEED, b"", SPEED))
+    metrics.write_bytes(lines({"kind": "restart", "step": 8}, drift, TRAIN, VALIDATION))
+    speed.write_bytes(lines(SPEED, b"", SPEED))
     assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
     assert read_speed(tmp_path).lines == [SPEED, SPEED] and not read_speed(tmp_path).left_out
-    (tmp_path / "speed.jsonl").write_bytes(lines(SPEED, TRAIN) + b'{"step": 20, "images_')
+    metrics.write_bytes(lines({**drift, "distance": None}, {**drift, "step": "5"}, TRAIN))
+    assert "2 lines of 3 cannot be read" in read_metrics(tmp_path).left_out
+    speed.write_bytes(lines(SPEED, TRAIN) + b'{"step": 20, "images_')
     assert read_speed(tmp_path).lines == [SPEED]
     assert "2 lines of 3 cannot be read and are left out" in read_speed(tmp_path).left_out
 
@@ -116,44 +121,18 @@ def test_a_speed_log_that_was_cut_short_loses_no_line_after_it(tmp_path: Path) -
     assert "1 line of 3" in read_speed(tmp_path).left_out
 
 
-def test_lines_that_the_report_does_not_draw_are_no_damage(tmp_path: Path) -> None:
-    """Another evaluator's, and the one that a log begins with which was lost."""
-    drift = {"kind": "evaluation", "evaluator": "drift", "step": 5, "epoch": 0.2, "distance": 1.5}
-    restart = {"kind": "restart", "step": 8}
-    (tmp_path / "metrics.jsonl").write_bytes(lines(restart, drift, TRAIN, VALIDATION))
-    assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
-    (tmp_path / "metrics.jsonl").write_bytes(
-        lines({**drift, "distance": None}, {**drift, "step": "5"}, TRAIN)
-    )
-    assert "2 lines of 3 cannot be read" in read_metrics(tmp_path).left_out
-
-
-def as_a_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def as_a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def as_zeros_without_end(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
 def as_a_huge_file(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(40 << 30)
+    path.touch()
+    os.truncate(path, 40 << 30)
 
 
-ODD_FILES = [as_a_pipe, as_a_folder, as_zeros_without_end, as_a_huge_file]
-
-
-@pytest.mark.parametrize("make", ODD_FILES)
-def test_a_log_that_is_no_file_is_left_out(copied: Path, make: Callable[[Path], None]) -> None:
-    (copied / "metrics.jsonl").unlink()
-    make(copied / "metrics.jsonl")
-    log = read_metrics(copied)
-    assert log.lines == [] and log.left_out.startswith("metrics.jsonl is left out: ")
+def test_a_log_that_is_no_file_is_left_out(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    for make in (os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), as_a_huge_file):
+        make(log)
+        read = read_metrics(tmp_path)
+        assert read.lines == [] and read.left_out.startswith("metrics.jsonl is left out: ")
+        log.rmdir() if log.is_dir() else log.unlink()
 
 
 def test_what_is_left_out_is_said_on_the_screen_and_the_page(
@@ -168,17 +147,12 @@ def test_what_is_left_out_is_said_on_the_screen_and_the_page(
         assert f"{name}: 2 lines of" in page and f"{name}: 2 lines of" in screen
 
 
-# What a file holds, or a change of one field of it: (file, content).
-def field(name: str, *keys: Any, value: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / name
-        record = inner = json.loads(path.read_text())
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = value
-        path.write_text(json.dumps(record))
-
-    return change
+def set_field(path: Path, *keys: Any, value: Any) -> None:
+    record = inner = json.loads(path.read_text())
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    path.write_text(json.dumps(record))
 
 
 def test_damage_is_one_message_and_the_page_stays(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,9 +179,9 @@ def test_numbers_are_counted_from_the_predictions(copied: Path) -> None:
         (("per_class", 0, "correct"), 9),
         (("confusion_cells", 0), [0, 9, 1]),
     ):
-        field("evaluation/test.json", *keys, value=value)(copied)
+        set_field(copied / "evaluation/test.json", *keys, value=value)
         assert read_evaluations(copied, answering)["test"][0] == whole
-    field("evaluation/test.json", "per_class", value=[])(copied)
+    set_field(copied / "evaluation/test.json", "per_class", value=[])
     with pytest.raises(VitkitError, match=r"test\.json: expected numbers of 2 classes .*found 0 classes"):
         write_report(copied)
 
@@ -230,17 +204,16 @@ def test_numbers_stand_only_beside_the_predictions_that_they_are_counted_from(co
     assert read_evaluations(copied, answering)["test"][0] == result
 
 
-def test_predictions_of_other_images_are_refused(copied: Path) -> None:
+def test_a_report_has_no_pictures_of_other_images_and_none_without_a_record_of_the_data(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = copied / "evaluation" / "test.ids.npy"
+    whole = path.read_bytes()
     np.save(path, np.load(path) + 50)
     with pytest.raises(VitkitError, match=r"predictions of test in .*: expected ids of the \d+ images"):
         write_report(copied)
-
-
-def test_a_report_without_a_record_of_the_data_has_no_pictures(
-    copied: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    field("model.json", "data", value=None)(copied)
+    path.write_bytes(whole)
+    set_field(copied / "model.json", "data", value=None)
     assert run(["report", str(copied)]) == 0
     assert "Without pictures of images: The model does not say which data" in capsys.readouterr().err
 

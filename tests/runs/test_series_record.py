@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vitkit.evaluation.statistics import binomial_interval
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from vitkit.config import to_json, write
 from vitkit.errors import VitkitError
-from vitkit.evaluation.statistics import binomial_interval
 from vitkit.jobs.report import write_report
 from vitkit.runs import series_record
 from vitkit.runs.config import Run
@@ -102,12 +102,9 @@ def test_the_record_names_no_folder_and_no_result(sweep: Path) -> None:
             use(sweep)
 
 
-def test_a_single_rate_is_that_of_the_members() -> None:
+def test_a_single_rate_is_that_of_the_members_and_rates_do_not_share_a_folder() -> None:
     series = planned(SeriesOptions(sweep_rates=(0.5,)))
     assert series.rates == () and series.chosen == 0.5 == series.members[0].learning_rate
-
-
-def test_rates_that_would_share_a_folder_are_refused() -> None:
     with pytest.raises(VitkitError, match="agree in six digits"):
         SeriesOptions(sweep_rates=(0.12345671, 0.12345672))
 
@@ -131,9 +128,7 @@ def test_folds_are_pooled_beside_their_mean() -> None:
     ]
     seeds = summarise(planned(RUNS, (1, 3)))
     assert seeds is not None and seeds.pooled is None  # the same images twice
-
-
-def test_a_metric_that_counts_no_images_is_not_pooled() -> None:
+    # Nor is a metric that counts no images.
     spread = summarise(replace(planned(FOLDS, (1, 3, 4)), run=replace(RUN, task="multi-label")))
     assert spread is not None and spread.pooled is None
 

@@ -1,6 +1,5 @@
 """Runs that are still going or were stopped: they are read, and nothing of them is touched."""
 
-import hashlib
 import shutil
 import subprocess
 import time
@@ -12,6 +11,7 @@ import torch
 import vitkit
 from tests.helpers.command_runs import command, finish, results
 from tests.jobs.hearing import Hearing
+from tests.training.small_run import contents
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs import start as unfinished
@@ -42,14 +42,6 @@ def step_of_best(out: Path) -> int | None:
         return read_progress(checkpoints[0]).best_step if checkpoints else None
     except VitkitError:
         return None
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def test_the_best_committed_weights_are_used_and_named(

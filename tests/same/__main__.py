@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -48,7 +49,7 @@ RUNS = {
 """The trainings. Those whose name says so are killed by SIGKILL at a checkpoint and continued."""
 
 TINY = "--model ViT-16x1x2/4 --image-size 8 --batch-size 16 --warmup-steps 2 --threads 1"
-VERBS: dict[str, str | tuple[str, str]] = {
+VERBS = {
     "card": "card digits",
     "cost": "cost digits ViT-B/16 BiT-R50x1",
     "data": "data check photos",
@@ -67,7 +68,7 @@ VERBS: dict[str, str | tuple[str, str]] = {
     "reproduce": "reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out t",
     "an error": "card nowhere",
 }
-"""A command line of each verb that has --json: one for both trees, or the other revision's and this one's."""
+"""A command line of each verb that has --json."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,11 @@ class Tree:
     source: Path
     folder: Path
 
-    def start(
-        self, arguments: Sequence[str], python: Sequence[str] = ("-m", "vitkit")
-    ) -> "subprocess.Popen[str]":
+    def start(self, line: str) -> "subprocess.Popen[str]":
+        """Begin a command of vitkit, or Python with what follows the word `python`."""
+        arguments = shlex.split(line)
         return subprocess.Popen(
-            [sys.executable, *python, *arguments],
+            [sys.executable, *(arguments[1:] if arguments[0] == "python" else ("-m", "vitkit", *arguments))],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.source / "src")},
             stdout=subprocess.PIPE,
@@ -91,9 +92,9 @@ class Tree:
             start_new_session=True,
         )
 
-    def run(self, arguments: Sequence[str], python: Sequence[str] = ("-m", "vitkit")) -> tuple[int, str, str]:
+    def run(self, line: str) -> tuple[int, str, str]:
         """Run a command to its end; return its exit code and what it printed."""
-        process = self.start(arguments, python)
+        process = self.start(line)
         try:
             out, err = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
@@ -101,9 +102,9 @@ class Tree:
             out, err = process.communicate()
         return process.returncode, out, err
 
-    def train(self, arguments: Sequence[str], out: Path, killed: bool) -> str:
+    def train(self, line: str, out: Path, killed: bool) -> str:
         """Train a run; return what went wrong, "" if nothing."""
-        command = [*arguments, "--out", out.name]
+        command = f"{line} --out {out.name}"
         if killed:
             process = self.start(command)
             while process.poll() is None and not [*out.glob("checkpoints/step-*/COMMIT")]:
@@ -154,7 +155,7 @@ def compare_trainings(trees: Sequence[Tree], progress: Progress) -> list[tuple[s
         failed = []
         for tree in trees:
             progress.say(f"{name}, {tree.name}")
-            failed.append(tree.train(line.split(), tree.folder / out, "killed" in name))
+            failed.append(tree.train(line, tree.folder / out, "killed" in name))
         difference = Difference(changed=[text for text in failed if text])
         difference.add(compare_runs(*(tree.folder / out for tree in trees)))
         results.append((f"run: {name}", difference))
@@ -164,12 +165,11 @@ def compare_trainings(trees: Sequence[Tree], progress: Progress) -> list[tuple[s
 def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, Difference]]:
     """Compare what the verbs print with --json."""
     results = []
-    for name, given in VERBS.items():
-        lines = (given, given) if isinstance(given, str) else given
+    for name, line in VERBS.items():
         codes, values, difference = [], [], Difference()
-        for tree, line in zip(trees, lines, strict=True):
+        for tree in trees:
             progress.say(f"{name} --json, {tree.name}")
-            code, out, err = tree.run([*line.split(), "--json"])
+            code, out, err = tree.run(f"{line} --json")
             codes.append(code)
             try:
                 values.append(read_values(out, tree.folder))
@@ -184,21 +184,23 @@ def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, D
     return results
 
 
-def seconds(tree: Tree, arguments: str, python: Sequence[str] = ("-m", "vitkit")) -> float:
+def seconds(tree: Tree, line: str) -> float:
     """Return the seconds of a command, or nan where it fails."""
     began = time.perf_counter()
-    code, _out, err = tree.run(arguments.split(), python)
+    code, _out, err = tree.run(line)
     if code:
-        print(f"{tree.name}: {arguments}: exit code {code}: {err.strip()[-300:]}", file=sys.stderr)
+        print(f"{tree.name}: {line}: exit code {code}: {err.strip()[-300:]}", file=sys.stderr)
         return float("nan")
     return time.perf_counter() - began
+
+
+TIMED = "train --data many --model ViT-192x4x3/16 --image-size 96 --batch-size 32 --threads 1"
 
 
 def training_speed(tree: Tree) -> float:
     """Return images a second of a training: the median of what it writes down."""
     out = tree.folder / f"speed-{time.monotonic_ns()}"
-    shape = "--model ViT-192x4x3/16 --image-size 96 --batch-size 32 --steps 60 --log-every 10 --threads 1"
-    if tree.run([*f"train --data many {shape}".split(), "--out", out.name])[0]:
+    if tree.run(f"{TIMED} --steps 60 --log-every 10 --out {out.name}")[0]:
         return float("nan")
     rows = [json.loads(line) for line in (out / "speed.jsonl").read_text().splitlines()]
     return statistics.median(float(row["images_per_second"]) for row in rows)
@@ -212,7 +214,7 @@ def predict_speed(tree: Tree) -> float:
 
 TIMES: dict[str, tuple[int, Callable[[Tree], float]]] = {
     "seconds of vitkit --help": (9, lambda tree: seconds(tree, "--help")),
-    "seconds of import vitkit": (7, lambda tree: seconds(tree, "", ("-c", "import vitkit"))),
+    "seconds of import vitkit": (7, lambda tree: seconds(tree, "python -c 'import vitkit'")),
     "seconds of the first screen": (
         5,
         lambda tree: seconds(tree, "finetune timed --data many --steps 100 --threads 1 --dry-run"),
@@ -226,18 +228,16 @@ TIMES: dict[str, tuple[int, Callable[[Tree], float]]] = {
 def time_both(trees: Sequence[Tree], progress: Progress) -> str:
     """Time both trees in turns, and make a table of medians and of the ratios of this one to the other."""
     for tree in trees:
-        model = "--model ViT-192x4x3/16 --image-size 96 --batch-size 32 --steps 2 --threads 1 --out timed"
-        tree.run(f"train --data many {model}".split())
+        tree.run(f"{TIMED} --steps 2 --out timed")
     lines = ["| what | other | this | ratio, this to other | quartiles |", "| --- | --- | --- | --- | --- |"]
     for name, (rounds, measure) in TIMES.items():
         pairs = []
         for number in range(rounds):
-            turn = trees if number % 2 == 0 else trees[::-1]
-            difference = {}
-            for tree in turn:
+            measured = {}
+            for tree in trees if number % 2 == 0 else trees[::-1]:
                 progress.say(f"{name}, {tree.name}")
-                difference[tree.name] = measure(tree)
-            pairs.append([difference[tree.name] for tree in trees])
+                measured[tree.name] = measure(tree)
+            pairs.append([measured[tree.name] for tree in trees])
         old, new = np.array(pairs).T
         low, ratio, high = np.quantile(new / old, (0.25, 0.5, 0.75))
         lines.append(
@@ -249,12 +249,8 @@ def time_both(trees: Sequence[Tree], progress: Progress) -> str:
 
 def extract(revision: str, folder: Path) -> str:
     """Write a revision's source into a folder; return the hash of its commit."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    arguments = ["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    commit = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     if not commit:
         sys.exit(f"same-as: git knows no revision named {revision}.")
     archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True)

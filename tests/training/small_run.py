@@ -2,8 +2,10 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +16,12 @@ from tests.helpers.tiny_models import TINY
 from vitkit.data.stream.loader import Batch, sample_at
 from vitkit.models.config import Compute, ViTConfig
 from vitkit.models.vit import ViT
-from vitkit.training.checkpoint import commit, make_folder, take_snapshot
+from vitkit.training.checkpoint import commit, make_folder, survey, take_snapshot
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, Sharding, TrainingConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.training.gradients import divide, places_of
 from vitkit.training.objectives import Classification
-from vitkit.training.trainer import Trainer
+from vitkit.training.trainer import StepReport, Trainer
 from vitkit.world import ALONE, World
 
 NUM_SAMPLES = 40
@@ -124,7 +126,44 @@ def fingerprint(trainer: Trainer) -> dict[str, str]:
     }
 
 
+def fit(trainer: Trainer, stop: int = 0) -> list[StepReport]:
+    """Train to the end, or leave the run after a step without a word of goodbye."""
+    reports = []
+    for report in trainer.fit():
+        reports.append(report)
+        if report.step == stop:
+            break
+    return reports
+
+
+def trained(run: Path, steps: int, **options: Any) -> Trainer:
+    """Train a new run to the end or to a step."""
+    trainer = small_trainer(run, **options)
+    fit(trainer, steps)
+    return trainer
+
+
+def resumed(run: Path, **options: Any) -> tuple[Trainer, list[str]]:
+    """Go on from the newest whole checkpoint, if there is one; also returns what is said of that."""
+    trainer, checkpoint = small_trainer(run, **options), survey(run).whole
+    return trainer, [] if checkpoint is None else trainer.resume(checkpoint)
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def save_checkpoint(run: Path, trainer: Trainer, keep: int) -> Path:
     """Commit a checkpoint of a trainer's state in a run folder."""
     make_folder(run)
     return commit(run, take_snapshot(trainer.state, trainer.environment), keep)
+
+
+def flip(path: Path) -> None:
+    """Damage a bit of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.small_checkpoints import trained
-from tests.training.small_run import small_trainer
+from tests.training.small_run import small_trainer, trained
 from vitkit.errors import VitkitError
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training.checkpoint import (
@@ -48,7 +47,7 @@ def test_a_run_that_saves_in_the_background_commits_the_same_bytes(tmp_path: Pat
 def test_a_save_in_the_background_holds_what_was_there_when_it_began(tmp_path: Path) -> None:
     trainer = trained(tmp_path, 4)
     state, writer = trainer.state, CheckpointWriter(tmp_path, 1, lambda: 1 << 40)
-    for number in range(50):
+    for number in range(20):
         state.progress = dataclasses.replace(state.progress, step=100 + number)
         snapshot = take_snapshot(state, trainer.environment)
         expected = {name: b"".join(chunks) for name, chunks in snapshot.files.items()}

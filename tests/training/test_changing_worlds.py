@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ CHANGES = ((1, 2), (3, 4), (2, 5), (1, 7), (2, 9), (3, STEPS))
 """The number of processes, and the step after which they are stopped: within an epoch each time."""
 SECONDS = 300.0
 """After which processes are given up; a machine under load is slow."""
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with Processes(3) as started:
-        yield started
 
 
 def new_folder(path: Path) -> Path:
@@ -49,19 +42,6 @@ def test_images_order_and_pixels_stay_the_same_while_the_number_of_processes_cha
     assert all(images.total() == BATCH for images in given.values())
     assert read_records(changed) == (read, given)
     assert losses(changed) == pytest.approx(losses(alone), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_losses_of_300_steps_are_those_of_one_process(processes: Processes, tmp_path: Path) -> None:
-    curves = []
-    for size in (1, 2, 3):
-        folder = new_folder(tmp_path / str(size))
-        run = configuration(folder, workers=0, steps=300)
-        processes.run(size, recorded_run.train, folder, run)
-        curves.append(losses(folder))
-    assert len(curves[0]) == 300
-    for curve in curves[1:]:
-        assert curve == pytest.approx(curves[0], abs=1e-4)
 
 
 def start(folder: Path, count: int, steps: int) -> "subprocess.Popen[str]":

@@ -16,14 +16,9 @@ import pytest
 
 from tests.helpers.broken_disk import READING, Fault, failing
 from tests.helpers.found_checkpoint import find_checkpoint
-from tests.helpers.small_checkpoints import contents, flip, trained
-from tests.training.small_run import save_checkpoint, small_trainer
+from tests.training.small_run import contents, fit, flip, resumed, save_checkpoint, small_trainer, trained
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import (
-    clean_up,
-    find_damage,
-    survey,
-)
+from vitkit.training.checkpoint import clean_up, find_damage, survey
 
 
 @pytest.mark.parametrize(
@@ -42,14 +37,11 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
 ) -> None:
     """At least one loadable checkpoint at every point of failure, and never a success that is none."""
     trained(tmp_path / "run", 8)
+    trainer, _ = resumed(tmp_path / "run")
+    fit(trainer, 9)  # not saved yet
     for number in itertools.count():
         run = tmp_path / f"run{number}"
         shutil.copytree(tmp_path / "run", run)
-        trainer = small_trainer(run)
-        checkpoint, _ = find_checkpoint(run)
-        assert checkpoint is not None and checkpoint.name == "step-00000008"
-        trainer.resume(checkpoint)
-        next(iter(trainer.fit()))  # step 9, not saved yet
         failed = False
         with failing(number, error) as made:
             try:
@@ -66,15 +58,12 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
             break
         newest, _ = find_checkpoint(run)
         assert newest is not None, (number, made[number])
-        assert failed or (newest.name == "step-00000009" and find_damage(newest) is None), (
-            number,
-            made[number],
-        )
+        is_saved = newest.name == "step-00000009" and find_damage(newest) is None
+        assert failed or is_saved, (number, made[number])
         clean_up(run, survey(run))
-        # And the run goes on from there; after every fourth failure alone, because a trainer takes its time.
-        if number % 4 == 0:
-            again = small_trainer(run)
-            again.resume(newest)
+        # And the run goes on from there; after every eighth failure alone, because a trainer takes its time.
+        if number % 8 == 0:
+            again, _ = resumed(run)
             for report in again.fit(interrupted=lambda: True):
                 assert report.checkpoint is not None and find_damage(report.checkpoint) is None
         shutil.rmtree(run)
@@ -82,11 +71,8 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
 
 def _save_with_full_disk(run: Path, limit: int, answer: Any) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails with EFBIG
-    trainer = small_trainer(run)
-    checkpoint, _ = find_checkpoint(run)
-    assert checkpoint is not None
-    trainer.resume(checkpoint)
-    next(iter(trainer.fit()))
+    trainer, _ = resumed(run)
+    fit(trainer, 9)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         save_checkpoint(run, trainer, keep=2)
@@ -186,10 +172,11 @@ def test_whatever_call_of_a_resume_fails_no_checkpoint_is_lost(tmp_path: Path, f
         aside = run / "damaged-metrics.jsonl"
         assert (aside if aside.exists() else run / "metrics.jsonl").read_bytes() == log
         # Once the system answers again, the run goes on.
-        checkpoints = survey(run)
-        clean_up(run, checkpoints)
-        assert checkpoints.whole is not None and checkpoints.whole.name == "step-00000004"
-        trainer.resume(checkpoints.whole)
+        if call % 4 == 0:
+            checkpoints = survey(run)
+            clean_up(run, checkpoints)
+            assert checkpoints.whole is not None and checkpoints.whole.name == "step-00000004"
+            trainer.resume(checkpoints.whole)
         shutil.rmtree(run)
         if len(made) <= call:
             assert refused > 30 and call > 60

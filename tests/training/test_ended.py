@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.small_checkpoints import contents, trained
+from tests.training.small_run import contents, trained
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import read_ended, remove_checkpoints
 

@@ -1,15 +1,12 @@
 """What is measured on the way, when, and which number decides what is best."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import nn
 
-from tests.helpers.found_checkpoint import find_checkpoint
-from tests.training.small_run import TRAINING, fingerprint, small_trainer
+from tests.training.small_run import log_of, small_trainer
+from tests.training.test_trainer import drift
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
@@ -18,19 +15,10 @@ ACCURACY = Monitor("accuracy", "max", tie_breaker="loss")
 NAN = float("nan")
 
 
-def drift(model: nn.Module, objective: nn.Module) -> dict[str, float]:
-    return {"distance": sum(value.double().sum().item() for value in model.state_dict().values())}
-
-
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] != "train"]
-
-
 def test_each_evaluator_measures_at_its_own_interval_and_after_the_last_step(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, others={"drift": Evaluator(drift, every=5)})
     reports = list(trainer.fit())
-    lines = evaluations(tmp_path)
+    lines = log_of(tmp_path)
     assert [line["step"] for line in lines if line["kind"] == "validation"] == [4, 8, 12]
     others = [line for line in lines if line["kind"] == "evaluation"]
     assert [(line["evaluator"], line["step"]) for line in others] == [
@@ -51,42 +39,11 @@ def test_each_evaluator_measures_at_its_own_interval_and_after_the_last_step(tmp
     )
 
 
-def test_a_run_that_patience_ends_is_measured_by_all(tmp_path: Path) -> None:
-    """The validation that uses up the patience comes first, though it stands last in the mapping."""
-    training = dataclasses.replace(TRAINING, steps=40, patience=2)
-    others = {"drift": Evaluator(drift, every=1000)}
-    trainer = small_trainer(tmp_path, training, values=(0.5, 0.4, 0.4), others=others)
-    assert list(trainer.fit())[-1].step == 12
-    assert [(line["kind"], line["step"]) for line in evaluations(tmp_path)][-2:] == [
-        ("validation", 12),
-        ("evaluation", 12),
-    ]
-
-
-def test_with_other_evaluators_a_stopped_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    """Their lines are made again, as all others that come after the checkpoint."""
-
-    def fitted(run: Path, stop: int) -> dict[str, str]:
-        trainer = small_trainer(run, others={"drift": Evaluator(drift, every=3)})
-        checkpoint, _ = find_checkpoint(run)
-        if checkpoint is not None:
-            assert trainer.resume(checkpoint) == []
-        for report in trainer.fit():
-            if report.step == stop:
-                break
-        return fingerprint(trainer)
-
-    whole = fitted(tmp_path / "whole", 99)
-    for stop in (7, 10):
-        fitted(tmp_path / "stopped", stop)
-    assert fitted(tmp_path / "stopped", 99) == whole
-
-
 def test_without_a_monitor_nothing_is_best(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.monitor = None
     list(trainer.fit())
-    assert trainer.state.progress.best_step is None and len(evaluations(tmp_path)) == 3
+    assert trainer.state.progress.best_step is None and len(log_of(tmp_path)) == 7
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer
+from tests.training.small_run import OPTIMIZER, TRAINING, fingerprint, small_trainer, trained
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.training.config import ClassificationConfig, TrainingConfig
@@ -127,22 +127,8 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_is_the_same(tmp_path
     assert roomy.state.objective.images_seen == cramped.state.objective.images_seen == 12 * 8
     for name, value in roomy.state.model.state_dict().items():
         torch.testing.assert_close(value, cramped.state.model.state_dict()[name], rtol=0, atol=5e-3)
-
-
-def test_what_fitted_is_kept_when_a_run_is_continued(tmp_path: Path) -> None:
-    whole, half = (small_trainer(tmp_path / name, objective=Cramped(3)) for name in "ab")
-    list(whole.fit())
-    for report in half.fit(lambda: True):
-        assert report.checkpoint is not None
-        resumed = small_trainer(tmp_path / "b", objective=Cramped(3))
-        assert resumed.resume(report.checkpoint) == [] and resumed.gradients.size == 2
-        list(resumed.fit())
-        assert fingerprint(resumed) == fingerprint(whole)  # dropout and mixup are drawn for each part
-
-
-def test_one_image_that_does_not_fit_is_explained(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="Out of memory with 1 images of 12x16"):
-        list(small_trainer(tmp_path, objective=Cramped(0)).fit())
+        trained(tmp_path / "none", 0, objective=Cramped(0))
 
 
 def test_recomputing_changes_no_bit_and_keeps_less(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
 
-from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.tiny_models import TINY
 from tests.training.small_run import OPTIMIZER, small_trainer
 from vitkit.errors import VitkitError
@@ -76,12 +74,6 @@ def test_what_cannot_be_frozen_is_said() -> None:
     headless = create_model("ViT-16x3x2/8", num_classes=0, image_size=32)
     with pytest.raises(VitkitError, match="no head that could be trained alone"):
         rate_scales(headless, OptimizerConfig(freeze="trunk"))
-    for wrong in (
-        *({"layer_decay": 0.0}, {"layer_decay": 1.5}, {"freeze_layers": -1}),
-        {"head_rate": 0.0},
-    ):
-        with pytest.raises(VitkitError):
-            OptimizerConfig(**wrong)
 
 
 def test_groups_have_their_rates_and_frozen_parameters_none() -> None:
@@ -97,6 +89,9 @@ def test_groups_have_their_rates_and_frozen_parameters_none() -> None:
     ]
     grouped = [parameter for group in groups for parameter in group["params"]]
     assert len(grouped) == len({*grouped}) == sum(scale > 0 for scale in scales.values())
+    # Without them, parameters have the numbers and groups that they had in the checkpoints of before.
+    plain = decay_groups(model, OptimizerConfig(), rate_scales(model, OptimizerConfig()))
+    assert [group["scale"] for group in plain] == [1.0, 1.0]
 
 
 def test_a_slower_layer_moves_less_by_the_factor(tmp_path: Path) -> None:
@@ -121,56 +116,17 @@ def test_a_slower_layer_moves_less_by_the_factor(tmp_path: Path) -> None:
         torch.testing.assert_close(moved[1][name], moved[0][name] * factor, rtol=1e-3, atol=1e-7)
 
 
-CAREFUL = dataclasses.replace(OPTIMIZER, freeze_layers=1, layer_decay=0.5)
-
-
 def test_frozen_weights_keep_their_bits_and_get_no_gradient(tmp_path: Path) -> None:
     """Also in the Polyak average, and also with decay."""
-    trainer = small_trainer(tmp_path, optimizer=CAREFUL)
+    careful = dataclasses.replace(OPTIMIZER, freeze_layers=1, layer_decay=0.5)
+    trainer = small_trainer(tmp_path, optimizer=careful)
+    frozen = ("stem.", "class_token", "positions.", "blocks.0.")
     before = {name: value.clone() for name, value in trainer.state.model.state_dict().items()}
     list(trainer.fit())
     for model in (trainer.state.model, trainer.state.average):
         assert model is not None
         after = model.state_dict()
         for name in after:
-            frozen = name.startswith(("stem.", "class_token", "positions.", "blocks.0."))
-            assert torch.equal(after[name], before[name]) == frozen, name
+            assert torch.equal(after[name], before[name]) == name.startswith(frozen), name
     for name, parameter in trainer.state.model.named_parameters():
-        assert (parameter.grad is None) == name.startswith(
-            ("stem.", "class_token", "positions.", "blocks.0.")
-        )
-
-
-def files(run: Path) -> dict[str, bytes]:
-    """Everything that a run ends with."""
-    checkpoint, _ = find_checkpoint(run)
-    assert checkpoint is not None
-    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
-    return {name: (checkpoint / name).read_bytes() for name in names} | {
-        "log": (run / "metrics.jsonl").read_bytes()
-    }
-
-
-@pytest.mark.parametrize("kind", ["adamw", "sgd"])
-def test_stopped_after_every_step_it_ends_with_the_same_bits(
-    tmp_path: Path, kind: Literal["adamw", "sgd"]
-) -> None:
-    """Before, at and after the step from which all layers learn."""
-    optimizer = dataclasses.replace(CAREFUL, optimizer=kind)
-    whole = small_trainer(tmp_path / "whole", optimizer=optimizer)
-    list(whole.fit())
-    while True:
-        trainer = small_trainer(tmp_path / "parts", optimizer=optimizer)
-        checkpoint, _ = find_checkpoint(tmp_path / "parts")
-        if checkpoint is not None:
-            trainer.resume(checkpoint)
-        reports = list(trainer.fit(lambda: True))
-        if not reports or reports[-1].finished:
-            break
-    assert files(tmp_path / "parts") == files(tmp_path / "whole")
-
-
-def test_a_checkpoint_of_before_there_were_layer_rates_is_the_same_one(tmp_path: Path) -> None:
-    """Without them, parameters have the numbers and groups that they always had."""
-    trainer = small_trainer(tmp_path)
-    assert [group["scale"] for group in trainer.state.optimizer.param_groups] == [1.0, 1.0]
+        assert (parameter.grad is None) == name.startswith(frozen)

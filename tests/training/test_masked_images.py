@@ -53,9 +53,7 @@ def parts(
     model = build_model(model_config)
     assert isinstance(model, ViT)
     objective = OBJECTIVE_OF[type(config)](config, model_config)
-    head = objective.head
-    assert isinstance(head, nn.Linear)
-    nn.init.normal_(head.weight, std=0.1)
+    nn.init.normal_(objective.head.weight, std=0.1)
     return model, objective
 
 
@@ -91,7 +89,7 @@ def test_mean_colours_are_three_bits_a_channel_the_first_channel_highest() -> No
     assert colour_classes(patch, 1)[0, 1].tolist() == [0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 17), st.integers(1, 17), st.integers(0, 2**32 - 1))
 def test_parts_of_patches_are_averaged_by_area_whatever_the_size(height: int, width: int, seed: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width))
@@ -190,16 +188,13 @@ def test_every_image_hides_as_many_patches_each_once(config: MaskedImagesConfig,
         assert index.shape == (3, count)
         assert all(len(set(row)) == count and row == sorted(row) for row in index.tolist())
         seen += torch.bincount(index.flatten(), minlength=24)
+        if config == SimMIMConfig():  # squares are hidden whole
+            grid = torch.zeros(24, dtype=torch.bool)
+            grid[index[0]] = True
+            squares = grid.reshape(2, 2, 3, 2).transpose(1, 2).flatten(2)
+            assert torch.equal(squares.all(2), squares.any(2))
     # Every place is as likely as any other; of 120 draws the deviation is below 0.05.
     assert ((seen / 120 - count / 24).abs() < 0.2).all()
-
-
-def test_blocks_are_hidden_whole() -> None:
-    model, objective = parts(SimMIMConfig(mask_block=2))
-    grid = torch.zeros(24, dtype=torch.bool)
-    grid[objective.draw_hidden(model, images(1))[0]] = True
-    squares = grid.reshape(2, 2, 3, 2).transpose(1, 2).flatten(2)
-    assert torch.equal(squares.all(2), squares.any(2))
 
 
 def test_eighty_ten_and_ten_of_a_hundred_are_replaced_swapped_and_kept() -> None:
@@ -251,13 +246,18 @@ def test_embeddings_are_corrupted_before_positions_are_added(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("config", OBJECTIVES)
-def test_only_hidden_patches_count_in_the_loss(config: MaskedImagesConfig) -> None:
+def test_only_hidden_patches_of_readable_images_count_in_the_loss(config: MaskedImagesConfig) -> None:
     model, objective = parts(config)
+    pixels = images()
     torch.manual_seed(5)
-    hidden = objective.predict(model, images())
+    hidden = objective.predict(model, pixels)
     by_patch = objective.losses(hidden)
     assert by_patch.shape == hidden.index.shape
-    assert loss(model, objective, batch_of(images()), 5).item() == pytest.approx(by_patch.mean().item())
+    assert loss(model, objective, batch_of(pixels), 5).item() == pytest.approx(by_patch.mean().item())
+    expected = by_patch[:2].mean().item()
+    pixels[2] = 0
+    readable = batch_of(pixels, [True, True, False])
+    assert loss(model, objective, readable, 5).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -340,16 +340,6 @@ def test_a_part_of_a_batch_hides_what_the_whole_batch_would(config: MaskedImages
             torch.testing.assert_close(parameter.grad, whole[name], rtol=0, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("config", OBJECTIVES)
-def test_unreadable_images_do_not_count(config: MaskedImagesConfig) -> None:
-    model, objective = parts(config)
-    pixels = images(3)
-    torch.manual_seed(0)
-    expected = objective.losses(objective.predict(model, pixels))[:2].mean().item()
-    pixels[2] = 0
-    assert loss(model, objective, batch_of(pixels, [True, True, False])).item() == pytest.approx(expected)
-
-
 # Baselines.
 
 
@@ -361,23 +351,18 @@ def test_a_new_head_of_colours_knows_nothing(target: str) -> None:
     assert loss(model, objective, batch_of(images())).item() == pytest.approx(math.log(512), abs=1e-5)  # type: ignore[arg-type]
 
 
-def test_the_baseline_of_classes_is_their_entropy() -> None:
+def test_the_baseline_of_classes_is_their_entropy_and_that_of_squares_the_variance() -> None:
     baseline = Baseline(2, 4)
     baseline.add(torch.tensor([[0, 3], [0, 3], [1, 3]]))
     baseline.add(torch.tensor([[1, 3]]))
-    nothing, constant = baseline.losses()
-    assert nothing == pytest.approx(math.log(4))
-    assert constant == pytest.approx(math.log(2) / 2)  # two equally frequent classes, and a single one
-
-
-def test_the_baseline_of_squares_is_the_variance() -> None:
+    # Two equally frequent classes, and a single one.
+    assert baseline.losses() == pytest.approx((math.log(4), math.log(2) / 2))
     values = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-    baseline = SquaredBaseline(7)
-    baseline.add(values[:20])
-    baseline.add(values[20:])
-    nothing, constant = baseline.losses()
-    assert nothing == pytest.approx((values**2).mean().item())
-    assert constant == pytest.approx(values.var(0, correction=0).mean().item())
+    squared = SquaredBaseline(7)
+    squared.add(values[:20])
+    squared.add(values[20:])
+    variance = values.var(0, correction=0).mean().item()
+    assert squared.losses() == pytest.approx(((values**2).mean().item(), variance))
 
 
 def test_the_baseline_of_absolute_differences_is_taken_from_the_median() -> None:
@@ -393,20 +378,6 @@ def test_the_baseline_of_absolute_differences_is_taken_from_the_median() -> None
     assert nothing == pytest.approx(targets.abs().mean().item(), rel=1e-5)
     best = (targets - targets.quantile(0.5, dim=0, interpolation="lower")).abs().mean().item()
     assert constant == pytest.approx(best, rel=1e-5)
-
-
-@pytest.mark.parametrize("config", OBJECTIVES)
-def test_no_constant_prediction_is_better_than_the_baseline(config: MaskedImagesConfig) -> None:
-    model, objective = parts(config)
-    hidden = objective.predict(model, images(9))
-    baseline = objective.baseline(model)
-    baseline.add(hidden.targets.flatten(0, 1))
-    _, constant = baseline.losses()
-    generator = torch.Generator().manual_seed(0)
-    for scale in (0.0, 0.1, 0.5):
-        outputs = scale * torch.randn(hidden.outputs.shape[-1], generator=generator)
-        same = replace(hidden, outputs=outputs.expand_as(hidden.outputs))
-        assert objective.losses(same).mean().item() >= constant - 1e-6
 
 
 # Pictures.
@@ -438,25 +409,3 @@ def test_a_right_prediction_is_drawn_as_the_image() -> None:
     patches = patches.reshape(*hidden.index.shape, *objective.patch_shape)
     right = objective.pixels(model, replace(hidden, outputs=hidden.targets), patches)
     torch.testing.assert_close(right, patches, atol=0.05, rtol=0)
-
-
-# Options.
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: MaskedPatchesConfig(mask_fraction=1.0), "mask_fraction"),
-        (lambda: MAEConfig(mask_fraction=0.0), "mask_fraction"),
-        (lambda: MaskedPatchesConfig(mask_fraction=math.nan), "mask_fraction"),
-        (lambda: MaskedPatchesConfig(token_fraction=0.8, other_fraction=0.3), "together 1 at most"),
-        (lambda: MaskedPatchesConfig(other_fraction=-0.1), "other_fraction is 0 or more"),
-        (lambda: SimMIMConfig(mask_block=0), "mask_block"),
-        (lambda: MAEConfig(decoder_width=18, decoder_heads=3), "multiple of 4"),
-        (lambda: MAEConfig(decoder_depth=0), "decoder_depth is at least 1"),
-    ],
-)
-def test_options_that_make_no_objective_are_refused(make: object, sentence: str) -> None:
-    assert callable(make)
-    with pytest.raises(VitkitError, match=sentence):
-        make()

@@ -1,38 +1,31 @@
 """The log of a run holds what its checkpoint says it held, or the user hears of it."""
 
-import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.found_checkpoint import find_checkpoint
-from tests.training.small_run import TRAINING, fingerprint, small_trainer
+from tests.training.small_run import TRAINING, fingerprint, fit, log_of, resumed, small_trainer, trained
 from vitkit.errors import VitkitError
-from vitkit.training.checkpoint import step_of
 from vitkit.training.config import TrainingConfig
-from vitkit.training.trainer import MetricsLog, Trainer
+from vitkit.training.trainer import MetricsLog
 
 
-def stopped(run: Path, step: int = 8) -> Path:
-    for report in small_trainer(run).fit():
-        if report.step == step:
-            break
-    return run / "metrics.jsonl"
-
-
-def resumed(run: Path) -> tuple[Trainer, list[str]]:
-    trainer = small_trainer(run)
-    checkpoint, _ = find_checkpoint(run)
-    assert checkpoint is not None
-    return trainer, trainer.resume(checkpoint)
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole run, and one that was left after step 8."""
+    root = tmp_path_factory.mktemp("logs")
+    trained(root / "whole", 0)
+    trained(root / "run", 8)
+    return root
 
 
 @pytest.mark.parametrize("damage", ["flipped", "halved", "emptied", "not UTF-8", "deleted"])
-def test_a_damaged_log_is_noticed_kept_and_begun_again(tmp_path: Path, damage: str) -> None:
-    list((whole := small_trainer(tmp_path / "whole")).fit())
-    log = stopped(tmp_path / "run")
+def test_a_damaged_log_is_noticed_kept_and_begun_again(folders: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(folders, tmp_path, dirs_exist_ok=True)
+    log = tmp_path / "run" / "metrics.jsonl"
     content = log.read_bytes()
     broken = {
         "flipped": content[:9] + bytes([content[9] ^ 1]) + content[10:],
@@ -49,30 +42,29 @@ def test_a_damaged_log_is_noticed_kept_and_begun_again(tmp_path: Path, damage: s
     else:
         assert aside.read_bytes() == broken and str(aside) in sentences[0]
     # A kill before the next checkpoint, with lines written already: no second copy is set aside.
-    for report in trainer.fit():
-        if report.step == 9:
-            break
+    fit(trainer, 9)
     trainer, sentences = resumed(tmp_path / "run")
     assert sentences == [] and not (tmp_path / "run" / "damaged-metrics.jsonl-2").exists()
     list(trainer.fit())
-    ended, expected = fingerprint(trainer), fingerprint(whole)
-    assert all(ended[name] == expected[name] for name in ("model", "average", "optimizer"))
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for name in ("model", "average", "optimizer"):
+        last = f"checkpoints/step-00000012/{name}.safetensors"
+        assert (tmp_path / "run" / last).read_bytes() == (tmp_path / "whole" / last).read_bytes()
+    lines = log_of(tmp_path / "run")
     assert lines[0] == {"kind": "restart", "step": 8}
-    rest = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert lines[1:] == [line for line in rest if line["step"] > 8]
+    assert lines[1:] == [line for line in log_of(tmp_path / "whole") if line["step"] > 8]
     assert resumed(tmp_path / "run")[1] == []  # the last checkpoint knows the new log
 
 
-def test_lines_beyond_the_checkpoint_are_no_damage(tmp_path: Path) -> None:
-    log = stopped(tmp_path)
+def test_lines_beyond_the_checkpoint_are_no_damage(folders: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(folders / "run", tmp_path / "run"))
+    log = run / "metrics.jsonl"
     before = log.read_bytes()
     log.write_bytes(before + b'{"kind": "train", "st')
-    trainer, sentences = resumed(tmp_path)
+    trainer, sentences = resumed(run)
     assert sentences == []
     next(iter(trainer.fit()))
     assert log.read_bytes().startswith(before)
-    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [3, 4, 6, 8, 9]
+    assert [line["step"] for line in log_of(run)] == [3, 4, 6, 8, 9]
 
 
 def test_length_and_hash_are_those_of_the_file(tmp_path: Path) -> None:
@@ -87,11 +79,11 @@ def test_length_and_hash_are_those_of_the_file(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_pipe_is_no_log(tmp_path: Path) -> None:
+def test_a_pipe_is_no_log(folders: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(VitkitError, match="expected a regular file"):
         list(small_trainer(tmp_path).fit())
-    stopped(tmp_path / "run")
+    shutil.copytree(folders / "run", tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
     os.mkfifo(tmp_path / "run" / "metrics.jsonl")
     with pytest.raises(VitkitError, match="expected a regular file"):
@@ -101,16 +93,20 @@ def test_a_pipe_is_no_log(tmp_path: Path) -> None:
 OFTEN = replace(TRAINING, log_every=100, evaluate_every=100, checkpoint_every=2)
 
 
-@pytest.mark.parametrize("replaced", [True, False])
 @pytest.mark.parametrize(
-    ("training", "step", "last", "committed"),
-    [(TRAINING, 1, 2, None), (TRAINING, 6, 7, 4), (OFTEN, 2, 3, 2), (OFTEN, 1, 1, None)],
+    ("training", "step", "last", "committed", "replaced"),
+    [
+        (TRAINING, 1, 2, 0, True),
+        (TRAINING, 6, 7, 4, False),
+        (OFTEN, 2, 3, 2, True),
+        (OFTEN, 1, 1, 0, False),
+    ],
     ids=["no checkpoint yet", "before a line", "between checkpoints", "before the first checkpoint"],
 )
 def test_a_folder_that_is_moved_gets_no_second_half(
-    tmp_path: Path, training: TrainingConfig, step: int, last: int, committed: int | None, replaced: bool
+    tmp_path: Path, training: TrainingConfig, step: int, last: int, committed: int, replaced: bool
 ) -> None:
-    list((whole := small_trainer(tmp_path / "whole", training)).fit())
+    whole = trained(tmp_path / "whole", 0, training=training)
     run, moved, steps = tmp_path / "run", tmp_path / "moved", list[int]()
     with pytest.raises(VitkitError, match=f"{run} was moved, renamed or removed .* --resume"):
         for report in small_trainer(run, training).fit():
@@ -120,10 +116,7 @@ def test_a_folder_that_is_moved_gets_no_second_half(
                 if replaced:
                     run.mkdir()
     assert steps[-1] == last and not list(run.glob("*")) and run.exists() == replaced
-    trainer = small_trainer(moved, training)
-    checkpoint, _ = find_checkpoint(moved)
-    assert (None if checkpoint is None else step_of(checkpoint)) == committed
-    if checkpoint is not None:
-        trainer.resume(checkpoint)
+    trainer, _ = resumed(moved, training=training)
+    assert trainer.state.progress.step == committed
     list(trainer.fit())
     assert fingerprint(trainer) == fingerprint(whole)

@@ -9,37 +9,47 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.helpers.fixed_logits import LABELS, LOGITS, Fixed
+from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit.data.stream.loader import Batch
-from vitkit.errors import VitkitError
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification, MultiLabel, cutmix, mix, mixup
 
+SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])
+
 
 def loss_of(
-    config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
+    config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS, several: bool = False
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
-    batch = Batch(
-        torch.zeros(3, 3, 2, 2, dtype=torch.uint8), {"labels": LABELS}, torch.tensor(mask), torch.arange(3)
-    )
-    return Classification(config, 3).forward(Fixed(logits), batch, 0, 1)
+    targets = {"labels": SETS if several else LABELS}
+    images = torch.zeros(3, 3, 2, 2, dtype=torch.uint8)
+    batch = Batch(images, targets, torch.tensor(mask), torch.arange(3))
+    objective = MultiLabel(config) if several else Classification(config, 3)
+    loss, metrics = objective.forward(Fixed(logits), batch, 0, 1)
+    return loss, metrics
 
 
-def test_softmax_is_cross_entropy() -> None:
-    loss, metrics = loss_of(ClassificationConfig(), [True] * 3)
+def yes_or_no(targets: Tensor) -> Tensor:
+    """Sum over the classes of each image."""
+    return F.binary_cross_entropy_with_logits(LOGITS, targets.float(), reduction="none").sum(1)
+
+
+def test_losses_are_pytorchs() -> None:
+    smoothed = torch.tensor([[0.9, 0.9, 0.1], [0.1, 0.1, 0.1], [0.9, 0.1, 0.9]])
+    smoothing = ClassificationConfig(label_smoothing=0.2)
+    whole = [True] * 3
+    loss, metrics = loss_of(ClassificationConfig(), whole)
     torch.testing.assert_close(loss, F.cross_entropy(LOGITS, LABELS))
     assert metrics["accuracy"].item() == pytest.approx(2 / 3)
-
-
-def test_smoothing_is_pytorchs() -> None:
-    loss, _ = loss_of(ClassificationConfig(label_smoothing=0.2), [True] * 3)
-    torch.testing.assert_close(loss, F.cross_entropy(LOGITS, LABELS, label_smoothing=0.2))
-
-
-def test_sigmoid_sums_over_classes() -> None:
-    loss, _ = loss_of(ClassificationConfig(loss="sigmoid"), [True] * 3)
-    targets = F.one_hot(LABELS, 3).float()
-    expected = F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="sum") / 3
-    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        loss_of(smoothing, whole)[0], F.cross_entropy(LOGITS, LABELS, label_smoothing=0.2)
+    )
+    one_each = loss_of(ClassificationConfig(loss="sigmoid"), whole)[0]
+    torch.testing.assert_close(one_each, yes_or_no(F.one_hot(LABELS, 3)).mean())
+    loss, metrics = loss_of(ClassificationConfig(), whole, several=True)
+    torch.testing.assert_close(loss, yes_or_no(SETS).mean())
+    # Yes from a logit of 0 on: wrong are one label of the first image, all of the second, one of the third.
+    assert metrics["hamming_loss"].item() == pytest.approx(5 / 9)
+    torch.testing.assert_close(loss_of(smoothing, whole, several=True)[0], yes_or_no(smoothed).mean())
 
 
 def test_what_is_masked_does_not_count_not_even_if_it_is_infinite() -> None:
@@ -48,8 +58,10 @@ def test_what_is_masked_does_not_count_not_even_if_it_is_infinite() -> None:
     loss, metrics = loss_of(ClassificationConfig(), [True, False, True], broken)
     torch.testing.assert_close(loss, F.cross_entropy(LOGITS[[0, 2]], LABELS[[0, 2]]))
     assert metrics["accuracy"].item() == 0.5
-    loss, _ = loss_of(ClassificationConfig(), [False] * 3)
-    assert loss.item() == 0
+    loss, metrics = loss_of(ClassificationConfig(), [True, False, True], broken, several=True)
+    torch.testing.assert_close(loss, yes_or_no(SETS)[[0, 2]].mean())
+    assert metrics["hamming_loss"].item() == pytest.approx(2 / 6)
+    assert loss_of(ClassificationConfig(), [False] * 3)[0].item() == 0
 
 
 def test_mixup_mixes_images_and_targets_alike() -> None:
@@ -79,20 +91,25 @@ def test_the_own_image_is_always_the_larger_part() -> None:
     assert shares == pytest.approx([max(share, 1 - share) for share in drawn])
 
 
-def test_mixup_uses_the_models_own_normalisation() -> None:
-    from tests.helpers.tiny_models import TINY, model_with_random_head
-
+@pytest.mark.parametrize("several", [False, True])
+def test_mixup_uses_the_models_own_normalisation_and_mixes_labels_alike(several: bool) -> None:
     model = model_with_random_head(TINY).train()
     images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
-    batch = Batch(
-        images, {"labels": torch.tensor([0, 1, 2, 3])}, torch.ones(4, dtype=torch.bool), torch.arange(4)
-    )
-    objective = Classification(ClassificationConfig(mixup=0.5), 5)
+    sets = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+    labels = sets if several else torch.arange(4)
+    batch = Batch(images, {"labels": labels}, torch.ones(4, dtype=torch.bool), torch.arange(4))
+    config = ClassificationConfig(mixup=0.5)
+    objective = MultiLabel(config) if several else Classification(config, 5)
     torch.manual_seed(3)
-    loss, _ = objective(model, batch, 0, 1)
+    loss, _ = objective.forward(model, batch, 0, 1)
     torch.manual_seed(3)
-    mixed, soft = mixup((images.float() - 127.5) / 127.5, F.one_hot(batch.labels, 5).float(), batch.mask, 0.5)
-    torch.testing.assert_close(loss, F.cross_entropy(model(mixed), soft))
+    targets = sets.float() if several else F.one_hot(labels, 5).float()
+    mixed, soft = mixup((images.float() - 127.5) / 127.5, targets, batch.mask, 0.5)
+    logits = model(mixed)
+    entropy = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
+    torch.testing.assert_close(loss, entropy if several else F.cross_entropy(logits, soft))
+    unmixed, _ = objective.forward(model.eval(), batch, 0, 1)
+    assert unmixed.item() != loss.item()
 
 
 def numbered_batch(count: int, size: tuple[int, int] = (12, 16)) -> Batch:
@@ -122,8 +139,6 @@ def test_cutmix_shares_targets_by_the_area_of_its_box() -> None:
 
 
 def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
-    from tests.helpers.tiny_models import TINY, model_with_random_head
-
     model = model_with_random_head(TINY).train()
     both, ways = ClassificationConfig(mixup=1.0, cutmix=1.0), set()
     for seed in range(20):
@@ -139,8 +154,6 @@ def test_a_batch_is_mixed_in_one_of_two_ways() -> None:
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "labels"])
 def test_cutmix_works_with_every_loss(loss: str) -> None:
-    from tests.helpers.tiny_models import TINY, model_with_random_head
-
     model, batch = model_with_random_head(TINY).train(), numbered_batch(4)
     labels = torch.tensor(
         [[1, 0, 0, 1, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.bool
@@ -163,66 +176,3 @@ def test_cutmix_works_with_every_loss(loss: str) -> None:
     else:
         expected = F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(1).mean()
     torch.testing.assert_close(computed, expected)
-
-
-def test_impossible_options_are_explained() -> None:
-    with pytest.raises(VitkitError, match="label_smoothing"):
-        ClassificationConfig(label_smoothing=1.0)
-    with pytest.raises(VitkitError, match="mixup"):
-        ClassificationConfig(mixup=-1)
-    with pytest.raises(VitkitError, match="cutmix"):
-        ClassificationConfig(cutmix=-1)
-
-
-SETS = torch.tensor([[True, True, False], [False, False, False], [True, False, True]])
-
-
-def multi_label_loss(
-    config: ClassificationConfig, mask: list[bool], logits: Tensor = LOGITS
-) -> tuple[Tensor, Mapping[str, Tensor]]:
-    batch = Batch(
-        torch.zeros(3, 3, 2, 2, dtype=torch.uint8), {"labels": SETS}, torch.tensor(mask), torch.arange(3)
-    )
-    return MultiLabel(config).forward(Fixed(logits), batch, 0, 1)
-
-
-def test_several_labels_are_a_yes_or_no_each() -> None:
-    loss, metrics = multi_label_loss(ClassificationConfig(), [True] * 3)
-    sums = F.binary_cross_entropy_with_logits(LOGITS, SETS.float(), reduction="none").sum(1)
-    torch.testing.assert_close(loss, sums.mean())
-    # Yes from a logit of 0 on: wrong are one label of the first image, all of the second, one of the third.
-    assert metrics["hamming_loss"].item() == pytest.approx(5 / 9)
-
-
-def test_smoothing_of_several_labels_goes_to_the_middle() -> None:
-    loss, _ = multi_label_loss(ClassificationConfig(label_smoothing=0.2), [True] * 3)
-    targets = torch.tensor([[0.9, 0.9, 0.1], [0.1, 0.1, 0.1], [0.9, 0.1, 0.9]])
-    sums = F.binary_cross_entropy_with_logits(LOGITS, targets, reduction="none").sum(1)
-    torch.testing.assert_close(loss, sums.mean())
-
-
-def test_several_labels_of_what_is_masked_do_not_count() -> None:
-    broken = LOGITS.clone()
-    broken[1] = torch.tensor([float("inf"), float("nan"), 0.0])
-    loss, metrics = multi_label_loss(ClassificationConfig(), [True, False, True], broken)
-    sums = F.binary_cross_entropy_with_logits(LOGITS, SETS.float(), reduction="none").sum(1)
-    torch.testing.assert_close(loss, sums[[0, 2]].mean())
-    assert metrics["hamming_loss"].item() == pytest.approx(2 / 6)
-
-
-def test_several_labels_are_mixed_up_with_their_images() -> None:
-    from tests.helpers.tiny_models import TINY, model_with_random_head
-
-    model = model_with_random_head(TINY).train()
-    images = torch.randint(0, 256, (4, 3, 12, 16), dtype=torch.uint8)
-    sets = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) < 0.5
-    batch = Batch(images, {"labels": sets}, torch.ones(4, dtype=torch.bool), torch.arange(4))
-    torch.manual_seed(3)
-    loss, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch, 0, 1)
-    torch.manual_seed(3)
-    mixed, soft = mixup((images.float() - 127.5) / 127.5, sets.float(), batch.mask, 0.5)
-    expected = F.binary_cross_entropy_with_logits(model(mixed), soft, reduction="none").sum(1).mean()
-    torch.testing.assert_close(loss, expected)
-    model.eval()
-    unmixed, _ = MultiLabel(ClassificationConfig(mixup=0.5)).forward(model, batch, 0, 1)
-    assert unmixed.item() != loss.item()

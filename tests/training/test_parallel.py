@@ -1,35 +1,22 @@
-"""Training by several processes against training by one."""
+"""How several processes divide a batch, evaluate together and tell each other of files."""
 
-import dataclasses
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
-from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise
+from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.helpers.processes import Processes
-from tests.training.small_run import TRAINING, fingerprint, small_trainer
-from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches
+from vitkit.data.stream.loader import Batch, evaluation_batches
 from vitkit.evaluation.run_model import predict
 from vitkit.runs.trained_model import DataRecord, RejectedFiles
-from vitkit.training.checkpoint import survey
 from vitkit.training.config import TrainingConfig
 from vitkit.training.gradients import Gradients, divide, places_of
 from vitkit.world import World
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with Processes(3) as started:
-        yield started
 
 
 @given(st.data(), st.integers(1, 10**6), st.integers(1, 1024))
@@ -60,73 +47,6 @@ def test_the_image_before_is_read_once_more_where_images_are_mixed() -> None:
     places = [places_of(divide(10, 5, World(rank, 2)), mixes=True).tolist() for rank in range(2)]
     assert places == [[4, 0, 1, 2, 9, 5, 6, 7], [2, 3, 4, 7, 8, 9]]
     assert places_of(divide(10, 5, World()), mixes=True).tolist() == list(range(10))
-
-
-def all_gradients(world: World, names: tuple[str, ...], dtype: torch.dtype) -> list[Any]:
-    return [gradients_of(world, name, MODELS[name], OBJECTIVE, dtype=dtype) for name in names]
-
-
-@pytest.mark.parametrize(
-    ("names", "dtype", "near"),
-    [
-        (("ViT-16x2x2/4",), torch.float64, 1e-12),
-        pytest.param(tuple(MODELS)[1:], torch.float64, 1e-12, marks=pytest.mark.slow),
-        pytest.param(tuple(MODELS), torch.float32, 1e-5, marks=pytest.mark.slow),
-    ],
-    ids=["ViT", "others", "float32"],
-)
-def test_gradients_are_those_of_one_process(
-    processes: Processes, names: tuple[str, ...], dtype: torch.dtype, near: float
-) -> None:
-    alone = all_gradients(World(), names, dtype)
-    for size in (2, 3):
-        several = processes.run(size, all_gradients, names, dtype)
-        for number, name in enumerate(names):
-            for step, (totals, grads) in enumerate(alone[number]):
-                for process in several:
-                    others, theirs = process[number][step]
-                    assert others == pytest.approx(totals, rel=1e-6), name
-                    for mine, other, first in zip(grads, theirs, several[0][number][step][1], strict=True):
-                        assert (mine is None) == (other is None)
-                        if mine is not None:
-                            difference = float((mine - other).norm())
-                            assert difference <= near * float(mine.norm()) + 1e-3 * near, name
-                            assert torch.equal(other, first)  # all processes have the same bits
-
-
-def train_parts(world: World, run: Path, *stops: int) -> tuple[list[float], dict[str, str] | None]:
-    """Train to each of these steps, every time from the last checkpoint; returns losses and bits."""
-    training = dataclasses.replace(TRAINING, batch_size=7, micro_batch_size=4, checkpoint_every=100)
-    losses = list[float]()
-    for stop in stops:
-        trainer = small_trainer(run, training, dropout=0.0, drop_path=0.3, bad=frozenset({5}), world=world)
-        checkpoint = survey(run).whole
-        if checkpoint is not None:
-            trainer.resume(checkpoint)
-        losses += [report.loss for report in trainer.fit(partial(has_reached, trainer, stop))]
-        world.total(0)  # until process 0 has committed
-    return losses, fingerprint(trainer) if world.writes else None
-
-
-# The sum of two numbers is the same in any order: a wrong order shows with three processes.
-@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_a_run_of_several_processes_is_that_of_one(processes: Processes, tmp_path: Path, size: int) -> None:
-    alone, _ = train_parts(World(), tmp_path / "alone", END)
-    several = processes.run(size, train_parts, tmp_path / "several", END)
-    for losses, _ in several:
-        assert losses == pytest.approx(alone, abs=1e-4)
-    stopped = processes.run(size, train_parts, tmp_path / "stopped", 2, 9, END)
-    assert stopped[0] == several[0]  # to the same bits
-
-
-def test_the_number_of_processes_may_change(processes: Processes, tmp_path: Path) -> None:
-    alone, _ = train_parts(World(), tmp_path / "alone", END)
-    run = tmp_path / "changed"
-    losses = train_parts(World(), run, 2)[0]
-    for size, stop in ((3, 5), (2, 9)):
-        losses += processes.run(size, train_parts, run, stop)[0][0]
-    losses += train_parts(World(), run, END)[0]
-    assert losses == pytest.approx(alone, abs=1e-4)
 
 
 def few_images(world: World) -> list[Any]:
@@ -213,35 +133,3 @@ def test_files_that_one_process_cannot_read_count_for_all(processes: Processes, 
         ["0.png", "1.png", "old.png"],
         ["0.png", "1.png", "old.png"],
     ]
-
-
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_images_order_and_pixels_are_those_of_one_process(workers: int) -> None:
-    """Over three epochs, in which the number of processes changes five times."""
-    samples, batch_size, micro = Noise(23), 9, 5
-
-    def read(world: World, start: int, stop: int) -> dict[tuple[int, int], tuple[int, bytes]]:
-        places = places_of(divide(batch_size, micro, world), mixes=False)
-        loader = TrainLoader(
-            samples,
-            PREPROCESSING,
-            AUGMENTATION,
-            batch_size=batch_size,
-            seed=3,
-            workers=workers,
-            places=places,
-        )
-        return {
-            (step, place): (int(index), pixels.numpy().tobytes())
-            for step, batch in enumerate(loader.batches(start, stop), start)
-            for place, index, pixels in zip(places.tolist(), batch.ids, batch.images, strict=True)
-        }
-
-    alone, several = read(World(), 0, 8), dict[tuple[int, int], tuple[int, bytes]]()
-    assert len(alone) == 8 * batch_size > 3 * len(samples)
-    for start, stop, size in ((0, 1, 2), (1, 3, 3), (3, 4, 1), (4, 6, 3), (6, 7, 2), (7, 8, 4)):
-        for rank in range(size):
-            part = read(World(rank, size), start, stop)
-            assert not part.keys() & several.keys()
-            several |= part
-    assert several == alone

@@ -1,8 +1,8 @@
-"""Training by processes that each keep a part of the weights, against training by one that has all."""
+"""Training by several processes, that have all weights or a part of them each, against training by one."""
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from tests.helpers.gradients import END, MODELS, OBJECTIVE, gradients_of, has_reached
 from tests.helpers.processes import Processes
 from tests.training.small_run import OPTIMIZER, TRAINING, save_checkpoint, small_trainer
 from vitkit.data.stream.loader import Batch
@@ -26,29 +25,71 @@ from vitkit.training.objectives import Classification
 from vitkit.training.trainer import Trainer
 from vitkit.world import World
 
+END = 12
+MODELS: dict[str, dict[str, Any]] = {
+    "ViT-16x2x2/4": {"drop_path": 0.5},
+    "R1-1x0.5+ViT-16x2x2/8": {"drop_path": 0.5},
+    "BiT-R1-1x0.5": {},
+    "Axial-ViT-16x2x2/4": {},
+}
+BATCH = 7
+CONFIG = TrainingConfig(batch_size=BATCH, micro_batch_size=5)
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Processes]:
-    with Processes(3) as started:
-        yield started
+
+def gradients_of(
+    world: World, name: str, sharding: Sharding = "replicas", dtype: torch.dtype = torch.float64
+) -> list[Any]:
+    """Compute two steps' gradients of a batch with an unreadable image."""
+    config = dataclasses.replace(model_config(name, 5, 16), **MODELS[name])
+    model = build_model(config, torch.Generator().manual_seed(0)).to(dtype).train()
+    for parameter in model.parameters():  # a head of zeros would leave nothing to compare
+        nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(parameter.numel()))
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (BATCH, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    mask = torch.arange(BATCH) != 3
+    whole = Batch(images, {"labels": torch.arange(BATCH) % 5}, mask, torch.arange(BATCH))
+    loss = ClassificationConfig(mixup=0.5, cutmix=1.0, label_smoothing=0.1)
+    places = torch.from_numpy(places_of(divide(BATCH, 5, world), loss.mixes))
+    own = whole._each(lambda tensor: tensor[places])
+    if sharding != "replicas":
+        shard(model, world, sharding, "float32")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    objective = Classification(loss, 5)
+    made = Gradients(model, objective, optimizer, torch.enable_grad, 2, CONFIG, loss.mixes, world)
+    steps = []
+    for step in range(2):
+        totals = made.compute(own, step)
+        assert model.batch_rows is None  # whoever goes on with the model gives it whole batches
+        grads = [None if p.grad is None else collect(p.grad).clone() for p in model.parameters()]
+        steps.append(({name: value.item() for name, value in totals.items()}, grads))
+    return steps
 
 
 def sharded_gradients(
     world: World, names: Sequence[str], sharding: Sharding, machines: int, dtype: torch.dtype
 ) -> list[Any]:
     world = dataclasses.replace(world, on_machine=world.size // machines)
-    return [gradients_of(world, name, MODELS[name], OBJECTIVE, sharding, dtype) for name in names]
+    return [gradients_of(world, name, sharding, dtype) for name in names]
 
 
 @pytest.mark.parametrize(
     ("names", "size", "sharding", "machines", "dtype"),
     [
+        (("ViT-16x2x2/4",), 2, "replicas", 1, torch.float64),
+        (("ViT-16x2x2/4",), 3, "replicas", 1, torch.float64),
         (("ViT-16x2x2/4",), 3, "fsdp", 1, torch.float64),
-        pytest.param(tuple(MODELS), 2, "fsdp", 1, torch.float64, marks=pytest.mark.slow),
-        pytest.param(tuple(MODELS)[1:], 3, "fsdp", 1, torch.float64, marks=pytest.mark.slow),
-        pytest.param(tuple(MODELS), 3, "fsdp", 1, torch.float32, marks=pytest.mark.slow),
         (("ViT-16x2x2/4",), 2, "hsdp", 2, torch.float64),
-        pytest.param(tuple(MODELS), 2, "hsdp", 1, torch.float64, marks=pytest.mark.slow),
+        *(
+            pytest.param(tuple(MODELS), *rest, marks=pytest.mark.slow)
+            for rest in (
+                (3, "replicas", 1, torch.float64),
+                (2, "replicas", 1, torch.float32),
+                (2, "fsdp", 1, torch.float64),
+                (3, "fsdp", 1, torch.float64),
+                (3, "fsdp", 1, torch.float32),
+                (2, "hsdp", 1, torch.float64),
+            )
+        ),
     ],
 )
 def test_gradients_are_those_of_one_process(
@@ -62,25 +103,25 @@ def test_gradients_are_those_of_one_process(
     near = 1e-12 if dtype == torch.float64 else 1e-5
     several = processes.run(size, sharded_gradients, names, sharding, machines, dtype)
     for number, name in enumerate(names):
-        alone = gradients_of(World(), name, MODELS[name], OBJECTIVE, dtype=dtype)
-        for step, (totals, gradients) in enumerate(alone):
+        for step, (totals, gradients) in enumerate(gradients_of(World(), name, dtype=dtype)):
             for of_process in several:
                 others, theirs = of_process[number][step]
                 assert others == pytest.approx(totals, rel=1e-6), name
-                for mine, other in zip(gradients, theirs, strict=True):
+                for mine, other, first in zip(gradients, theirs, several[0][number][step][1], strict=True):
                     assert (mine is None) == (other is None)
                     if mine is not None:
                         difference = float((mine - other).norm())
                         assert difference <= near * float(mine.norm()) + 1e-3 * near, name
+                        assert torch.equal(other, first)  # all processes have the same bits
+
+
+def uneven_machines(world: World) -> None:
+    gradients_of(dataclasses.replace(world, on_machine=2), "ViT-16x2x2/4", "hsdp")
 
 
 def test_hsdp_needs_as_many_processes_on_every_machine(processes: Processes) -> None:
     with pytest.raises(AssertionError, match="hsdp needs the same number of processes on every machine"):
         processes.run(3, uneven_machines)
-
-
-def uneven_machines(world: World) -> None:
-    gradients_of(dataclasses.replace(world, on_machine=2), "ViT-16x2x2/4", {}, {}, "hsdp")
 
 
 def sharded_trainer(
@@ -134,23 +175,37 @@ def train_parts(
     return losses, hashes
 
 
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "recomputed": {},
-    "adamw": {"layer_decay": 0.8},
-    "adamw bfloat16": {"optimizer": "adamw", "momentum_dtype": "bfloat16"},
-    "sgd": {"optimizer": "sgd", "momentum_dtype": "bfloat16", "clip_norm": 0.1},
-    "frozen": {"freeze_layers": 1, "polyak": None},
+def has_reached(trainer: Trainer, step: int) -> bool:
+    return trainer.state.progress.step == step
+
+
+OPTIMIZERS: dict[str, tuple[Sharding, dict[str, Any]]] = {
+    "replicas": ("replicas", {}),
+    "recomputed": ("fsdp", {}),
+    "adamw": ("fsdp", {"layer_decay": 0.8}),
+    "adamw bfloat16": ("fsdp", {"optimizer": "adamw", "momentum_dtype": "bfloat16"}),
+    "sgd": ("fsdp", {"optimizer": "sgd", "momentum_dtype": "bfloat16", "clip_norm": 0.1}),
+    "frozen": ("fsdp", {"freeze_layers": 1, "polyak": None}),
 }
 
 
-@pytest.mark.parametrize("options", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_run_is_that_of_one_process(processes: Processes, tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("sharding", "options"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_run_is_that_of_one_process(
+    processes: Processes, tmp_path: Path, sharding: Sharding, options: dict[str, Any]
+) -> None:
+    """The sum of two numbers is the same in any order: a wrong order shows with three processes."""
     alone, _ = train_parts(World(), tmp_path / "alone", [(END, "replicas")], options)
-    several = processes.run(3, train_parts, tmp_path / "several", [(END, "fsdp")], options)
+    several = processes.run(3, train_parts, tmp_path / "several", [(END, sharding)], options)
     for losses, _ in several:
         assert losses == pytest.approx(alone, abs=1e-4)
-    parts = [(2, "fsdp"), (9, "fsdp"), (END, "fsdp")]
+    parts = [(2, sharding), (9, sharding), (END, sharding)]
     assert processes.run(3, train_parts, tmp_path / "stopped", parts, options) == several  # the same bits
+    if sharding == "replicas":  # the number of processes may change
+        run = tmp_path / "changed"
+        changed = train_parts(World(), run, [(2, sharding)], options)[0]
+        for size, stop in ((3, 5), (2, 9), (1, END)):
+            changed += processes.run(size, train_parts, run, [(stop, sharding)], options)[0][0]
+        assert changed == pytest.approx(alone, abs=1e-4)
 
 
 def test_checkpoints_do_not_depend_on_how_processes_divide_the_state(
