@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from vitkit.evaluation.statistics import binomial_interval
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from vitkit.config import to_json, write
 from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import binomial_interval
 from vitkit.jobs.report import write_report
 from vitkit.runs import series_record
 from vitkit.runs.config import Run
