@@ -30,7 +30,7 @@ COMPARISON = Comparison(
 )
 
 
-def test_a_difference_that_was_found_and_none_are_told_apart() -> None:
+def test_a_difference_that_was_found_and_none_and_the_same_answers_are_told_apart() -> None:
     worse, alike, about = conclusions(COMPARISON)
     difference = COMPARISON.arms[0].difference
     assert difference is not None
@@ -42,22 +42,20 @@ def test_a_difference_that_was_found_and_none_are_told_apart() -> None:
     assert alike.startswith("pool mean: no difference found, ")
     assert "would have been found in 8 of 10 studies of this size." in alike
     assert about.startswith("3 seeds on 400 test images, the same in every arm")
-
-
-def test_one_seed_is_said_to_be_about_these_weights() -> None:
-    single = replace(COMPARISON, seeds=(0,))
-    assert "about these weights only, and says nothing about other trainings" in conclusions(single)[-1]
-
-
-def test_two_seeds_are_said_to_tell_little() -> None:
-    last = conclusions(replace(COMPARISON, seeds=(0, 1)))[-1]
-    assert last.endswith("Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones.")
-    assert "Two hardly" not in conclusions(COMPARISON)[-1]
-
-
-def test_the_same_answers_are_told_as_such() -> None:
     same = replace(COMPARISON, arms=(arm("log_every 3", BASE, 1.0),))
     assert conclusions(same)[0] == "log_every 3: the same as the base on every test image."
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ((0,), "about these weights only, and says nothing about other trainings"),
+        ((0, 1), "Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones."),
+    ],
+)
+def test_what_one_seed_and_two_tell_is_said(seeds: tuple[int, ...], said: str) -> None:
+    assert said in conclusions(replace(COMPARISON, seeds=seeds))[-1]
+    assert said not in conclusions(COMPARISON)[-1]
 
 
 def test_seeds_that_diverged_are_told() -> None:
