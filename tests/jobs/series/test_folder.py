@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import vitkit
 from tests.helpers.series import SMALL, SWEEP, Pretended, photos
@@ -17,41 +16,41 @@ from vitkit.jobs import series as job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
-from vitkit.runs.folder import kind_of, lock_folder
+from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_options import SeriesOptions
-from vitkit.runs.series_record import read_series
-from vitkit.runs.start import find_start
 from vitkit.training import checkpoint
 from vitkit.training.checkpoint import read_ended, survey
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def test_a_kill_between_link_and_rename_leaves_nothing_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_killed_processes_were_writing_is_removed(
+    tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_names(*_: Any) -> None:
         raise OSError(1, "Operation not permitted")
 
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
+    train_series(run, out, SeriesOptions(runs=2))
     assert (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
+    (out / "model.json").unlink()  # killed between link and rename
+    train_series(run, out, SeriesOptions(runs=2))
+    assert (out / "model.json").exists() and not list(out.glob(".*.tmp"))
     whole = (out / "model.safetensors").read_bytes()
+    left = [out / ".series.json.4711.tmp", out / ".data.json.12.tmp", out / "seed-0/.ended.json.4711.tmp"]
     for name in ("model.safetensors", "model.json"):
         (out / name).unlink()
-        (out / f".{name}.tmp").write_text("half")
+        left.append(out / f".{name}.tmp")
+    for path in left:
+        path.write_text("half")
+    (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
+    (out / ".mine.tmp").write_text("of the user")
     monkeypatch.setattr("vitkit.jobs.series.os.link", no_names)
-    train_series(SMALL, out, SeriesOptions(runs=2))
+    train_series(run, out, SeriesOptions(runs=2))
+    assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
     assert (out / "model.safetensors").read_bytes() == whole
     assert not (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
-    assert not list(out.glob(".*.tmp"))
-
-
-def test_a_model_that_is_linked_again_leaves_no_second_name(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    (out / "model.json").unlink()
-    train_series(SMALL, out, SeriesOptions(runs=2))
-    assert (out / "model.json").exists() and not list(out.glob(".*.tmp"))
 
 
 def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on(
@@ -86,79 +85,37 @@ def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on
     load_model(out / "rate-0.02")
 
 
-def test_a_series_of_folds_has_no_model_of_its_own(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=2))
-    with pytest.raises(
-        VitkitError, match=r"each fold has a model of its own. Name one of its runs, .*fold-1"
-    ):
-        load_model(out)
-
-
-def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
-    final = out / "final"
-    for member in read_series(out).all_members:
-        assert not list((out / member.folder).glob("checkpoints/*"))
-        assert read_ended(out / member.folder) is not None
-    files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
-    before = {name: (final / name).read_bytes() for name in files}
-    hearing = Hearing()
-    training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
-    assert before == {name: (final / name).read_bytes() for name in files}
-    assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
-    load_model(final)
-    assert torch.__version__ in vitkit.write_report(final).read_text()
-    with pytest.raises(VitkitError, match="Leave start_from out"):
-        find_start(StartConfig(str(final), start_from="best"))
-
-
-@pytest.mark.parametrize("removed", [0, 1, 2])
 def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
-    removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before the first checkpoint goes, between two, and before the last; then called again."""
-    saving = replace(SMALL, training=replace(SMALL.training, checkpoint_every=1, keep=3))
+    training_options = replace(SMALL.training, checkpoint_every=1, keep=3)
+    saving = replace(SMALL, data=str(photos(tmp_path / "data")), training=training_options)
     options = SeriesOptions(sweep_rates=(0.01,))
-    whole = train_series(saving, tmp_path / "whole", options)
-    remove = checkpoint.remove
-    gone: list[Path] = []
+    whole, remove = train_series(saving, tmp_path / "whole", options), checkpoint.remove
+    for removed in (0, 1, 2):
+        out, gone = tmp_path / f"killed{removed}", list[Path]()
 
-    def remove_some(path: Path) -> None:
-        if read_ended(out / "final") is not None:  # else an older checkpoint makes room in training
-            if len(gone) == removed:
-                raise KeyboardInterrupt
-            gone.append(path)
-        remove(path)
+        def remove_some(path: Path, out: Path = out, gone: list[Path] = gone, most: int = removed) -> None:
+            if read_ended(out / "final") is not None:  # else an older checkpoint makes room in training
+                if len(gone) == most:
+                    raise KeyboardInterrupt
+                gone.append(path)
+            remove(path)
 
-    out = tmp_path / "killed"
-    monkeypatch.setattr(checkpoint, "remove", remove_some)
-    with pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(checkpoint, "remove", remove_some)
+        with pytest.raises(KeyboardInterrupt):
+            train_series(saving, out, options)
+        monkeypatch.setattr(checkpoint, "remove", remove)
+        left = list((out / "final/checkpoints").glob("step-*"))
+        assert len(left) == 3 - removed
+        assert survey(out / "final").whole == out / "final/checkpoints/step-00000004"
+        written = (out / "final/model.safetensors").stat().st_mtime_ns
         train_series(saving, out, options)
-    monkeypatch.setattr(checkpoint, "remove", remove)
-    left = list((out / "final/checkpoints").glob("step-*"))
-    assert len(left) == 3 - removed and survey(out / "final").whole == out / "final/checkpoints/step-00000004"
-    written = (out / "final/model.safetensors").stat().st_mtime_ns
-    train_series(saving, out, options)
-    assert (out / "final/model.safetensors").stat().st_mtime_ns == written
-    assert not list((out / "final/checkpoints").glob("*"))
-    for name in ("model.safetensors", "metrics.jsonl"):
-        assert (out / "final" / name).read_bytes() == (whole / "final" / name).read_bytes()
-
-
-def test_a_member_whose_model_is_lost_is_trained_again_to_the_same_bits(tmp_path: Path) -> None:
-    """But no rate: its score is on the disk, and nobody needs its weights."""
-    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
-    before = {name: (out / "final" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
-    for member in ("final", "rate-0.02"):
-        (out / member / "model.safetensors").unlink()
-    train_series(SMALL, out, SWEEP)
-    assert before == {name: (out / "final" / name).read_bytes() for name in before}
-    assert not (out / "rate-0.02/model.safetensors").exists()
-
-
-def test_a_member_that_diverged_keeps_its_checkpoints(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "sweep", SeriesOptions(sweep_rates=(0.01, 1e30)))
-    assert read_series(out).rates[1].diverged and read_ended(out / "rate-1e+30") is None
+        assert (out / "final/model.safetensors").stat().st_mtime_ns == written
+        assert not list((out / "final/checkpoints").glob("*"))
+        for name in ("model.safetensors", "metrics.jsonl"):
+            assert (out / "final" / name).read_bytes() == (whole / "final" / name).read_bytes()
 
 
 def test_series_begun_together_take_different_folders(
@@ -175,18 +132,6 @@ def test_series_begun_together_take_different_folders(
         assert train_series(run, options=options) == Path(name)
     with lock_folder(Path(name)), pytest.raises(VitkitError, match="Another process is at work in"):
         train_series(run, name, options)
-
-
-def test_what_killed_processes_were_writing_is_removed(tmp_path: Path, pretended: Pretended) -> None:
-    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
-    train_series(run, out, SeriesOptions(runs=2))
-    left = [out / ".series.json.4711.tmp", out / ".data.json.12.tmp", out / "seed-0/.ended.json.4711.tmp"]
-    for path in left:
-        path.write_text("half")
-    (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
-    (out / ".mine.tmp").write_text("of the user")
-    train_series(run, out, SeriesOptions(runs=2))
-    assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
 
 
 @pytest.mark.parametrize("link", ["seed-1", "seed-1/checkpoints"])
