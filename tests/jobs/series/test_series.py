@@ -72,9 +72,7 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(swept: tuple[
     assert "0.001" in page and "chosen" in page and "final/report.html" in page and "<svg" in page
 
 
-def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(
-    swept: tuple[Path, Hearing], tmp_path: Path
-) -> None:
+def test_a_finished_member_keeps_all_but_checkpoints(swept: tuple[Path, Hearing], tmp_path: Path) -> None:
     """A member whose model is lost is trained again to the same bits, but no rate: its score is on the disk,
     and nobody needs its weights."""
     out, hearing = Path(shutil.copytree(swept[0], tmp_path / "sweep")), Hearing()
@@ -141,9 +139,7 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
         load_model(out)
 
 
-def test_a_sweep_is_done_once_for_several_runs_and_what_has_ended_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_is_done_once_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, options = replace(SMALL, data=str(photos(tmp_path / "data"))), replace(SWEEP, runs=2)
     out, trained = tmp_path / "sweep", list[str]()
 
@@ -165,9 +161,7 @@ def test_a_sweep_is_done_once_for_several_runs_and_what_has_ended_is_not_repeate
     assert rates == {series.chosen}
 
 
-def test_a_changed_option_is_refused_with_both_values_and_images_may_move(
-    tmp_path: Path, pretended: Pretended
-) -> None:
+def test_a_changed_option_is_refused_and_images_may_move(tmp_path: Path, pretended: Pretended) -> None:
     data = photos(tmp_path / "data")
     run = replace(SMALL, data=str(data))
     out = train_series(run, tmp_path / "runs", TWICE)
@@ -253,9 +247,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
         SeriesOptions(**options)
 
 
-def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(
-    tmp_path: Path,
-) -> None:
+def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     patient = replace(SMALL, training=replace(SMALL.training, patience=2))
     frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
     own = replace(SMALL, data=str(photos(tmp_path / "own", "train", "test")))
@@ -280,9 +272,7 @@ def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "runs").exists()
 
 
-def test_rates_are_judged_by_held_out_images_and_folds_by_test_images(
-    tmp_path: Path, pretended: Pretended
-) -> None:
+def test_rates_are_judged_by_held_out_images_folds_by_test(tmp_path: Path, pretended: Pretended) -> None:
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
     swept = read_series(train_series(run, tmp_path / "sweep", SWEEP))
     assert [member.score.split for member in swept.all_members if member.score] == ["val", "val", "test"]
@@ -341,7 +331,7 @@ def test_a_sweep_over_images_that_the_start_has_seen_is_warned_of(
     assert said == is_warned == any("sweep" in said for said in hearing.warnings)
 
 
-def test_a_series_that_leaves_the_model_to_its_start_is_found_again(
+def test_a_series_with_its_starts_model_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretended: Pretended
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -21,22 +21,13 @@ from vitkit.evaluation.power_law import Point
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.options import StudyOptions
-from vitkit.jobs.study.scale import (
-    Design,
-    Measured,
-    Scale,
-    base_run,
-    conclude,
-    propose_recipe,
-    scale,
-)
+from vitkit.jobs.study.scale import Design, Measured, Scale, base_run, conclude, propose_recipe, scale
 from vitkit.jobs.study.study import Arm, StudyPlan
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config.vit_config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig
-from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
@@ -141,13 +132,9 @@ def test_points_along_data_are_parts_of_the_training_images_alone() -> None:
     assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
     assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
     for smaller, larger in itertools.pairwise(splits):
-        inside, around = (
-            {images["train"].key(i) for i in range(len(images["train"]))} for images in (smaller, larger)
-        )
-        assert inside < around
-        for split in ("val", "test"):
-            keys = [[images[split].key(i) for i in range(len(images[split]))] for images in (smaller, larger)]
-            assert keys[0] == keys[1]
+        for split in ("train", "val", "test"):
+            few, more = ([data[split].key(i) for i in range(len(data[split]))] for data in (smaller, larger))
+            assert set(few) < set(more) if split == "train" else few == more
     assert {arm.run.training.steps for arm in arms} == {8}
     assert {arm.run.training.select for arm in arms} == {"best"}
 
@@ -157,10 +144,8 @@ def test_equal_passes_are_steps_in_proportion_and_equally_many_validations() -> 
     places, arms = points(run, hold="epochs")
     steps = [arm.run.training.steps or 0 for arm in arms]
     assert steps == [round(2000 * x / places[-1]) for x in places]
-    validations = [
-        math.ceil(count / (arm.run.training.evaluate_every or 0))
-        for count, arm in zip(steps, arms, strict=True)
-    ]
+    intervals = [arm.run.training.evaluate_every or 0 for arm in arms]
+    validations = [math.ceil(count / every) for count, every in zip(steps, intervals, strict=True)]
     assert max(validations) - min(validations) <= 6  # an interval is a whole number of steps
     assert arms[0].run.optimizer.warmup_steps < arms[-1].run.optimizer.warmup_steps
 
@@ -224,9 +209,7 @@ def test_what_no_law_can_be_measured_with_is_refused(
         plan(recipe=replace(SMALL, **run), **changes)
 
 
-def test_a_start_brings_its_model_and_a_warning_where_it_has_seen_the_images(
-    paced: list[Run], finished: Scale
-) -> None:
+def test_a_start_brings_its_model_and_a_warning(paced: list[Run], finished: Scale) -> None:
     start = finished.folder / "data-06"
     run = base_run("digits", "", start, SILENT)
     assert run.model == "ViT-16x1x2/4"
@@ -262,26 +245,9 @@ def test_the_prediction_is_said_before_the_held_out_point_is_trained(whole: Whol
     assert names == {".lock", "report.html", "study.json"}
 
 
-def test_a_study_that_was_stopped_goes_on_to_the_same_result(
-    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for stopped_in in ("data-03", "data-06"):
-
-        def stopped(run: Run, folder: Path, where: str = stopped_in, **given: Any) -> Path:
-            if folder.parent.name == where:
-                raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-            return training.train_run(run, folder, **given)
-
-        monkeypatch.setattr(series_job, "train_run", stopped)
-        with pytest.raises(InterruptedTraining, match="the same command"):
-            measure_law(tmp_path / "law")
-    monkeypatch.setattr(series_job, "train_run", training.train_run)
-    parts = measure_law(tmp_path / "law")
-    assert replace(parts, folder=finished.folder) == finished
-    for weights in finished.folder.glob("data-*/final/model.safetensors"):
-        assert (parts.folder / weights.relative_to(finished.folder)).read_bytes() == weights.read_bytes()
-    monkeypatch.setattr(series_job, "train_run", None)  # nothing is trained again
-    assert measure_law(tmp_path / "law") == parts
+def test_a_finished_study_trains_nothing_again(finished: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series_job, "train_run", None)
+    assert measure_law(finished.folder) == finished
 
 
 def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,9 +279,8 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
 
 
 def test_five_of_six_points_are_enough() -> None:
-    points = [
-        Measured(f"{x:g} steps", f"steps-{x:g}", x, Point(x, (x**-0.5,), 0.01), 0) for x in (1, 2, 4, 8, 16)
-    ]
+    errors = {x: Point(x, (x**-0.5,), 0.01) for x in (1, 2, 4, 8, 16)}
+    points = [Measured(f"{x:g} steps", f"steps-{x:g}", x, point, 0) for x, point in errors.items()]
     lost, last = Measured("3 steps", "steps-3", 3.0, None, 1), Measured("48 steps", "steps-48", 48.0, None, 0)
     assert len(conclude(Path("runs/x"), SMALL, Design(), [*points, lost, last]).fit.points) == 5
 

@@ -55,9 +55,7 @@ def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Se
         return complete_arms(made.arms, folder, options)
 
 
-def test_each_arm_is_a_series_of_its_own_and_a_study_that_was_stopped_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
     train = training.train_run
 
@@ -177,9 +175,7 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
     begun = replace(SMALL, start=StartConfig("another/arm"))
     runs = {"a": SMALL, "b": ARMS[1].run, "c": other_rate, "d": longer, "e": larger, "f": begun}
     paces = measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
-    assert {name: pace.step for name, pace in paces.items()} == dict(
-        zip("abcdef", (1, 2, 1, 1, 3, 1), strict=True)
-    )
+    assert [paces[name].step for name in runs] == [1, 2, 1, 1, 3, 1]
     assert [run.start.start for run in timed] == [""] * 3
     frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="trunk", freeze_layers=1))
     measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
