@@ -17,6 +17,8 @@ from vitkit.evaluation.fewshot.folds import Folded
 from vitkit.jobs import advise as advising
 from vitkit.jobs import finetune_defaults as default_start
 from vitkit.jobs.advise import Option, advise, choose
+from vitkit.models.measure import forward_flops
+from vitkit.runs import budget
 from vitkit.runs.config import Run
 from vitkit.weights.create import create_model
 from vitkit.weights.published import default_starts
@@ -27,10 +29,13 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Models of 224 pixels that a public checkpoint would have take seconds to be timed.
+    # Models of 224 pixels that a public checkpoint would have take seconds to be timed, and others some.
     models = ("ViT-8x1x1/112", "ViT-16x1x1/112")
     small = tuple(replace(start, model=model) for start, model in zip(default_starts(), models, strict=False))
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
+    monkeypatch.setattr(
+        budget, "image_seconds", lambda model, *_: forward_flops(model.config, head=True) / 1e10
+    )
 
 
 @pytest.fixture
