@@ -32,7 +32,8 @@ from vitkit.weights.model_card import ModelCard, card_of
 
 SMALL = replace(small_run(30, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
 
-Pair, Three = tuple[Path, Path], tuple[Path, Path, Path]
+Pair = tuple[Path, Path]
+Three = tuple[Path, Path, Path]
 Told = tuple[ModelComparison, Hearing]
 
 pytestmark = pytest.mark.usefixtures("without_report")

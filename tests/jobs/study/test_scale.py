@@ -107,7 +107,8 @@ def points(recipe: Run = SMALL, listener: Listener = SILENT, **changes: Any) -> 
 
 
 def plan(**changes: Any) -> StudyPlan:
-    planned = scale("digits", **{"points": 5, "recipe": SMALL, "plan": True} | changes)
+    given: dict[str, Any] = {"points": 5, "recipe": SMALL, "plan": True}
+    planned = scale("digits", **given | changes)
     assert isinstance(planned, StudyPlan)
     return planned
 
