@@ -1,7 +1,7 @@
 """The start that is chosen where nobody names one: by licence, time and memory; the same again for a run."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +37,8 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     models = ("ViT-16x1x1/4", "ViT-16x2x1/4", "ViT-16x3x1/4")
-    small = tuple(
-        replace(start, model=model, image_size=8)
-        for start, model in zip(default_starts(), models, strict=True)
-    )
+    pairs = zip(default_starts(), models, strict=True)
+    small = tuple(replace(start, model=model, image_size=8) for start, model in pairs)
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
     monkeypatch.setattr(hub, "require_on_hub", lambda address: None)
 
@@ -55,11 +53,11 @@ def put(name: str) -> None:
     save_model(create_model("ViT-16x1x1/4", 3, 8), cache_folder() / "starts" / name)
 
 
-def taking(**minutes: float) -> Callable[..., Cost]:
+def taking(*minutes: float) -> Callable[..., Cost]:
     """A measurement that says these minutes, by the layers of the model."""
 
     def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
-        return Cost(run, 10, 60 * minutes[f"layers_{config.num_layers}"], 1_000_000, 1.0)
+        return Cost(run, 10, 60 * minutes[config.num_layers - 1], 1_000_000, 1.0)
 
     return measure
 
@@ -90,31 +88,25 @@ def test_candidates_are_free_and_trained_alike(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("minutes", "chosen", "runner_up"),
+    ("minutes", "chosen", "next_best"),
     [
-        ((5, 15, 50), NAMES[2], NAMES[1]),
-        ((5, 15, 61), NAMES[1], NAMES[2]),
-        ((5, 80, 0), NAMES[0], NAMES[1]),  # the largest is not measured: it takes longer still
-        ((70, 0, 0), NAMES[0], None),
+        ((5, 15, 50), 2, 1),
+        ((5, 15, 61), 1, 2),
+        ((5, 80, 0), 0, 1),  # the largest is not measured: it takes longer still
+        ((70, 0, 0), 0, None),
     ],
 )
 def test_the_largest_that_ends_within_an_hour_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    photos: Path,
-    minutes: tuple[float, float, float],
-    chosen: str,
-    runner_up: str | None,
+    monkeypatch: pytest.MonkeyPatch, photos: Path, minutes: Sequence[int], chosen: int, next_best: int | None
 ) -> None:
-    times = {f"layers_{layers}": time for layers, time in enumerate(minutes, start=1)}
-    monkeypatch.setattr(default_start, "measure_cost", taking(**times))
-    choice = choose(photos)
-    assert choice.start.name == chosen
+    monkeypatch.setattr(default_start, "measure_cost", taking(*minutes))
+    choice, mine = choose(photos), minutes[chosen]
+    assert choice.start.name == NAMES[chosen]
     said = " ".join(choice.rows()[0][1])
-    assert runner_up is None or f"next best: {runner_up}, about " in said
-    mine = minutes[NAMES.index(chosen)]
+    assert next_best is None or f"next best: {NAMES[next_best]}, about " in said
     assert "licence Apache-2.0" in said and "trained on ImageNet-21k" in said
     assert ("none fits into memory and an hour" in said) == (mine * 60 > PATIENCE)
-    assert ("next best" in said) == (runner_up is not None)
+    assert ("next best" in said) == (next_best is not None)
     assert f"about {mine:g} min" in said if mine < 60 else "about 1 h 10 min" in said
     assert "to be fetched, about " in said and choice.start.address in said
 
@@ -122,7 +114,7 @@ def test_the_largest_that_ends_within_an_hour_is_chosen(
 def test_what_does_not_fit_into_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     choice = choose(photos)
     assert list(choice.costs) == NAMES and all(cost.seconds > 0 for cost in choice.costs.values())
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2))
     monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
     monkeypatch.setattr(default_start, "free_memory", lambda device, world=None: 5 * 2**29)
     choice = choose(photos)
@@ -140,7 +132,7 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
     def refuse(address: str, *_: object) -> None:
         raise VitkitError(f"{address} cannot be fetched: no network.")
 
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     monkeypatch.setattr(download, "fetch", refuse)
     with pytest.raises(VitkitError, match=r"vit-ti16-augreg-in21k is not on this machine.*download=True"):
         vitkit.finetune(data=str(photos))
@@ -156,7 +148,7 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
         "fetched: no network. Files put into the folder "
         f"{cache_folder() / 'starts' / 'vit-ti16-augreg-in21k'} are found by the name."
     )
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2, 3))
     put(NAMES[2])  # one of them is here: nobody needs the network to begin
     assert choose(photos).start.name == NAMES[2]
 
@@ -164,12 +156,12 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
 def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     """Images alone suffice; another speed on another day does not change the start of the run."""
     put(NAMES[0])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     hearing = Hearing()
     folder = vitkit.finetune(str(photos), minutes=0.05, threads=1, listener=hearing)
     assert kind_of(folder).run().start.start == NAMES[0]
     assert "on this machine already" in " ".join(dict(hearing.rows)["chosen"])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2, 3))
     for out in (None, folder):
         assert choose(photos, out).start.name == NAMES[0]
         assert f"{folder} was begun from it" in choose(photos, out).reason
@@ -185,6 +177,6 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
 
 def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     put(NAMES[0])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     run = vitkit.finetune_run(StartConfig(head="keep"), str(photos), image_size=16)
     assert run.start == StartConfig(NAMES[0], head="keep") and run.preprocessing.image_size == (16, 16)

@@ -331,21 +331,21 @@ def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path)
 
 
 def test_without_the_images_stored_evaluations_are_compared(on_photos: Three, tmp_path: Path) -> None:
-    pair = [Path(shutil.copytree(run, tmp_path / run.name)) for run in on_photos[:2]]
-    expected, _ = compared(*pair, tmp_path / "expected")
-    data = Path(kind_of(pair[0]).run().data)
+    one, other = (Path(shutil.copytree(run, tmp_path / run.name)) for run in on_photos[:2])
+    expected, _ = compared(one, other, tmp_path / "expected")
+    data = Path(kind_of(one).run().data)
     data.rename(data.parent / "away")
     try:
-        comparison, heard = compared(*pair, tmp_path / "out")
+        comparison, heard = compared(one, other, tmp_path / "out")
         assert comparison.difference == expected.difference
         assert any("Without pictures" in note for note in heard.notes)
         assert "<img" not in comparison.page.read_text()
-        (pair[1] / "evaluation" / "test.logits.npy").unlink()
+        (other / "evaluation" / "test.logits.npy").unlink()
         with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
-            compared(*pair, tmp_path / "out")
-        (pair[1] / "evaluation" / "test.json").unlink()
+            compared(one, other, tmp_path / "out")
+        (other / "evaluation" / "test.json").unlink()
         with pytest.raises(VitkitError, match="data"):
-            compared(*pair, tmp_path / "more")
+            compared(one, other, tmp_path / "more")
         assert not (tmp_path / "more").exists()  # refused before a folder is made
     finally:
         (data.parent / "away").rename(data)
@@ -376,7 +376,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
     data = str(tmp_path / "images" / "labels.csv")
-    comparison, _ = compared(*models, tmp_path / "out", data=data)
+    comparison, _ = compared(models[0], models[1], tmp_path / "out", data=data)
     assert (comparison.task, comparison.images) == ("multi-label", 24)
     assert comparison.score == "fraction of labels right"
     assert comparison.difference.flips.graded

@@ -49,12 +49,8 @@ def labels(design: Design) -> list[str]:
 def test_one_option_at_a_time_is_changed_against_the_base() -> None:
     design = designed(["position=learned,none,learned_2d", "pool=token,mean"])
     assert labels(design) == ["the base", "position none", "position learned_2d", "pool mean"]
-    assert [arm.folder for arm in design.arms] == [
-        "base",
-        "position-none",
-        "position-learned_2d",
-        "pool-mean",
-    ]
+    folders = ["base", "position-none", "position-learned_2d", "pool-mean"]
+    assert [arm.folder for arm in design.arms] == folders
     assert design.arms[0].run == SMALL
     assert design.arms[1].run == replace(SMALL, architecture=Architecture(position="none"))
     assert design.arms[3].run == replace(SMALL, architecture=Architecture(pool="mean"))
@@ -252,10 +248,8 @@ def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     plan = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3), plan=True)
     assert isinstance(plan, StudyPlan)
-    assert [(arm.label, arm.runs, arm.rates) for arm in plan.arms] == [
-        ("the base", 5, (0.1, 0.2, 0.3)),
-        ("pool mean", 5, (0.1, 0.2, 0.3)),
-    ]
+    assert [arm.label for arm in plan.arms] == ["the base", "pool mean"]
+    assert {(arm.runs, arm.rates) for arm in plan.arms} == {(5, (0.1, 0.2, 0.3))}
     assert all(arm.seconds > 0 for arm in plan.arms)
     assert "With 2 seeds on 360 test images, a difference of" in plan.summary()
     assert list(tmp_path.iterdir()) == []
@@ -276,14 +270,8 @@ def arm(label: str, scores: np.ndarray, p: float | None = None) -> ArmResult:
     return ArmResult(label.replace(" ", "-"), label, 0.01, means, (), None, difference, p)
 
 
-COMPARISON = Comparison(
-    "accuracy",
-    "test",
-    400,
-    (0, 1, 2),
-    arm("the base", BASE),
-    (arm("position none", WORSE, 0.0001), arm("pool mean", ALIKE, 0.8)),
-)
+ARMS = (arm("position none", WORSE, 0.0001), arm("pool mean", ALIKE, 0.8))
+COMPARISON = Comparison("accuracy", "test", 400, (0, 1, 2), arm("the base", BASE), ARMS)
 
 
 def test_a_difference_that_was_found_and_none_and_the_same_answers_are_told_apart() -> None:

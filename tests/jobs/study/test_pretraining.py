@@ -133,11 +133,8 @@ def test_the_mean_over_draws_takes_those_that_all_have_finished() -> None:
 
     # The second pre-training diverged; of the first a draw is missing in one of the ways.
     ways = pretraining._by_pretraining([scores(0, 1, 2, 3), scores(0), scores(0, 1, 2, 3)], 0, 2)
-    assert [{seed: mean.tolist() for seed, mean in way.items()} for way in ways] == [
-        {0: [0.0], 1: [2.5]},
-        {0: [0.0]},
-        {0: [0.0], 1: [2.5]},
-    ]
+    means = [{seed: mean.tolist() for seed, mean in way.items()} for way in ways]
+    assert means == [{0: [0.0], 1: [2.5]}, {0: [0.0]}, {0: [0.0], 1: [2.5]}]
 
 
 def test_several_pre_trainings_are_the_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,12 +81,6 @@ def finished(whole: Whole) -> Scale:
 
 
 @pytest.fixture
-def copied(finished: Scale, tmp_path: Path) -> Path:
-    """Copy the finished study, to be changed."""
-    return Path(shutil.copytree(finished.folder, tmp_path / "law"))
-
-
-@pytest.fixture
 def paced(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Measure a hundredth of a second a step and a tenth a validation; lists what was measured."""
     measured: list[Run] = []
@@ -246,11 +240,6 @@ def test_the_prediction_is_said_before_the_held_out_point_is_trained(whole: Whol
     assert names == {".lock", "report.html", "study.json"}
 
 
-def test_a_finished_study_trains_nothing_again(finished: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series_job, "train_run", None)
-    assert measure_law(finished.folder) == finished
-
-
 def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
     hearing = Hearing()
@@ -263,11 +252,15 @@ def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch
         measure_law(tmp_path / "law", recipe=run)
 
 
-def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_that_diverges_is_left_out(
+    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def diverging(run: Run, folder: Path, **given: Any) -> Path:
         raise NonFiniteError("the loss is no number")
 
+    copied = Path(shutil.copytree(finished.folder, tmp_path / "law"))
     monkeypatch.setattr(series_job, "train_run", diverging)
+    assert replace(measure_law(copied), folder=finished.folder) == finished  # which is read
     shutil.rmtree(copied / "data-06")
     scale = measure_law(copied)
     assert scale.held_out.point is None

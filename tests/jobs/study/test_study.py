@@ -85,11 +85,8 @@ def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch
 
 def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
     wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    arms = (
-        Arm("wild", "rate 1e36", wild, ONCE),
-        Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36))),
-        ARMS[0],
-    )
+    swept = Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36)))
+    arms = (Arm("wild", "rate 1e36", wild, ONCE), swept, ARMS[0])
     for _ in range(2):  # the same again where it has ended
         hearing = Hearing()
         all_series = complete(study(*arms), tmp_path / "study", hearing)

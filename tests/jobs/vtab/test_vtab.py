@@ -191,11 +191,9 @@ def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_pa
     evaluation = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
     run = kind_of(tmp_path / "out/clevr_count/final").run()
     assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
-    assert {
-        "optimizer adamw (sgd)",
-        "the same crops and flips for all tasks (BiT's, where they keep the label)",
-        "factor of the head's rate 6 (1)",
-    } <= set(evaluation.departures)
+    crops = "the same crops and flips for all tasks (BiT's, where they keep the label)"
+    departed = {"optimizer adamw (sgd)", crops, "factor of the head's rate 6 (1)"}
+    assert departed <= set(evaluation.departures)
     assert not any("smallest crop" in line for line in evaluation.departures)
 
 
@@ -293,12 +291,9 @@ def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
     given = {"steps": 100, "image_size": (32, 48), "batch_size": 64, "workers": None}
     run = task_run(task, data, str(start), "paper", given)
     assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
-    assert list(departures(run, task, RATES["paper"])) == [
-        "batch 64 (512)",
-        "pixels 32x48 (384x384)",
-        "100 steps (2,500)",
-        "rate of each task the best of 0.001, 0.003, 0.01, 0.03 (0.01 for all)",
-    ]
+    rate = "rate of each task the best of 0.001, 0.003, 0.01, 0.03 (0.01 for all)"
+    named = ["batch 64 (512)", "pixels 32x48 (384x384)", "100 steps (2,500)", rate]
+    assert list(departures(run, task, RATES["paper"])) == named
 
 
 def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: Path) -> None:
@@ -361,11 +356,8 @@ def test_a_partial_mean_says_so_everywhere(tmp_path: Path) -> None:
     assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
     lacking = "Tasks without a folder, or left out by --tasks: Caltech101 (caltech101), DTD (dtd), Flowers102"
     assert said[1].startswith(lacking) and "CIFAR-100" not in said[1]
-    assert [row[0] for row in score_table(evaluation).rows] == [
-        "CIFAR-100",
-        "natural, mean of 1 of 7 (partial)",
-        "mean of 1 of 19 (partial)",
-    ]
+    names = ["CIFAR-100", "natural, mean of 1 of 7 (partial)", "mean of 1 of 19 (partial)"]
+    assert [row[0] for row in score_table(evaluation).rows] == names
     assert evaluation.to_json()["means"]["all"]["tasks"] == 1
     page = write_page(evaluation, tmp_path / "vtab.html").read_text()
     assert "over 1 of 19 tasks (partial)" in page and "85.5%" in page
