@@ -243,12 +243,12 @@ def test_the_prediction_is_said_before_the_held_out_point_is_trained(whole: Whol
 def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
     hearing = Hearing()
-    first = measure_law(tmp_path / "law", budget="36s", recipe=run, quiet=True, listener=hearing)
+    first = measure_law(tmp_path / "law", budget="28s", recipe=run, quiet=True, listener=hearing)
     assert not (hearing.notes or hearing.rows or hearing.loops)
     assert first.steps > job.FEWEST_STEPS
     monkeypatch.setattr(engine, "measure_paces", None)  # whoever measured again would fail
-    assert measure_law(tmp_path / "law", budget="36s", recipe=run) == first
-    with pytest.raises(VitkitError, match="budget '36s' -> left out"):
+    assert measure_law(tmp_path / "law", budget="28s", recipe=run) == first
+    with pytest.raises(VitkitError, match="budget '28s' -> left out"):
         measure_law(tmp_path / "law", recipe=run)
 
 
