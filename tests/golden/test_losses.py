@@ -84,9 +84,9 @@ def losses(folder: Path) -> list[float]:
 def cases() -> list[ParameterSet]:
     """List the recipes; a row of a table that differs from one before in data and length alone is slow."""
     table = json.loads(LOSSES.read_text())
-    kept = {name: table.get(name, name) for name in RECIPES}
-    first = [name for place, name in enumerate(kept) if kept[name] not in [*kept.values()][:place]]
-    return [pytest.param(name, marks=[] if name in first else [pytest.mark.slow]) for name in kept]
+    numbers = {name: table.get(name, name) for name in RECIPES}
+    first = [name for place, name in enumerate(numbers) if numbers[name] not in [*numbers.values()][:place]]
+    return [pytest.param(name, marks=[] if name in first else [pytest.mark.slow]) for name in numbers]
 
 
 def update(name: str, measured: list[float]) -> None:
@@ -94,7 +94,9 @@ def update(name: str, measured: list[float]) -> None:
     with LOSSES.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         table = json.load(file) | {name: measured}
-        lines = [f"{json.dumps(known)}: {json.dumps(table[known])}" for known in RECIPES if known in table]
+        lines = [
+            f"{json.dumps(recipe)}: {json.dumps(table[recipe])}" for recipe in RECIPES if recipe in table
+        ]
         file.seek(0)
         file.truncate()
         file.write("{\n" + ",\n".join(lines) + "\n}\n")

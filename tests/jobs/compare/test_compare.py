@@ -34,7 +34,7 @@ SMALL = replace(small_run(30, warmup_steps=0), augmentation=Augmentation(crop_ar
 
 Pair = tuple[Path, Path]
 Three = tuple[Path, Path, Path]
-Told = tuple[ModelComparison, Hearing]
+Compared = tuple[ModelComparison, Hearing]
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -47,14 +47,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return vitkit.train(SMALL, root / "one"), vitkit.train(other, root / "other")
 
 
-def compared(first: object, second: object, out: Path, **options: Any) -> Told:
+def compared(first: object, second: object, out: Path, **options: Any) -> Compared:
     heard = Hearing()
     given = {"speed_seconds": 0.0, "listener": heard, **options}
     return vitkit.compare(str(first), str(second), out=str(out), **given), heard
 
 
 @pytest.fixture(scope="module")
-def whole(runs: Pair, tmp_path_factory: pytest.TempPathFactory) -> Told:
+def whole(runs: Pair, tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """The comparison of the two runs, in the folder "below" of others."""
     return compared(*runs, tmp_path_factory.mktemp("whole") / "below" / "out", speed_seconds=0.01)
 
@@ -64,7 +64,7 @@ def evaluated(heard: Hearing) -> list[str]:
     return [loop for loop in heard.loops if loop.startswith("evaluating")]
 
 
-def test_stored_evaluations_are_read_and_counted(runs: Pair, whole: Told) -> None:
+def test_stored_evaluations_are_read_and_counted(runs: Pair, whole: Compared) -> None:
     comparison, heard = whole
     assert not evaluated(heard)
     answers = [vitkit.evaluate(run).predictions for run in runs]
@@ -94,7 +94,7 @@ def test_stored_evaluations_are_read_and_counted(runs: Pair, whole: Told) -> Non
     assert comparison.options == ("--seed 0 -> 1",)
 
 
-def test_the_same_command_again_measures_nothing_again(runs: Pair, whole: Told) -> None:
+def test_the_same_command_again_measures_nothing_again(runs: Pair, whole: Compared) -> None:
     first, heard = whole
     assert "measuring the speed of both" in heard.loops
     page = first.page.read_bytes()
@@ -138,7 +138,7 @@ def test_speeds_are_told_side_by_side(runs: Pair, tmp_path: Path, monkeypatch: p
     assert speeds.ratio == speeds.rounds == 3
 
 
-def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Told, tmp_path: Path) -> None:
+def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Compared, tmp_path: Path) -> None:
     model = vitkit.load_model(runs[1])
     model.card = replace(card_of(model), data=None)  # as a checkpoint of another library
     alone, expected = vitkit.save_model(model, tmp_path / "alone"), whole[0]
@@ -158,7 +158,7 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Told
 
 
 def test_a_comparison_goes_on(
-    runs: Pair, whole: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Pair, whole: Compared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (vitkit.save_model(vitkit.load_model(run), tmp_path / run.name) for run in runs)
     calls = []
@@ -183,7 +183,7 @@ def test_a_comparison_goes_on(
     assert comparison.difference == whole[0].difference
 
 
-def test_evaluations_of_others_are_not_taken(runs: Pair, whole: Told, tmp_path: Path) -> None:
+def test_evaluations_of_others_are_not_taken(runs: Pair, whole: Compared, tmp_path: Path) -> None:
     """Whole and consistent in itself, but of validation images, or of the model of another run."""
     given = Path(shutil.copytree(runs[1], tmp_path / "given"))
     card = vitkit.load_model(given).card
@@ -224,15 +224,20 @@ def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
     return vitkit.save_model(model, folder)
 
 
-def test_classes_of_another_order_are_matched_by_name(runs: Pair, tmp_path: Path) -> None:
+def test_classes_of_another_order_are_matched_by_name(
+    runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
     comparison, _ = compared(runs[0], other, tmp_path / "out")
     assert comparison.summary().startswith("No difference: ") and comparison.difference.p == 1
-    same = "No difference: turned and one have the same accuracy on every"
-    assert comparison.headline()[0].startswith(same)
+    alike = "No difference: turned and one have the same accuracy on every"
+    assert comparison.headline()[0].startswith(alike)
     assert comparison.page.read_text().count("There is none.") == 2
     with pytest.raises(VitkitError, match="holds another study"):  # their heads alone are others
         compared(runs[0], runs[0], tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    same = vitkit.compare(runs[0], runs[0], speed_seconds=0.0).folder
+    assert same.as_posix() == "runs/compare-one--first--one--second-"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +257,7 @@ def test_other_classes_and_tasks_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Told, tmp_path: Path) -> None:
+def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Compared, tmp_path: Path) -> None:
     out = Path(shutil.copytree(whole[0].folder, tmp_path / "out"))
     weights = "\n  ".join(
         f"other weights, device or version of PyTorch of the {name} model" for name in ("first", "second")
@@ -331,21 +336,21 @@ def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path)
 
 
 def test_without_the_images_stored_evaluations_are_compared(on_photos: Three, tmp_path: Path) -> None:
-    one, other = (Path(shutil.copytree(run, tmp_path / run.name)) for run in on_photos[:2])
-    expected, _ = compared(one, other, tmp_path / "expected")
-    data = Path(kind_of(one).run().data)
+    first, other = (Path(shutil.copytree(run, tmp_path / run.name)) for run in on_photos[:2])
+    expected, _ = compared(first, other, tmp_path / "expected")
+    data = Path(kind_of(first).run().data)
     data.rename(data.parent / "away")
     try:
-        comparison, heard = compared(one, other, tmp_path / "out")
+        comparison, heard = compared(first, other, tmp_path / "out")
         assert comparison.difference == expected.difference
         assert any("Without pictures" in note for note in heard.notes)
         assert "<img" not in comparison.page.read_text()
         (other / "evaluation" / "test.logits.npy").unlink()
         with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
-            compared(one, other, tmp_path / "out")
+            compared(first, other, tmp_path / "out")
         (other / "evaluation" / "test.json").unlink()
         with pytest.raises(VitkitError, match="data"):
-            compared(one, other, tmp_path / "more")
+            compared(first, other, tmp_path / "more")
         assert not (tmp_path / "more").exists()  # refused before a folder is made
     finally:
         (data.parent / "away").rename(data)

@@ -339,6 +339,7 @@ def test_a_series_with_its_starts_model_is_found(
     data = str(photos(tmp_path / "data"))
     run = replace(SMALL, data=data, model="", start=StartConfig(str(tmp_path / "start")))
     first = train_series(run, options=TWICE)
+    assert first == Path("runs/data-ViT-runs")
     assert read_series(first).run.model  # that of the start
     assert train_series(run, options=TWICE) == first
     (tmp_path / "start").rename(tmp_path / "gone")  # what has begun needs no start any more

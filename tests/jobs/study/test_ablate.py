@@ -173,8 +173,8 @@ def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_pat
 
 def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
     hearing = Hearing()
-    told: dict[str, Any] = {"quiet": True, "listener": hearing}
-    ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path, **told)
+    quietly: dict[str, Any] = {"quiet": True, "listener": hearing}
+    ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path, **quietly)
     assert not (hearing.notes or hearing.rows or hearing.loops)
     for arm in (ablation.comparison.base, *ablation.comparison.arms):
         series = read_series(tmp_path / arm.folder)

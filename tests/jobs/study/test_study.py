@@ -75,8 +75,8 @@ def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch
     all_series = complete(made, out, hearing)
     assert trained == ["base/final", "stopped", "mean/rate-0.01", "mean/rate-0.02", "mean/final"]
     assert all(series.ended for series in all_series) and all_series[1].run.architecture.pool == "mean"
-    kept = {str(path.parent.relative_to(out)) for path in out.glob("*/*/model.safetensors")}
-    assert kept == {"base/final", "mean/final"}  # weights of the runs of a sweep are not
+    with_weights = {str(path.parent.relative_to(out)) for path in out.glob("*/*/model.safetensors")}
+    assert with_weights == {"base/final", "mean/final"}  # weights of the runs of a sweep are not
     assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
     assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
     assert [folder.parent.name for folder, _, _ in hearing.runs] == ["mean"] * 3 and hearing.measured
