@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 import vitkit
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 SIZE = (8, 12)
 

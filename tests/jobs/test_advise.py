@@ -13,16 +13,16 @@ import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.folds import Folded
+from vitkit.evaluation.fewshot.methods import Folded
 from vitkit.jobs import advise as advising
-from vitkit.jobs import finetune_defaults as default_start
+from vitkit.jobs import finetune as default_start
 from vitkit.jobs.advise import Option, advise, choose
 from vitkit.models.measure import forward_flops
 from vitkit.runs import budget
 from vitkit.runs.config import Run
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -12,7 +12,7 @@ from vitkit.jobs.models import matching
 from vitkit.models.measure import forward_flops, parameters, training_flops, training_memory
 from vitkit.models.zoo import list_models, model_config
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -12,8 +12,8 @@ import vitkit
 from tests.helpers.series import photos as write_photos
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
-from vitkit.jobs import finetune_defaults as default_start
-from vitkit.jobs.finetune_defaults import PATIENCE, DefaultStart, choose_start
+from vitkit.jobs import finetune as default_start
+from vitkit.jobs.finetune import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run, StartConfig
@@ -22,8 +22,8 @@ from vitkit.weights import published
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download, hub
 from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts, starts
-from vitkit.weights.saving import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -29,12 +29,12 @@ from vitkit.jobs.compare import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import SentRecord
-from vitkit.models.config.compute_config import PLAIN, Compute
+from vitkit.models.config import PLAIN, Compute
 from vitkit.models.zoo import model_config
 from vitkit.runs.config import Run, read_config, write_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import SeriesRecord, read_series
 from vitkit.runs.trained_model import DataRecord, OtherImages
 from vitkit.tasks import find_task

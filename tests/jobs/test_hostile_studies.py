@@ -24,7 +24,7 @@ from vitkit.jobs import series
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 
 SMALL = small_run(4)
 KINDS = ("ablation", "scale", "pretraining", "reproduction", "vtab", "series", "comparison")

@@ -20,7 +20,7 @@ from vitkit.jobs.list_runs import LINES, RunList, RunSummary, is_held
 from vitkit.report.template import write_page
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_score
 from vitkit.training.config import OptimizerConfig
 

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vitkit.evaluation.statistics import bonett_price, holm
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.paired import bonett_price, holm
 from vitkit.jobs.compare import ModelComparison, make_labels
-from vitkit.models.config.card import Task
+from vitkit.models.config import Task
 from vitkit.runs.config import Run
 from vitkit.runs.folder import kind_of
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.steps import evaluate_split
 from vitkit.runs.trained_model import write_evaluation
 from vitkit.tasks import answering_of

@@ -25,15 +25,15 @@ from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import data as fewshot_data
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.evaluation.fewshot.data import follow
 from vitkit.evaluation.fewshot.methods import Draws, fit
-from vitkit.evaluation.fewshot.tracking import FewShotTracking
 from vitkit.jobs.fewshot import score_table
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run
 from vitkit.training.config import TrainingConfig
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, TrainingData
-from vitkit.weights.saving import save_model
 
 
 def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> None:

@@ -6,10 +6,11 @@ from typing import Any, get_args
 import pytest
 
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import ItemName, StudyOptions
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
-from vitkit.jobs.reproduce.items import ITEMS
-from vitkit.jobs.reproduce.paper import (
+from vitkit.jobs.reproduce.items import (
     DATA_SIZES,
+    ITEMS,
     TABLE_2,
     TABLE_5,
     TABLE_6_WHOLE,
@@ -18,7 +19,6 @@ from vitkit.jobs.reproduce.paper import (
     PaperTable,
 )
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
-from vitkit.jobs.study.options import ItemName, StudyOptions
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from vitkit.jobs.reproduce.designs import Claim
-from vitkit.jobs.reproduce.verdict import Finding, judge, say, summarise
+from vitkit.jobs.reproduce.reproduce import Finding, judge, say, summarise
 from vitkit.jobs.study.study import ScoredArms
 
 IMAGES = 2_000

@@ -22,7 +22,7 @@ from vitkit.jobs.recipes import recipe, sweep_rates
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Member, Score, choose_rate, conclusions, read_series, summarise
 from vitkit.training import checkpoint
 from vitkit.training.checkpoint import read_ended, survey

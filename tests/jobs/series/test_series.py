@@ -25,14 +25,14 @@ from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start
 from vitkit.training.checkpoint import read_ended
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 TWICE = SeriesOptions(runs=2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from vitkit.evaluation.statistics import Point
 
 import vitkit.jobs.series as series_job
 import vitkit.jobs.study.scale as job
@@ -17,14 +18,13 @@ import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.power_law import Point
+from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.scale import Design, Measured, Scale, base_run, conclude, propose_recipe, scale
 from vitkit.jobs.study.study import Arm, StudyPlan
 from vitkit.listener import SILENT, Listener
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig

@@ -14,8 +14,8 @@ import vitkit.jobs.train_run as training
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
+from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.options import StudyOptions
 from vitkit.jobs.study.study import (
     Arm,
     Study,
@@ -31,7 +31,7 @@ from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images
-from vitkit.runs.series_options import SeriesOptions
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.training.config import TrainingConfig
 

@@ -37,7 +37,7 @@ from vitkit.report.template import write_page
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
