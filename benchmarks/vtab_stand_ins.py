@@ -1,9 +1,8 @@
-"""Make stand-ins of six tasks of VTAB-1k: `python -m benchmarks.vtab_stand_ins ROOT DATA`.
+"""Make stand-ins of six tasks of VTAB-1k from the data beside the project.
 
-DATA is a folder of data sets in Parquet.
-They carry the names of VTAB's tasks and are not VTAB: cifar is CIFAR-10, svhn is MNIST, patch_camelyon is
-cats and dogs, eurosat is Imagenette, kitti is which way CIFAR-10 images are turned, clevr_count is digits 0
-to 7.
+`python -m benchmarks.vtab_stand_ins ROOT DATA` writes them. They carry the names of VTAB's tasks and are not
+VTAB: cifar is CIFAR-10, svhn is MNIST, patch_camelyon is cats and dogs, eurosat is Imagenette, kitti is which
+way CIFAR-10 images are turned, clevr_count is digits 0 to 7.
 """
 
 import io
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 from tests.vtab_layout import digit_images, write_task
@@ -20,8 +20,6 @@ def _parquet_images(
     folder: Path, count: int, classes: NDArray[np.int64] | None = None
 ) -> tuple[list[Image.Image], list[int]]:
     """Draw images of a data set in Parquet, alike from all of its files."""
-    import pyarrow.parquet as pq
-
     cells, labels = [], []
     for path in sorted(folder.rglob("*.parquet")):
         table = pq.read_table(path)

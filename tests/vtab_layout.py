@@ -9,11 +9,7 @@ from sklearn.datasets import load_digits
 
 
 def write_task(
-    folder: Path,
-    images: Sequence[Image.Image],
-    labels: Sequence[int],
-    train: int = 800,
-    val: int = 200,
+    folder: Path, images: Sequence[Image.Image], labels: Sequence[int], train: int = 800, val: int = 200
 ) -> Path:
     """Write a task: the first images are train800, the next val200, the others test.
 

@@ -32,9 +32,8 @@ def class_folders(root: Path, counts: dict[str, int]) -> Path:
 def save_start(
     path: Path, seed: int = 0, num_classes: int = 0, card: ModelCard | None = None, **model: Any
 ) -> str:
-    made = vitkit.create_model(
-        model.pop("name", "ViT-16x2x2/4"), num_classes=num_classes, image_size=SIZE, **model
-    )
+    name = model.pop("name", "ViT-16x2x2/4")
+    made = vitkit.create_model(name, num_classes=num_classes, image_size=SIZE, **model)
     made.init_weights(torch.Generator().manual_seed(seed))
     if card is not None:
         made.card = card

@@ -1,7 +1,6 @@
 """Advice before training: what is counted and measured, and what becomes of it."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.methods import Folded
 from vitkit.jobs import advise as advising
 from vitkit.jobs import finetune as default_start
-from vitkit.jobs import train_run as training
 from vitkit.jobs.advise import Option, advise, choose
+from vitkit.models.measure import forward_flops
+from vitkit.runs import budget
 from vitkit.runs.config import Run
-from vitkit.training.config import TrainingConfig
 from vitkit.weights.create import create_model
 from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts
@@ -30,10 +29,13 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Models of 224 pixels that a public checkpoint would have take seconds to be timed.
+    # Models of 224 pixels that a public checkpoint would have take seconds to be timed, and others some.
     models = ("ViT-8x1x1/112", "ViT-16x1x1/112")
     small = tuple(replace(start, model=model) for start, model in zip(default_starts(), models, strict=False))
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
+    monkeypatch.setattr(
+        budget, "image_seconds", lambda model, *_: forward_flops(model.config, head=True) / 1e10
+    )
 
 
 @pytest.fixture
@@ -50,16 +52,24 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(model, tmp_path_factory.mktemp("advise") / "start")
 
 
-def write_photos(root: Path, counts: dict[str, int], seed: int = 0, side: int = 12) -> Path:
+def write_photos(root: Path, counts: dict[str, int], side: int = 12) -> Path:
     """Small noisy pictures of classes that differ in brightness."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     for number, (label, count) in enumerate(counts.items()):
+        (root / label).mkdir(parents=True)
         for i in range(count):
             pixels = draw.integers(0, 60, (side, side + i % 3, 3)) + 60 * number
-            path = root / label / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.astype(np.uint8)).save(path)
+            Image.fromarray(pixels.astype(np.uint8)).save(root / label / f"{i}.png")
     return root
+
+
+def save_blind(folder: Path) -> Path:
+    """Save a model that sees nothing."""
+    blind = create_model("ViT-16x1x2/4", 10, 8)
+    with torch.no_grad():
+        for weight in blind.parameters():
+            weight.zero_()
+    return save_model(blind, folder)
 
 
 @pytest.fixture
@@ -73,10 +83,8 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     text = " ".join(advice.sentences)
     assert text.startswith("56 training images: do not train from scratch")
     assert "Begin from vit-s16-augreg-in21k, the largest of 2 sizes that this machine fine-tunes" in text
-    assert [option.published for option in advice.options] == [
-        "vit-ti16-augreg-in21k",
-        "vit-s16-augreg-in21k",
-    ]
+    published = [option.published for option in advice.options]
+    assert published == ["vit-ti16-augreg-in21k", "vit-s16-augreg-in21k"]
     assert "From scratch: recipe small-images, ViT-96x6x3/4 at 32x32" in text
     assert advice.chosen is None and not advice.can_go
     assert advice.scratch.folded is not None
@@ -103,14 +111,6 @@ def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None
     assert advice.sentences[3].startswith("From scratch: recipe digits")
 
 
-def test_photos_are_not_said_to_be_enlarged(tmp_path: Path) -> None:
-    for number in range(20):
-        path = tmp_path / "large" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((70, 60, 3), 100 * (number % 2) + number, np.uint8)).save(path)
-    assert "enlarges" not in " ".join(advise(str(tmp_path / "large")).sentences)
-
-
 @pytest.mark.usefixtures("weak_pixels")
 def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -> None:
     hearing = Hearing()
@@ -133,25 +133,20 @@ def test_a_start_is_probed_and_its_cost_is_measured(photos: Path, start: Path) -
 
 
 @pytest.mark.usefixtures("weak_pixels")
-def test_of_several_starts_the_one_with_the_better_features_is_advised(photos: Path, start: Path) -> None:
-    blind = create_model("ViT-16x1x2/4", 10, 8)
-    with torch.no_grad():
-        for weight in blind.parameters():
-            weight.zero_()
-    worse = save_model(blind, start.parent / "blind")
+def test_of_several_starts_the_better_one_is_advised(photos: Path, start: Path, tmp_path: Path) -> None:
+    worse = save_blind(tmp_path / "blind")
     advice = advise(str(photos), [worse, start], cache=False)
     assert [option.start for option in advice.options] == [str(worse), str(start)]
     assert advice.chosen is advice.options[1]
     assert "chosen among 2 that were tried" in " ".join(advice.sentences)
 
 
-def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Path, start: Path) -> None:
-    for number in range(24):
-        path = tmp_path / "large" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((40, 40, 3), 100 * (number % 2) + number, np.uint8)).save(path)
-    larger = save_model(create_model("ViT-16x1x2/4", 10, 20), tmp_path / "start20")
-    advice = advise(str(tmp_path / "large"), larger, cache=False)
+def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Path) -> None:
+    """Photos are not said to be enlarged."""
+    images = str(write_photos(tmp_path / "large", {"dark": 10, "bright": 10}, side=64))
+    assert "enlarges" not in " ".join(advise(images).sentences)
+    smaller = save_model(create_model("ViT-16x1x2/4", 10, 20), tmp_path / "start20")
+    advice = advise(images, smaller, cache=False)
     assert [option.run.preprocessing.image_size for option in advice.options] == [(20, 20), (32, 32)]
     assert advice.options[1].flops > advice.options[0].flops
 
@@ -167,10 +162,7 @@ def test_the_cheapest_of_equally_good_starts_is_chosen() -> None:
     assert choose((cheap, close, best)) is close, "0.053 is the standard error of 0.8 of 56 images"
     assert choose((cheap, option_of(0.7, 2.0), best)) is best
     assert choose((replace(best, folded=None),)) is None
-
-
-def test_less_than_a_point_is_no_reason_to_compute_more() -> None:
-    """The probe of very many images has hardly an error: the margin alone decides."""
+    # The probe of very many images has hardly an error: the margin of a point alone decides.
     best = option_of(0.8, 3.0, images=10**8)
     close, worse = option_of(0.7901, 2.0, images=10**8), option_of(0.7899, 1.0, images=10**8)
     assert choose((worse, close, best)) is close
@@ -185,38 +177,21 @@ def test_imbalance_is_said(tmp_path: Path, start: Path) -> None:
 
 
 @pytest.mark.usefixtures("weak_pixels")
-def test_a_start_that_has_seen_these_images_is_said_to_have(tmp_path: Path, photos: Path) -> None:
-    run = Run(
-        data=str(photos),
-        model="ViT-16x1x2/4",
-        preprocessing=replace(Run().preprocessing, image_size=(8, 8)),
-        training=TrainingConfig(steps=2, batch_size=8),
-    )
-    seen = training.train_run(run, tmp_path / "seen")
-    advice = advise(str(photos), seen, cache=False)
-    assert f"{seen}: it was trained on these images" in " ".join(advice.sentences)
-
-
-@pytest.mark.usefixtures("weak_pixels")
-def test_advice_is_followed_and_continued(tmp_path: Path, photos: Path, start: Path) -> None:
+def test_advice_is_followed_and_continued(tmp_path: Path, start: Path) -> None:
     again, folder = Hearing(), tmp_path / "run"
-    advice = advise(str(photos), start, cache=False, go=True, out=folder)
+    images = str(write_photos(tmp_path / "few", {"dark": 9, "bright": 9}))
+    advice = advise(images, start, cache=False, go=True, out=folder)
     assert advice.chosen is not None and advice.folder == folder
-    advise(str(photos), start, cache=False, go=True, out=folder, listener=again)
+    advise(images, start, cache=False, go=True, out=folder, listener=again)
     # The same advice goes on where it was.
     assert again.rows[-1] == ("", [f"This run has finished: {folder}"])
     assert vitkit.load_model(folder).config.num_classes == 2
+    advice = advise(images, folder, cache=False)
+    assert f"{folder}: it was trained on these images" in " ".join(advice.sentences)
 
 
-def test_a_start_that_sees_less_than_small_pictures_is_warned_of(
-    photos: Path, start: Path, tmp_path: Path
-) -> None:
-    blind = create_model("ViT-16x1x2/4", 10, 8)
-    with torch.no_grad():
-        for weight in blind.parameters():
-            weight.zero_()
-    useless = save_model(blind, tmp_path / "useless")
-    advice = advise(str(photos), useless, cache=False)
+def test_a_start_that_sees_less_than_small_pictures_is_warned_of(photos: Path, tmp_path: Path) -> None:
+    advice = advise(str(photos), save_blind(tmp_path / "useless"), cache=False)
     folded = advice.scratch.folded
     assert advice.chosen is advice.options[0] and folded is not None
     assert (
@@ -225,25 +200,17 @@ def test_a_start_that_sees_less_than_small_pictures_is_warned_of(
     ) in advice.sentences
 
 
-@pytest.fixture
-def unreadable(photos: Path) -> Iterator[Path]:
-    for path in sorted((photos / "dark").iterdir())[:3]:
-        path.write_bytes(b"no image")
-    yield photos
-
-
-def test_bad_files_are_left_out_of_the_probe(unreadable: Path, start: Path) -> None:
-    advice = advise(str(unreadable), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
+def test_bad_files_are_left_out_of_the_probe(photos: Path, start: Path) -> None:
+    for number in range(3):
+        (photos / "dark" / f"{number}.png").write_bytes(b"no image")
+    advice = advise(str(photos), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
     assert advice.options[0].folded is not None and advice.options[0].folded.images == 77
     assert advice.tested == 0
 
 
-def test_a_run_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=r"out is the folder of the run that (--)?go begins"):
-        vitkit.advise("digits", out=tmp_path / "run")
-
-
-def test_too_few_images_are_refused(tmp_path: Path, start: Path) -> None:
+def test_too_few_images_and_a_folder_without_a_run_are_refused(tmp_path: Path, start: Path) -> None:
     write_photos(tmp_path / "few", {"dark": 3, "bright": 3})
     with pytest.raises(VitkitError, match="Expected at least 10 training images"):
         advise(str(tmp_path / "few"), start, cache=False)
+    with pytest.raises(VitkitError, match=r"out is the folder of the run that (--)?go begins"):
+        vitkit.advise("digits", out=tmp_path / "run")

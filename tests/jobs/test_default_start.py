@@ -1,16 +1,15 @@
 """The start that is chosen where nobody names one: by licence, time and memory; the same again for a run."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import vitkit
+from tests.helpers.series import photos as write_photos
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs import finetune as default_start
@@ -24,7 +23,7 @@ from vitkit.weights.create import create_model
 from vitkit.weights.files import download, hub
 from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.loading import save_model
-from vitkit.weights.published import PublishedStart, default_starts, starts
+from vitkit.weights.published import default_starts, starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -38,37 +37,27 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     models = ("ViT-16x1x1/4", "ViT-16x2x1/4", "ViT-16x3x1/4")
-    small = tuple(
-        replace(start, model=model, image_size=8)
-        for start, model in zip(default_starts(), models, strict=True)
-    )
+    pairs = zip(default_starts(), models, strict=True)
+    small = tuple(replace(start, model=model, image_size=8) for start, model in pairs)
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
     monkeypatch.setattr(hub, "require_on_hub", lambda address: None)
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        path = tmp_path / "photos" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return tmp_path / "photos"
+    return write_photos(tmp_path / "photos")
 
 
 def put(name: str) -> None:
     """Put a small model where the files of a published checkpoint are looked for."""
-    folder = cache_folder() / "starts" / name
-    folder.mkdir(parents=True)
-    save_model(create_model("ViT-16x1x1/4", 3, 8), folder)
+    save_model(create_model("ViT-16x1x1/4", 3, 8), cache_folder() / "starts" / name)
 
 
-def taking(**minutes: float) -> Callable[..., Cost]:
+def taking(*minutes: float) -> Callable[..., Cost]:
     """A measurement that says these minutes, by the layers of the model."""
 
     def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
-        return Cost(run, 10, 60 * minutes[f"layers_{config.num_layers}"], 1_000_000, 1.0)
+        return Cost(run, 10, 60 * minutes[config.num_layers - 1], 1_000_000, 1.0)
 
     return measure
 
@@ -80,22 +69,15 @@ def choose(photos: Path, out: Path | None = None) -> DefaultStart:
 # Which are candidates
 
 
-def test_candidates_are_free_and_trained_alike() -> None:
-    candidates = default_starts()
+def test_candidates_are_free_and_trained_alike(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
+    """Another licence is never chosen for anybody."""
+    candidates, table = default_starts(), starts()
     assert [start.name for start in candidates] == NAMES
     assert {start.licence for start in candidates} <= {"Apache-2.0", "MIT"}
     assert len({(start.training, start.data, start.image_size) for start in candidates}) == 1
-
-
-def test_another_licence_is_never_chosen_for_anybody(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
-    def table() -> tuple[PublishedStart, ...]:
-        return tuple(
-            replace(start, licence="CC-BY-NC-4.0" if start.model == "ViT-B/16" else "MIT")
-            for start in all_starts
-        )
-
-    all_starts = starts()
-    monkeypatch.setattr(published, "_table", table)
+    licences = {"ViT-B/16": "CC-BY-NC-4.0"}
+    changed = tuple(replace(start, licence=licences.get(start.model, "MIT")) for start in table)
+    monkeypatch.setattr(published, "_table", lambda: changed)
     assert [start.name for start in default_starts()] == NAMES[:2]
     monkeypatch.setattr(default_start, "default_starts", lambda: ())
     with pytest.raises(VitkitError, match=r"No published start has a licence .*vitkit finetune START --data"):
@@ -106,39 +88,33 @@ def test_another_licence_is_never_chosen_for_anybody(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("minutes", "chosen", "runner_up"),
+    ("minutes", "chosen", "next_best"),
     [
-        ((5, 15, 50), NAMES[2], NAMES[1]),
-        ((5, 15, 61), NAMES[1], NAMES[2]),
-        ((5, 80, 0), NAMES[0], NAMES[1]),  # the largest is not measured: it takes longer still
-        ((70, 0, 0), NAMES[0], None),
+        ((5, 15, 50), 2, 1),
+        ((5, 15, 61), 1, 2),
+        ((5, 80, 0), 0, 1),  # the largest is not measured: it takes longer still
+        ((70, 0, 0), 0, None),
     ],
 )
 def test_the_largest_that_ends_within_an_hour_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    photos: Path,
-    minutes: tuple[float, float, float],
-    chosen: str,
-    runner_up: str | None,
+    monkeypatch: pytest.MonkeyPatch, photos: Path, minutes: Sequence[int], chosen: int, next_best: int | None
 ) -> None:
-    times = {f"layers_{layers}": time for layers, time in enumerate(minutes, start=1)}
-    monkeypatch.setattr(default_start, "measure_cost", taking(**times))
-    choice = choose(photos)
-    assert choice.start.name == chosen
+    monkeypatch.setattr(default_start, "measure_cost", taking(*minutes))
+    choice, mine = choose(photos), minutes[chosen]
+    assert choice.start.name == NAMES[chosen]
     said = " ".join(choice.rows()[0][1])
-    assert runner_up is None or f"next best: {runner_up}, about " in said
-    mine = minutes[NAMES.index(chosen)]
+    assert next_best is None or f"next best: {NAMES[next_best]}, about " in said
     assert "licence Apache-2.0" in said and "trained on ImageNet-21k" in said
     assert ("none fits into memory and an hour" in said) == (mine * 60 > PATIENCE)
-    assert ("next best" in said) == (runner_up is not None)
+    assert ("next best" in said) == (next_best is not None)
     assert f"about {mine:g} min" in said if mine < 60 else "about 1 h 10 min" in said
     assert "to be fetched, about " in said and choice.start.address in said
 
 
-def test_what_does_not_fit_into_memory_is_not_even_measured(
-    monkeypatch: pytest.MonkeyPatch, photos: Path
-) -> None:
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2))
+def test_what_does_not_fit_into_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
+    choice = choose(photos)
+    assert list(choice.costs) == NAMES and all(cost.seconds > 0 for cost in choice.costs.values())
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2))
     monkeypatch.setattr(default_start, "step_memory", lambda run, config, device: config.num_layers * 2**30)
     monkeypatch.setattr(default_start, "free_memory", lambda device, world=None: 5 * 2**29)
     choice = choose(photos)
@@ -147,44 +123,23 @@ def test_what_does_not_fit_into_memory_is_not_even_measured(
     assert "more than is free" in " ".join(choice.rows()[0][1])
 
 
-def test_the_speed_of_this_machine_is_measured(photos: Path) -> None:
-    choice = choose(photos)
-    assert list(choice.costs) == NAMES
-    assert all(cost.seconds > 0 for cost in choice.costs.values())
-
-
 # From Python, and again
 
 
-def test_nothing_is_fetched_unless_it_is_allowed(
+def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_network(
     monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
-
     def refuse(address: str, *_: object) -> None:
-        raise VitkitError(f"{address} was asked for.")
+        raise VitkitError(f"{address} cannot be fetched: no network.")
 
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     monkeypatch.setattr(download, "fetch", refuse)
     with pytest.raises(VitkitError, match=r"vit-ti16-augreg-in21k is not on this machine.*download=True"):
         vitkit.finetune(data=str(photos))
-    with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* was asked for.*starts"):
+    with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* cannot be fetched.*starts"):
         vitkit.finetune(data=str(photos), download=True)
     assert not (tmp_path / "runs").exists()
-
-
-def test_without_a_network_it_is_said_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch, photos: Path
-) -> None:
-    measured: list[int] = []
-
-    def measure(run: Run, data: object, config: ModelConfig, *_: object) -> Cost:
-        measured.append(config.num_layers)
-        return Cost(run, 10, 60, 1_000_000, 1.0)
-
-    def refuse(address: str) -> None:
-        raise VitkitError(f"{address} cannot be fetched: no network.")
-
-    monkeypatch.setattr(default_start, "measure_cost", measure)
+    monkeypatch.setattr(default_start, "measure_cost", None)  # whoever measured would fail
     monkeypatch.setattr(hub, "require_on_hub", refuse)
     with pytest.raises(VitkitError) as caught:
         choose(photos)
@@ -193,20 +148,20 @@ def test_without_a_network_it_is_said_before_anything_is_measured(
         "fetched: no network. Files put into the folder "
         f"{cache_folder() / 'starts' / 'vit-ti16-augreg-in21k'} are found by the name."
     )
-    assert not measured
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2, 3))
     put(NAMES[2])  # one of them is here: nobody needs the network to begin
-    assert choose(photos).start.name == NAMES[2] and measured
+    assert choose(photos).start.name == NAMES[2]
 
 
 def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     """Images alone suffice; another speed on another day does not change the start of the run."""
     put(NAMES[0])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     hearing = Hearing()
     folder = vitkit.finetune(str(photos), minutes=0.05, threads=1, listener=hearing)
     assert kind_of(folder).run().start.start == NAMES[0]
     assert "on this machine already" in " ".join(dict(hearing.rows)["chosen"])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=2, layers_3=3))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 2, 3))
     for out in (None, folder):
         assert choose(photos, out).start.name == NAMES[0]
         assert f"{folder} was begun from it" in choose(photos, out).reason
@@ -222,6 +177,6 @@ def test_a_start_that_is_there_is_taken_and_kept(monkeypatch: pytest.MonkeyPatch
 
 def test_other_options_of_the_start_stay(monkeypatch: pytest.MonkeyPatch, photos: Path) -> None:
     put(NAMES[0])
-    monkeypatch.setattr(default_start, "measure_cost", taking(layers_1=1, layers_2=90))
+    monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     run = vitkit.finetune_run(StartConfig(head="keep"), str(photos), image_size=16)
     assert run.start == StartConfig(NAMES[0], head="keep") and run.preprocessing.image_size == (16, 16)

@@ -54,9 +54,8 @@ def test_every_run_is_listed_once_with_its_state_and_its_score(runs: Path) -> No
     ended = rows["ended"]
     measured = json.loads((runs / "ended/evaluation/test.json").read_text())
     assert (ended.score, ended.interval) == (measured["accuracy"], tuple(measured["accuracy_interval"]))
-    assert (ended.data, ended.model, ended.metric, ended.split) == (
-        *("digits", "ViT-16x1x2/4", "accuracy", "test"),
-    )
+    described = (ended.data, ended.model, ended.metric, ended.split)
+    assert described == ("digits", "ViT-16x1x2/4", "accuracy", "test")
     low, high = measured["accuracy_interval"]
     assert ended.result == f"test {measured['accuracy']:.1%} ({100 * low:.1f} to {100 * high:.1f})"
     assert ended.standing == "ended: 4 steps" and ended.minutes is not None and 0 < ended.minutes < 60
@@ -70,45 +69,45 @@ def test_every_run_is_listed_once_with_its_state_and_its_score(runs: Path) -> No
     assert rows["wild"].standing.startswith("diverged at step ")
 
 
-def test_a_run_that_another_process_trains_is_running(runs: Path) -> None:
-    folder = runs / "order" / "interrupted"
+def test_a_run_that_is_trained_is_running_and_not_diverged(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "order", tmp_path / "runs")
+    folder = tmp_path / "runs" / "interrupted"
     assert not is_held(folder)
     with lock_folder(folder):
-        row = rows_of(runs)["interrupted"]
+        row = rows_of(tmp_path)["interrupted"]
         assert is_held(folder) and row.standing == "running at step 2 of 4"
     assert not is_held(folder) and not is_held(runs)
     assert not (runs / ".lock").exists()  # asking makes no lock
-
-
-def test_a_run_that_is_continued_has_not_diverged_any_more(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "order", tmp_path / "runs")
-    record = tmp_path / "runs" / "interrupted" / "diverged.json"
+    record = folder / "diverged.json"
     record.write_text('{"reason": "The loss is infinite."}')
     assert rows_of(tmp_path)["interrupted"].state == "diverged"
-    vitkit.train(SMALL, tmp_path / "runs" / "interrupted")
+    vitkit.train(SMALL, folder)
     assert rows_of(tmp_path)["interrupted"].state == "ended" and not record.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("config.json", b'{"run": {"trainig": 3}}'),
-        ("data.json", b"[]"),
-        ("evaluation/test.json", b'{"accuracy": 7}'),
-    ],
-)
-def test_a_damaged_record_is_listed_as_such_and_hides_no_other(
-    name: str, content: bytes, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_or_locked_folder_hides_no_other(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    top = tmp_path / "runs"
-    shutil.copytree(runs / "ended", top / "broken")
-    shutil.copytree(runs / "ended", top / "whole")
-    (top / "broken" / name).write_bytes(content)
-    rows = rows_of(top)
-    assert rows["broken"].state == "damaged" and rows["whole"].state == "ended"
-    assert run_command(["runs", str(top)]) == 0
-    printed = capsys.readouterr()
-    assert f"{top / 'broken'} is damaged: " in printed.out and "Traceback" not in printed.err
+    top, look = tmp_path / "runs", os.stat
+    for name in ("broken", "locked", "whole"):
+        shutil.copytree(runs / "ended", top / name)
+
+    def refuse(path: Any, *args: Any, **options: Any) -> Any:
+        if "locked/" in os.fspath(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return look(path, *args, **options)
+
+    damages = {"config.json": b'{"run": {"trainig": 3}}', "data.json": b"[]"}
+    for name, content in (damages | {"evaluation/test.json": b'{"accuracy": 7}'}).items():
+        whole = (top / "broken" / name).read_bytes()
+        (top / "broken" / name).write_bytes(content)
+        with monkeypatch.context() as patched:
+            patched.setattr("os.stat", refuse)
+            rows = rows_of(top)
+        assert {folder: row.state for folder, row in rows.items()} == {"broken": "damaged", "whole": "ended"}
+        assert run_command(["runs", str(top)]) == 0
+        assert f"{top / 'broken'} is damaged: " in capsys.readouterr().out
+        (top / "broken" / name).write_bytes(whole)
 
 
 def test_the_minutes_of_all_starts_of_a_run_are_added(runs: Path, tmp_path: Path) -> None:
@@ -118,50 +117,27 @@ def test_the_minutes_of_all_starts_of_a_run_are_added(runs: Path, tmp_path: Path
     assert rows_of(tmp_path)["run"].minutes == 2 + 1.5 + 0.25
 
 
-def test_a_folder_that_may_not_be_looked_into_hides_no_other(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a run", "locked", "whole"):
-        shutil.copytree(runs / "ended", tmp_path / name)
-    look = os.stat
-
-    def refuse(path: Any, *args: Any, **options: Any) -> Any:
-        if "locked/" in os.fspath(path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return look(path, *args, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("os.stat", refuse)
-        assert list(rows_of(tmp_path)) == ["a run", "whole"]
-
-
-def test_the_command_prints_a_table_and_what_comes_next(
+def test_a_table_and_json_are_printed(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(runs.parent)
     assert run_command(["runs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["folder", "data", "model", "result", "training", "state"]
-    assert [line.split()[0] for line in lines[1:5]] == [
-        *("runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"),
-    ]
+    folders = ["runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"]
+    assert [line.split()[0] for line in lines[1:5]] == folders
     assert "interrupted at step 2 of 4" in lines[2]
     # The newest one that can be gone on with or used: one that diverged would diverge again.
     assert lines[-1] == "Next: open runs/series/report.html in a browser"
     assert run_command(["runs", "runs/order"]) == 0
     assert "Next: vitkit train --resume runs/order/interrupted\n" in capsys.readouterr().out
-
-
-def test_the_command_gives_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["runs", str(runs), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["state"] for row in rows] == ["ended", "interrupted", "ended", "diverged"]
     assert all(rows[i]["changed"] <= rows[i + 1]["changed"] for i in range(3))
 
 
-def test_a_page_shows_what_differs_and_links_reports(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_shows_what_differs(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     top = tmp_path / "runs"
     shutil.copytree(runs, top, symlinks=True)
     (top / "ended").rename(top / "<b>50%")

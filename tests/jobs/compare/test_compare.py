@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from vitkit.evaluation.statistics import bonett_price, holm
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.statistics import bonett_price, holm
 from vitkit.jobs.compare import ModelComparison, make_labels
 from vitkit.models.config import Task
 from vitkit.runs.config import Run
+from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.steps import evaluate_split
 from vitkit.runs.trained_model import write_evaluation
@@ -30,23 +32,31 @@ from vitkit.weights.model_card import ModelCard, card_of
 
 SMALL = replace(small_run(30, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
 
+Pair = tuple[Path, Path]
+Three = tuple[Path, Path, Path]
+Compared = tuple[ModelComparison, Hearing]
+
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Two runs of another seed on the digits, which differ on many test images."""
     root = tmp_path_factory.mktemp("runs")
     other = replace(SMALL, training=replace(SMALL.training, seed=1))
     return vitkit.train(SMALL, root / "one"), vitkit.train(other, root / "other")
 
 
-def compared(first: object, second: object, out: Path, **options: Any) -> tuple[ModelComparison, Hearing]:
+def compared(first: object, second: object, out: Path, **options: Any) -> Compared:
     heard = Hearing()
-    comparison = vitkit.compare(
-        str(first), str(second), out=str(out), listener=heard, **{"speed_seconds": 0.0, **options}
-    )
-    return comparison, heard
+    given = {"speed_seconds": 0.0, "listener": heard, **options}
+    return vitkit.compare(str(first), str(second), out=str(out), **given), heard
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Pair, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """The comparison of the two runs, in the folder "below" of others."""
+    return compared(*runs, tmp_path_factory.mktemp("whole") / "below" / "out", speed_seconds=0.01)
 
 
 def evaluated(heard: Hearing) -> list[str]:
@@ -54,8 +64,8 @@ def evaluated(heard: Hearing) -> list[str]:
     return [loop for loop in heard.loops if loop.startswith("evaluating")]
 
 
-def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    comparison, heard = compared(*runs, tmp_path / "out")
+def test_stored_evaluations_are_read_and_counted(runs: Pair, whole: Compared) -> None:
+    comparison, heard = whole
     assert not evaluated(heard)
     answers = [vitkit.evaluate(run).predictions for run in runs]
     right = [predictions.predicted == predictions.labels for predictions in answers]
@@ -82,14 +92,22 @@ def test_stored_evaluations_are_read_and_counted(runs: tuple[Path, Path], tmp_pa
     assert gained.startswith("other gained in ") and ("(-" in gained, "(+" in lost) == (False, False)
     assert sentence.count(" points)") == sum(change.adjusted_p < 0.05 for change in comparison.classes) > 1
     assert comparison.options == ("--seed 0 -> 1",)
-    assert (
-        json.loads(json.dumps(comparison.to_json()))["difference"]["flips"]["first_only"] == flips.first_only
-    )
 
 
-def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_same_command_again_measures_nothing_again(runs: Pair, whole: Compared) -> None:
+    first, heard = whole
+    assert "measuring the speed of both" in heard.loops
+    page = first.page.read_bytes()
+    again, heard = compared(*runs, first.folder, speed_seconds=0.01)
+    assert "measuring the speed of both" not in heard.loops
+    assert again == first and again.page.read_bytes() == page
+    assert first.speeds is not None and first.speeds.rounds >= 3
+    assert min(first.speeds.images_per_second) > 0
+    (row,) = vitkit.list_runs(first.folder.parent)
+    assert (row.kind, row.model, row.standing) == ("study", "comparison", "ended")
+
+
+def test_the_page_shows_the_images_that_one_model_alone_is_right_on(runs: Pair, tmp_path: Path) -> None:
     odd = tmp_path / "<b>odd & one"
     shutil.copytree(runs[1], odd)
     comparison, _ = compared(runs[0], odd, tmp_path / "out")
@@ -110,20 +128,7 @@ def test_the_page_shows_the_images_that_one_model_alone_is_right_on(
     assert str(tmp_path) not in page
 
 
-def test_the_same_command_again_ends_with_the_same_page(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    first, heard = compared(*runs, tmp_path / "out", speed_seconds=0.01)
-    assert "measuring the speed of both" in heard.loops
-    page = first.page.read_bytes()
-    again, heard = compared(*runs, tmp_path / "out", speed_seconds=0.01)
-    assert "measuring the speed of both" not in heard.loops
-    assert again == first and again.page.read_bytes() == page
-    assert first.speeds is not None and first.speeds.rounds >= 3
-    assert min(first.speeds.images_per_second) > 0
-
-
-def test_speeds_are_of_the_second_beside_the_first(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_speeds_are_told_side_by_side(runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(turns: object, clock: object, seconds: float, times: dict[str, list[float]]) -> None:
         times |= {"first": [2.0, 2.0, 3.0], "second": [1.0, 0.5, 1.0]}
 
@@ -131,28 +136,19 @@ def test_speeds_are_of_the_second_beside_the_first(
     speeds = compared(*runs, tmp_path / "out", speed_seconds=1.0)[0].speeds
     assert speeds is not None and list(speeds.images_per_second) == [16, 32]  # the median of batches of 32
     assert speeds.ratio == speeds.rounds == 3
-    record = tmp_path / "out" / "speeds.json"
-    record.write_text(record.read_text().replace('"ratio": 3.0', '"ratio": NaN'))
-    with pytest.raises(VitkitError, match=r"speeds\.json: ratio: expected a number above 0, found nan"):
-        compared(*runs, tmp_path / "out", speed_seconds=1.0)
 
 
-def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Compared, tmp_path: Path) -> None:
     model = vitkit.load_model(runs[1])
     model.card = replace(card_of(model), data=None)  # as a checkpoint of another library
-    alone = vitkit.save_model(model, tmp_path / "alone")
-    expected, _ = compared(*runs, tmp_path / "expected")
+    alone, expected = vitkit.save_model(model, tmp_path / "alone"), whole[0]
     comparison, heard = compared(runs[0], alone, tmp_path / "out")
     assert evaluated(heard) == ["evaluating test"]
     assert comparison.difference == expected.difference and comparison.classes == expected.classes
     assert comparison.first.was_stored and not comparison.second.was_stored
     assert comparison.second.trained_on_tested is None and comparison.options is None
-    assert any(
-        "alone was trained on some of these images is not known" in sentence
-        for sentence in comparison.headline()
-    )
+    unknown = "alone was trained on some of these images is not known"
+    assert any(unknown in sentence for sentence in comparison.headline())
     again, heard = compared(runs[0], alone, tmp_path / "out")
     assert again == comparison and not evaluated(heard)
     logits = tmp_path / "out" / "second" / "evaluation" / "test.logits.npy"
@@ -161,8 +157,8 @@ def test_a_checkpoint_is_tested_on_the_images_of_the_run_beside_it(
     assert again == comparison and evaluated(heard) == ["evaluating test"]
 
 
-def test_an_interrupted_comparison_goes_on(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_comparison_goes_on(
+    runs: Pair, whole: Compared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (vitkit.save_model(vitkit.load_model(run), tmp_path / run.name) for run in runs)
     calls = []
@@ -176,35 +172,28 @@ def test_an_interrupted_comparison_goes_on(
     monkeypatch.setattr("vitkit.jobs.compare.evaluate_split", killed)
     with pytest.raises(KeyboardInterrupt):
         compared(first, second, tmp_path / "out")
-    half = [
-        tmp_path / "out" / name
-        for name in (".report.html.77.tmp", "second/evaluation/.test.logits.npy.77.tmp")
-    ]
+    names = (".report.html.77.tmp", "second/evaluation/.test.logits.npy.77.tmp")
+    half = [tmp_path / "out" / name for name in names]
     for path in half:  # as kill -9 leaves them
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
     comparison, heard = compared(first, second, tmp_path / "out")
     assert len(evaluated(heard)) == 1  # the second one alone
     assert not any(path.exists() for path in half)
-    assert comparison.difference == compared(*runs, tmp_path / "expected")[0].difference
+    assert comparison.difference == whole[0].difference
 
 
-def test_an_evaluation_of_other_images_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whole and consistent in itself, but of validation images."""
-    given = tmp_path / "given"
-    shutil.copytree(runs[1], given)
-    model = vitkit.load_model(given)
-    result, predictions = answering_of(model.card).read_evaluation(given / "evaluation" / "val.json")
+def test_evaluations_of_others_are_not_taken(runs: Pair, whole: Compared, tmp_path: Path) -> None:
+    """Whole and consistent in itself, but of validation images, or of the model of another run."""
+    given = Path(shutil.copytree(runs[1], tmp_path / "given"))
+    card = vitkit.load_model(given).card
+    result, predictions = answering_of(card).read_evaluation(given / "evaluation" / "val.json")
     write_evaluation(given, "test", result, predictions)
-    comparison, heard = compared(runs[0], given, tmp_path / "out")
+    comparison, heard = compared(runs[0], given, tmp_path / "images")
     assert evaluated(heard) == ["evaluating test"]
     assert any("is not of the test images and classes that are there now" in note for note in heard.notes)
-    assert comparison.difference == compared(*runs, tmp_path / "expected")[0].difference
-
-
-def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    given = tmp_path / "given"
-    shutil.copytree(runs[1], given)
+    assert comparison.difference == whole[0].difference
+    given = Path(shutil.copytree(runs[1], tmp_path / "weights"))
     for name in ("model.safetensors", "model.json"):
         shutil.copy(runs[0] / name, given / name)
     comparison, heard = compared(runs[0], given, tmp_path / "out")
@@ -212,13 +201,11 @@ def test_an_evaluation_of_other_weights_is_not_taken(runs: tuple[Path, Path], tm
     assert any("differs from the model's answers now" in note for note in heard.notes)
 
 
-def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_images_that_both_were_trained_on_are_no_test(runs: Pair, tmp_path: Path) -> None:
     comparison, _ = compared(*runs, tmp_path / "out", split="train[:10%]")
-    assert (
-        comparison.first.trained_on_tested == comparison.second.trained_on_tested == comparison.images == 126
-    )
-    about = [sentence for sentence in comparison.headline() if "pixel for pixel" in sentence]
-    assert about == [
+    seen = (comparison.first.trained_on_tested, comparison.second.trained_on_tested)
+    assert seen == (126, 126) and comparison.images == 126
+    assert [sentence for sentence in comparison.headline() if "pixel for pixel" in sentence] == [
         f"{name} was trained on 126 of these images, pixel for pixel: its figures are too good."
         for name in ("one", "other")
     ]
@@ -228,8 +215,6 @@ def test_images_that_both_were_trained_on_are_no_test(runs: tuple[Path, Path], t
 
 def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
     """Save the model of a run with its classes in another order."""
-    import torch
-
     model: Any = vitkit.load_model(run)
     order = torch.tensor([model.card.class_names.index(name) for name in names])
     with torch.no_grad():
@@ -239,37 +224,41 @@ def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
     return vitkit.save_model(model, folder)
 
 
-def test_classes_of_another_order_are_matched_by_name(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_classes_of_another_order_are_matched_by_name(
+    runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
     comparison, _ = compared(runs[0], other, tmp_path / "out")
     assert comparison.summary().startswith("No difference: ") and comparison.difference.p == 1
-    assert comparison.headline()[0].startswith(
-        "No difference: turned and one have the same accuracy on every"
-    )
+    alike = "No difference: turned and one have the same accuracy on every"
+    assert comparison.headline()[0].startswith(alike)
     assert comparison.page.read_text().count("There is none.") == 2
     with pytest.raises(VitkitError, match="holds another study"):  # their heads alone are others
         compared(runs[0], runs[0], tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    same = vitkit.compare(runs[0], runs[0], speed_seconds=0.0).folder
+    assert same.as_posix() == "runs/compare-one--first--one--second-"
 
 
-def test_other_classes_are_refused_with_their_names(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    made = vitkit.create_model("ViT-16x1x1/4", 3, 8)
-    made.card = ModelCard("ViT-16x1x1/4", ("1", "2", "twelve"), Task())
-    other = vitkit.save_model(made, tmp_path / "other classes")
-    with pytest.raises(VitkitError, match=r"one alone has 0, 3, 4, 5, 6 .*; other classes alone has twelve"):
-        compared(runs[0], other, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("names", "task", "message"),
+    [
+        (("1", "2", "twelve"), Task(), "one alone has 0, 3, 4, 5, 6 .*; others alone has twelve"),
+        (tuple("0123456789"), Task("multi-label", "sigmoid"), "learned classification and .* multi-label"),
+    ],
+)
+def test_other_classes_and_tasks_are_refused(
+    names: tuple[str, ...], task: Task, message: str, runs: Pair, tmp_path: Path
+) -> None:
+    made = vitkit.create_model("ViT-16x1x1/4", len(names), 8)
+    made.card = ModelCard("ViT-16x1x1/4", names, task)
+    with pytest.raises(VitkitError, match=message):
+        compared(runs[0], vitkit.save_model(made, tmp_path / "others"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_other_tasks_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    made = vitkit.create_model("ViT-16x1x1/4", 10, 8)
-    made.card = ModelCard("ViT-16x1x1/4", tuple("0123456789"), Task("multi-label", "sigmoid"))
-    with pytest.raises(VitkitError, match=r"learned classification and .* multi-label"):
-        compared(runs[0], vitkit.save_model(made, tmp_path / "labels"), tmp_path / "out")
-
-
-def test_what_is_in_the_folder_already_is_left_alone(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    compared(*runs, out)
+def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Compared, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole[0].folder, tmp_path / "out"))
     weights = "\n  ".join(
         f"other weights, device or version of PyTorch of the {name} model" for name in ("first", "second")
     )
@@ -282,35 +271,6 @@ def test_what_is_in_the_folder_already_is_left_alone(runs: tuple[Path, Path], tm
     (out / "study.json").write_text(json.dumps(record))
     with pytest.raises(VitkitError, match="holds another study:\n  other images\nGive"):
         compared(*runs, out)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(VitkitError, match="holds no study"):
-        compared(*runs, tmp_path / "mine")
-
-
-def test_a_comparison_is_listed_as_a_study(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    out = compared(*runs, tmp_path / "runs" / "out")[0].folder
-    (row,) = vitkit.list_runs(tmp_path / "runs")
-    assert (row.folder, row.kind, row.model, row.standing) == (str(out), "study", "comparison", "ended")
-    (out / "report.html").unlink()
-    (row,) = vitkit.list_runs(tmp_path / "runs")
-    assert row.standing == "interrupted"
-
-
-def test_without_a_folder_one_below_runs_is_taken_and_found_again(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folders = [
-        vitkit.compare(*pair, speed_seconds=0).folder for pair in (runs, (runs[0], runs[0]), runs, runs[::-1])
-    ]
-    same = "runs/compare-one--first--one--second-"
-    assert list(map(str, folders)) == [
-        "runs/compare-one-other",
-        same,
-        folders[0].as_posix(),
-        "runs/compare-other-one",
-    ]
 
 
 def draw(path: Path, seed: int) -> None:
@@ -334,7 +294,7 @@ def photos(folder: Path, train: Sequence[int], test: Sequence[int]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def on_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+def on_photos(tmp_path_factory: pytest.TempPathFactory) -> Three:
     """Two runs on the same images, and one that was trained on four of their test images."""
     root = tmp_path_factory.mktemp("photos")
     run = photos(root / "data", range(20), range(50, 58))
@@ -347,19 +307,17 @@ def on_photos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Pat
     )
 
 
-def test_training_images_among_those_tested_are_told(
-    on_photos: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
+def test_training_images_among_those_tested_are_told(on_photos: Three, tmp_path: Path) -> None:
     base, _, leaks = on_photos
     comparison, heard = compared(base, leaks, tmp_path / "out")
     assert (comparison.first.trained_on_tested, comparison.second.trained_on_tested) == (0, 4)
-    sentences = [sentence for sentence in comparison.headline() if "is unfair" in sentence]
-    assert len(sentences) == 1 and sentences[0].startswith("leaks was trained on 4 of these images")
+    (sentence,) = (sentence for sentence in comparison.headline() if "is unfair" in sentence)
+    assert sentence.startswith("leaks was trained on 4 of these images")
     assert comparison.images == 16 and heard.warnings
     assert "--data" in " ".join(comparison.options or ())
 
 
-def test_other_images_are_tested_on_as_a_whole(on_photos: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path) -> None:
     for label in "ab":
         for number in range(5):
             draw(tmp_path / "new" / label / f"{number}.png", 5000 + number if number else 3)
@@ -377,23 +335,25 @@ def test_other_images_are_tested_on_as_a_whole(on_photos: tuple[Path, Path, Path
     assert comparison.second.score == alone.accuracy
 
 
-def test_without_the_images_stored_evaluations_are_compared(tmp_path: Path) -> None:
-    run = photos(tmp_path / "data", range(20), range(50, 58))
-    other = replace(run, training=replace(run.training, seed=1))
-    pair = vitkit.train(run, tmp_path / "run0"), vitkit.train(other, tmp_path / "run1")
-    expected, _ = compared(*pair, tmp_path / "expected")
-    shutil.rmtree(tmp_path / "data")
-    comparison, heard = compared(*pair, tmp_path / "out")
-    assert comparison.difference == expected.difference
-    assert any("Without pictures" in note for note in heard.notes)
-    assert "<img" not in comparison.page.read_text()
-    (pair[1] / "evaluation" / "test.logits.npy").unlink()
-    with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
-        compared(*pair, tmp_path / "out")
-    (pair[1] / "evaluation" / "test.json").unlink()
-    with pytest.raises(VitkitError, match="data"):
-        compared(*pair, tmp_path / "more")
-    assert not (tmp_path / "more").exists()  # refused before a folder is made
+def test_without_the_images_stored_evaluations_are_compared(on_photos: Three, tmp_path: Path) -> None:
+    first, other = (Path(shutil.copytree(run, tmp_path / run.name)) for run in on_photos[:2])
+    expected, _ = compared(first, other, tmp_path / "expected")
+    data = Path(kind_of(first).run().data)
+    data.rename(data.parent / "away")
+    try:
+        comparison, heard = compared(first, other, tmp_path / "out")
+        assert comparison.difference == expected.difference
+        assert any("Without pictures" in note for note in heard.notes)
+        assert "<img" not in comparison.page.read_text()
+        (other / "evaluation" / "test.logits.npy").unlink()
+        with pytest.raises(VitkitError, match="has no stored evaluation of test that can be used"):
+            compared(first, other, tmp_path / "out")
+        (other / "evaluation" / "test.json").unlink()
+        with pytest.raises(VitkitError, match="data"):
+            compared(first, other, tmp_path / "more")
+        assert not (tmp_path / "more").exists()  # refused before a folder is made
+    finally:
+        (data.parent / "away").rename(data)
 
 
 def test_models_that_know_no_images_need_some(tmp_path: Path) -> None:
@@ -420,9 +380,8 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         labels = ";".join(name for place, name in enumerate(("ant", "bee", "cat")) if number >> place & 1)
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))
-    comparison, _ = compared(
-        models[0], models[1], tmp_path / "out", data=str(tmp_path / "images" / "labels.csv")
-    )
+    data = str(tmp_path / "images" / "labels.csv")
+    comparison, _ = compared(models[0], models[1], tmp_path / "out", data=data)
     assert (comparison.task, comparison.images) == ("multi-label", 24)
     assert comparison.score == "fraction of labels right"
     assert comparison.difference.flips.graded
@@ -433,16 +392,14 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
     assert "mean average precision" in comparison.page.read_text()
 
 
-def test_a_series_stands_for_its_first_run(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    short = replace(SMALL, training=replace(SMALL.training, steps=2))
-    series = vitkit.train_series(short, tmp_path / "series", SeriesOptions(runs=2))
-    comparison, heard = compared(runs[0], series, tmp_path / "out")
+def test_a_series_stands_for_its_first_run(on_photos: Three, tmp_path: Path) -> None:
+    run = kind_of(on_photos[0]).run()
+    series = vitkit.train_series(run, tmp_path / "series", SeriesOptions(runs=2))
+    comparison, heard = compared(on_photos[1], series, tmp_path / "out")
     assert not evaluated(heard) and comparison.second.was_stored
     assert comparison.second.score == vitkit.evaluate(series / "seed-0").result.accuracy
-    assert any(
-        "series is a series of 2 runs: its first one, seed-0" in sentence
-        for sentence in comparison.headline()
-    )
+    said = "series is a series of 2 runs: its first one, seed-0"
+    assert any(said in sentence for sentence in comparison.headline())
 
 
 @pytest.mark.parametrize(
@@ -455,7 +412,5 @@ def test_a_series_stands_for_its_first_run(runs: tuple[Path, Path], tmp_path: Pa
         ("hf:org/name", "hf:other/name", ("hf:org/name", "hf:other/name")),
     ],
 )
-def test_models_are_named_by_as_much_of_their_paths_as_tells_them_apart(
-    first: str, second: str, labels: tuple[str, str]
-) -> None:
+def test_models_are_named_so_that_they_differ(first: str, second: str, labels: tuple[str, str]) -> None:
     assert make_labels(first, second) == labels

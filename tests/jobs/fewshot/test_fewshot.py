@@ -1,7 +1,8 @@
-"""Few-shot evaluation as a job: the features, the draws, and what is said of them."""
+"""Few-shot evaluation as a job, at the command line and in training: features, draws, what is said."""
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,21 @@ import vitkit
 from tests.helpers.fewshot import SIZE, class_folders, save_start, write_image
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.data.config import DecodeRule, Preprocessing, Splits
+from vitkit.data.config import DecodeRule, Loading, Preprocessing, Splits
 from vitkit.data.listing import class_numbers
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
+from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import data as fewshot_data
+from vitkit.evaluation.fewshot.config import FewShotTracking
+from vitkit.evaluation.fewshot.data import follow
 from vitkit.evaluation.fewshot.methods import Draws, fit
 from vitkit.jobs.fewshot import score_table
+from vitkit.models.vit import ViT
+from vitkit.runs.config import Run
+from vitkit.training.config import TrainingConfig
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, TrainingData
 
@@ -35,8 +43,6 @@ def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> N
     evaluator_images = Preprocessing(SIZE, antialias=False)  # what a file without preprocessing stands for
 
     def features(split: str, indices: Any) -> Any:
-        from vitkit.data.transforms import preprocess
-
         images = [preprocess(opened.splits[split].decode(int(i)), evaluator_images) for i in indices]
         with torch.inference_mode():
             return model.features(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)).numpy()
@@ -56,40 +62,34 @@ def test_numbers_are_those_of_each_step_done_by_hand(data: str, start: str) -> N
     assert fewshot.models[0].features == 16
 
 
-def test_features_come_through_the_model_once_and_only_for_what_is_drawn_or_tested_on(
+def test_features_are_computed_once_for_what_is_drawn_or_tested(
     data: str, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
-    original = type(vitkit.load_model(start)).features
+    seen, hearing = list[int](), Hearing()
+    original = ViT.features
 
     def counting(self: Any, images: torch.Tensor, *rest: Any) -> torch.Tensor:
         seen.append(len(images))
         return original(self, images, *rest)
 
-    monkeypatch.setattr("vitkit.models.vit.ViT.features", counting)
-    first = vitkit.fewshot(start, data, shots=(1, 2), seeds=2, batch_size=5)
+    monkeypatch.setattr(ViT, "features", counting)
+    small: dict[str, Any] = {"shots": (1, 2), "seeds": 2, "batch_size": 5}
+    first = vitkit.fewshot(start, data, **small)
     labels = class_numbers(open_data(data, Splits(0, 0.2)).splits["train"].labels)
-    drawn = {index for seed in (0, 1) for index in Draws(labels, 3, seed).take(2).tolist()}
-    assert sum(seen) == len(drawn) + 8
-    seen.clear()
-    assert vitkit.fewshot(start, data, shots=(1, 2), seeds=2, batch_size=5) == first
-    assert not seen  # all of it was kept
-    vitkit.fewshot(start, data, shots=(1, 2), seeds=2, batch_size=5, cache=False)
-    assert sum(seen) == len(drawn) + 8
-    seen.clear()
-    vitkit.fewshot(save_start(Path("other"), seed=1), data, shots=(1, 2), seeds=2)
-    assert sum(seen) == len(drawn) + 8
-
-
-def test_damaged_features_are_computed_again(data: str, start: str) -> None:
-    first = vitkit.fewshot(start, data, shots=(1,))
+    needed = len({index for seed in (0, 1) for index in Draws(labels, 3, seed).take(2).tolist()}) + 8
+    assert sum(seen) == needed
+    assert vitkit.fewshot(start, data, **small) == first
+    assert sum(seen) == needed  # all of it was kept
+    vitkit.fewshot(start, data, cache=False, **small)
+    assert sum(seen) == 2 * needed
     entries = sorted(Path("cache/features").iterdir())
     assert len(entries) == 2
     for entry in entries:
         entry.write_bytes(entry.read_bytes()[:-1])
-    hearing = Hearing()
-    assert vitkit.fewshot(start, data, shots=(1,), listener=hearing) == first
-    assert sum("damaged" in note for note in hearing.notes) == 2
+    assert vitkit.fewshot(start, data, listener=hearing, **small) == first
+    assert sum("damaged" in note for note in hearing.notes) == 2 and sum(seen) == 3 * needed
+    vitkit.fewshot(save_start(Path("other"), seed=1), data, **small)
+    assert sum(seen) == 4 * needed
 
 
 @settings(max_examples=25, deadline=None)
@@ -123,22 +123,20 @@ def test_no_test_image_is_among_the_shots(
         assert np.bincount(opened.pool.labels[drawn], minlength=len(counts)).max() <= shots
 
 
-@pytest.mark.parametrize(
-    ("splits", "tested"),
-    [(("train", "val", "test"), "test"), (("train", "val"), "val"), (("train",), "test")],
-)
-def test_the_test_split_is_taken_else_val_else_a_part(
-    tmp_path: Path, splits: tuple[str, ...], tested: str
-) -> None:
-    for number, split in enumerate(splits):
-        class_folders(tmp_path / "images" / split, {"a": 10 + number, "b": 10 + number})
-    opened = fewshot_data.open_fewshot_data(str(tmp_path / "images"))
-    assert opened.test_split == tested
-    if len(splits) > 1:
-        assert {opened.test.key(i).split("/")[0] for i in range(len(opened.test))} == {tested}
-        assert len(opened.pool) == 20
-    else:
-        assert (len(opened.pool), len(opened.test)) == (16, 4)
+def test_the_test_split_is_taken_else_val_else_a_part(tmp_path: Path) -> None:
+    for splits, tested, pool in (
+        ("train val test", "test", 20),
+        ("train val", "val", 20),
+        ("train", "test", 16),
+    ):
+        root = tmp_path / splits
+        for split in splits.split():
+            class_folders(root / split, {"a": 10, "b": 10})
+        opened = fewshot_data.open_fewshot_data(str(root))
+        assert (opened.test_split, len(opened.pool)) == (tested, pool)
+        keys = [opened.test.key(i) for i in range(len(opened.test))]
+        assert len(keys) == (20 if " " in splits else 4)
+        assert {key.split("/")[0] for key in keys} == {tested if " " in splits else "train"}
 
 
 def test_every_checkpoint_meets_the_same_images(data: str, tmp_path: Path) -> None:
@@ -227,23 +225,15 @@ def test_test_images_among_the_shots_are_counted(start: str, tmp_path: Path) -> 
     assert vitkit.fewshot(start, str(root), shots=(4,)).repeated == 1
 
 
-def test_the_head_does_not_matter(data: str, tmp_path: Path) -> None:
+def test_the_head_does_not_matter_and_without_pooling_a_model_is_refused(data: str, tmp_path: Path) -> None:
     without = save_start(tmp_path / "without")
     other = save_start(tmp_path / "with", num_classes=7, card=ModelCard(class_names=tuple("abcdefg")))
     scores = [vitkit.fewshot(path, data, shots=(2,)).models[0].scores for path in (without, other)]
     assert scores[0] == scores[1]
-
-
-def test_a_model_without_pooling_is_refused(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = vitkit.create_model("ViT-16x2x2/4", num_classes=2, image_size=SIZE)
-    config = replace(model.config, pool="none")
+    config = replace(vitkit.load_model(other).config, pool="none")
     save_model(vitkit.build_model(config), tmp_path / "tokens")
-    assert run(["fewshot", str(tmp_path / "tokens"), "--data", data]) == 1
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "has no pooling (pool none)" in shown
-    assert "token, mean or map" in shown
+    with pytest.raises(VitkitError, match=r"has no pooling \(pool none\).*token, mean or map"):
+        vitkit.fewshot(tmp_path / "tokens", data)
 
 
 def test_data_that_a_model_was_trained_on_is_cut_as_it_was_then(data: str, tmp_path: Path) -> None:
@@ -268,30 +258,169 @@ def test_it_is_said_that_nothing_was_learned(start: str, tmp_path: Path) -> None
     assert any("is not significantly better than guessing" in note for note in hearing.notes)
 
 
-def test_accuracy_is_drawn_over_the_images_of_the_pretraining(
+HOSTILE = "cat\x1b[2J"
+
+
+def test_one_checkpoint_at_the_command(data: str, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (Path(data) / "dark").rename(Path(data) / HOSTILE)
+    (Path(data) / "light").rename(Path(data) / "<i>light")
+    assert run(["fewshot", start, "--data", data, "--shots", "1,4", "--out", "out"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "a class drawn at random is right for 33.3%" in shown
+    files = ["images.html", "images.json", "images.png", "images.svg"]
+    assert sorted(path.name for path in Path("out").iterdir()) == files
+    numbers = json.loads(Path("out/images.json").read_text())
+    assert Path(start).is_absolute() and Path(data).is_absolute()
+    assert (numbers["models"][0]["start"], numbers["data"]) == (Path(start).name, Path(data).name)
+    scores = numbers["models"][0]["scores"]
+    assert [(s["method"], s["shots"]) for s in scores][:2] == [("ridge", 1), ("ridge", 4)]
+    svg, page = Path("out/images.svg").read_text(), Path("out/images.html").read_text()
+    assert "guessing" in svg and "nearest neighbours" in svg
+    best = max(scores, key=lambda score: (score["shots"], score["mean"]))
+    assert f"is right on {best['mean']:.1%} of" in page
+    assert "<svg" in page and "Class by class" in page and str(Path(data).parent) not in page
+    for score in scores:
+        assert f"{score['mean']:.2%}" in page and f"{score['mean']:.2%}" in shown
+    assert "<i>light" not in page and "&lt;i&gt;light" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")  # needs no network
+
+
+def test_accuracy_is_drawn_over_the_pretraining(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Figure 4 (right) of the paper: two architectures, and a checkpoint that tells nothing."""
     sizes = {"few": 1_000, "many": 1_000_000, "untold": None}
-    starts = [
-        save_start(
-            tmp_path / name,
-            seed,
-            card=ModelCard("ViT-16x2x2/4", origin={} if size is None else {"training_images": size}),
-        )
-        for seed, (name, size) in enumerate(sizes.items())
-    ]
+    starts = []
+    for seed, (name, size) in enumerate(sizes.items()):
+        origin = {} if size is None else {"training_images": size}
+        starts.append(save_start(tmp_path / name, seed, card=ModelCard("ViT-16x2x2/4", origin=origin)))
     command = ["--data", data, "--shots", "1,2", "--methods", "ridge,knn", "--image-size", "8", "12"]
-    assert run(["fewshot", *starts, *command]) == 0
-    assert f"{data} --image-size 8 12 (to compare them)" in " ".join(capsys.readouterr().out.split())
-    numbers = json.loads(Path("fewshot/images.json").read_text())
+    assert run(["fewshot", *starts, *command, "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    small: dict[str, Any] = {"shots": (1, 2), "methods": ("ridge", "knn"), "image_size": (8, 12)}
+    assert numbers == json.loads(json.dumps(vitkit.fewshot(starts, data, **small).to_json()))
+    assert [model["name"] for model in numbers["models"]] == list(sizes)
     assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
+    assert run(["fewshot", *starts, *command]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{data} --image-size 8 12 (to compare them)" in shown
     assert Path("fewshot/images-pretraining.png").stat().st_size > 5_000
     svg = Path("fewshot/images-pretraining.svg").read_text()
     assert "images of the pre-training" in svg and "ViT-16x2x2/4" in svg
-    page = Path("fewshot/images.html").read_text()
+    svg, page = Path("fewshot/images.svg").read_text(), Path("fewshot/images.html").read_text()
+    assert "many" in svg and svg.count("nearest neighbours") == 1  # the title of its picture
     assert "few, pre-trained on 1,000 images" in page and "untold, pre-trained" not in page
+    assert "The best of the checkpoints is" in page
+    assert page.count("<td>many</td>") == 4  # a row for each method and number of shots
     other = Path("one")
     assert run(["fewshot", starts[0], starts[2], *command, "--out", str(other)]) == 0
     assert (other / "images.png").exists() and not (other / "images-pretraining.png").exists()
     assert "images of the pre-training" not in (other / "images.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "message"),
+    [
+        (1, "START --data nowhere", "No data at 'nowhere'"),
+        (1, "START --data digits --shots 0,5", "shots of a few-shot evaluation are 1 or more, found 0, 5"),
+        (1, "START --data digits --seeds 0", "--seeds is at least 1"),
+        (1, "START --data digits --l2 0", "l2 is a number above 0"),
+        (1, "START --data digits --l2 nan", "l2: expected a finite number"),
+        (1, "START --data digits --neighbours 0", "neighbours is at least 1"),
+        (1, "START --data digits --workers -1", "workers is at least 0"),
+        (1, "START --data digits --device abacus", "cannot be used"),
+        (2, "START --data digits --shots 1,x", "--shots"),
+        (2, "START --data digits --methods ridge,nearest", "nearest"),
+        (2, "START --data digits --shots", "--shots"),
+        (1, "--data digits", "Which model?"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(
+    start: str, code: int, options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fewshot", *options.replace("START", start).split()]) == code
+    said = " ".join(capsys.readouterr().err.split())
+    assert message in said and "Traceback" not in said
+
+
+def extractors(preprocessing: Preprocessing) -> Any:
+    return partial(FeatureExtractor, preprocessing=preprocessing, device=torch.device("cpu"))
+
+
+def test_the_evaluator_measures_what_the_command_does_and_changes_nothing(data: str, start: str) -> None:
+    model = vitkit.load_model(start).train()
+    preprocessing = Preprocessing(SIZE, antialias=False)
+    tracking = FewShotTracking(data, shots=(1, 5))
+    evaluate = follow(tracking, extractors(preprocessing), ("ridge", "knn"))
+    before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
+    measured = evaluate(model, torch.nn.Module())
+    assert model.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(map(torch.equal, before, model.parameters()))
+    fewshot = vitkit.fewshot(start, data, shots=(1, 5), methods=("ridge", "knn"))
+    assert measured == {
+        f"{score.method}_{score.shots}_shots": score.mean for score in fewshot.models[0].scores
+    }
+    assert evaluate(model, torch.nn.Module()) == measured
+    with torch.no_grad():  # other features, by weights that are the same in every run of the test
+        model.get_parameter("blocks.0.mlp.fc1.weight").normal_(generator=torch.Generator().manual_seed(1))
+    assert evaluate(model, torch.nn.Module()) != measured
+    assert not Path("cache/features").exists() or len(list(Path("cache/features").iterdir())) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"shots": ()}, {"every": 0}, {}])
+def test_following_that_cannot_be_meant_is_refused(wrong: dict[str, Any], data: str) -> None:
+    with pytest.raises(VitkitError, match=r"few-shot evaluation|every is at least 1|found Linear"):
+        tracking = FewShotTracking(data, **wrong)
+        follow(tracking, extractors(Preprocessing(SIZE)))(torch.nn.Linear(2, 2), torch.nn.Module())
+
+
+def training_run(data: str, followed: FewShotTracking | None = None) -> Run:
+    return replace(
+        vitkit.recipe("digits"),
+        data=data,
+        model="ViT-16x2x2/4",
+        preprocessing=Preprocessing(SIZE),
+        training=TrainingConfig(steps=6, batch_size=4, evaluate_every=2),
+        loading=Loading(workers=0),
+        fewshot=followed or FewShotTracking(),
+    )
+
+
+def test_few_shot_accuracy_is_logged_while_a_model_is_trained(data: str, tmp_path: Path) -> None:
+    """Every three steps and after the last, with the accuracy that the command finds of the model; the
+    weights are those of a run without."""
+    other = str(class_folders(tmp_path / "other", {"x": 9, "y": 9}))
+    hearing = Hearing()
+    followed = vitkit.train(
+        training_run(data, FewShotTracking("other", 3, (2, 4))), "followed", listener=hearing
+    )
+    alone = vitkit.train(training_run(data), "alone")
+    assert (followed / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()
+    lines = [json.loads(line) for line in (followed / "metrics.jsonl").read_text().splitlines()]
+    measured = [line for line in lines if line.get("evaluator") == "fewshot"]
+    assert [line["step"] for line in measured] == [3, 6]
+    assert all({"ridge_2_shots", "ridge_4_shots"} <= line.keys() for line in measured)
+    assert [line for line in lines if line not in measured] == [
+        json.loads(line) for line in (alone / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert any("4 shots" in detail for _, _, detail in hearing.milestones)
+    page = (followed / "report.html").read_text()
+    assert "Few-shot accuracy while it was trained" in page and "; at step 6: 2 shots" in page
+    for line in measured:
+        assert f">{line['ridge_4_shots']:.1%}</td>" in page
+    assert "Few-shot accuracy while" not in (alone / "report.html").read_text()
+    assert json.loads((followed / "config.json").read_text())["run"]["fewshot"]["data"] == other
+    with pytest.raises(VitkitError, match="No data at"):
+        vitkit.train(training_run(data, FewShotTracking("nowhere")), "nothing")
+    assert not Path("nothing").exists()
+
+
+def test_the_options_of_following_are_those_of_the_command(data: str, tmp_path: Path) -> None:
+    other = str(class_folders(tmp_path / "other", {"x": 9, "y": 9}))
+    command = f"train --data {data} --model ViT-16x2x2/4 --image-size 8 12 --steps 2 --batch-size 4 --out run"
+    followed = "--fewshot.data other --fewshot.every 1 --fewshot.shots 1,3"
+    assert run([*command.split(), *followed.split()]) == 0
+    recorded = json.loads(Path("run/config.json").read_text())["run"]["fewshot"]
+    assert recorded == {"data": other, "every": 1, "shots": [1, 3]}
+    assert Path("run/metrics.jsonl").read_text().count("ridge_3_shots") == 2

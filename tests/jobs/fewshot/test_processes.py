@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 import vitkit
+from tests.helpers.fewshot import SIZE, class_folders, save_start
 from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -24,10 +23,8 @@ from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.evaluation.fewshot.data import open_fewshot_data
 from vitkit.models.vit import ViT
-from vitkit.weights.loading import save_model
 from vitkit.world import World
 
-SIZE = (8, 12)
 Seen = list[str]
 """The hashes of the images that went through a model in one process."""
 
@@ -41,18 +38,11 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A start, and thirty images that nobody can take for one another, two of which cannot be read."""
-    folder, draw = tmp_path_factory.mktemp("fewshot"), np.random.default_rng(0)
-    for grey, label in enumerate(("dark", "grey", "light")):
-        for number in range(10):
-            path = folder / "images" / label / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = 60 + 40 * grey + draw.integers(-60, 60, (16, 18, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(path)
-    for name in ("dark/3.png", "light/0.png"):
+    folder = tmp_path_factory.mktemp("fewshot")
+    class_folders(folder / "images", {"dark": 10, "grey": 10, "light": 10})
+    for name in ("dark/03.png", "light/00.png"):
         (folder / "images" / name).write_bytes(b"no image")
-    model = vitkit.create_model("ViT-16x2x2/4", num_classes=0, image_size=SIZE)
-    model.init_weights(torch.Generator().manual_seed(0))
-    save_model(model, folder / "start")
+    save_start(folder / "start")
     return folder
 
 
@@ -71,20 +61,12 @@ def counted(seen: Seen, failing: bool = False) -> Any:
 
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
     """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
-    seen = Seen()
+    seen, given = Seen(), (str(folder / "start"), str(folder / "images"))
     joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)
     environment = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
+    small: dict[str, Any] = {"shots": (1, 4), "seeds": 2, "batch_size": 3, "methods": ("ridge", "knn")}
     with joined, environment, counted(seen):
-        fewshot = vitkit.fewshot(
-            str(folder / "start"),
-            str(folder / "images"),
-            shots=(1, 4),
-            seeds=2,
-            batch_size=3,
-            cache=cache,
-            methods=("ridge", "knn"),
-        )
-    return fewshot.to_json(), seen
+        return vitkit.fewshot(*given, cache=cache, **small).to_json(), seen
 
 
 def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
@@ -99,9 +81,7 @@ def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
 
 
 @pytest.mark.parametrize("job", [measure, follow])
-def test_the_numbers_are_those_of_one_process_and_every_image_is_computed_once(
-    processes: Processes, folder: Path, job: Any
-) -> None:
+def test_the_numbers_are_those_of_one_process(processes: Processes, folder: Path, job: Any) -> None:
     numbers, alone = job(World(), folder)
     assert len(set(alone)) == len(alone) > 6
     for size in (2, 3):
@@ -125,20 +105,14 @@ def open_others(world: World, folder: Path, other: int) -> str | int | None:
     return ending_of(world, lambda: open_fewshot_data(str(seen), world=world))
 
 
-def test_processes_that_see_other_images_do_not_go_on(processes: Processes, folder: Path) -> None:
-    shutil.copytree(folder / "images", folder / "fewer", ignore=shutil.ignore_patterns("light"))
-    sentence, *others = processes.run(3, open_others, folder, 1)
-    assert sentence.startswith("Process 1 of 3 on ") and "must see the same images" in sentence
-    assert others == [1, 1]
+def test_processes_that_see_other_images_or_none_do_not_go_on(processes: Processes, folder: Path) -> None:
+    fewer = Path(shutil.copytree(folder / "images", folder / "fewer", ignore=shutil.ignore_patterns("light")))
     assert processes.run(2, open_others, folder, 2) == [None, None]
-
-
-def test_a_process_without_the_images_ends_all_at_once(processes: Processes, folder: Path) -> None:
-    (folder / "fewer").mkdir(exist_ok=True)
-    shutil.rmtree(folder / "fewer")
-    sentence, *others = processes.run(3, open_others, folder, 1)
-    assert sentence.startswith("Process 1 of 3 on ") and "No data at" in sentence
-    assert others == [1, 1]
+    for reason in ("must see the same images", "No data at"):
+        sentence, *others = processes.run(3, open_others, folder, 1)
+        assert sentence.startswith("Process 1 of 3 on ") and reason in sentence
+        assert others == [1, 1]
+        shutil.rmtree(fewer, ignore_errors=True)
 
 
 def fail(world: World, folder: Path, failing: int) -> str | int | None:
@@ -156,9 +130,7 @@ def fail(world: World, folder: Path, failing: int) -> str | int | None:
     return None
 
 
-def test_a_process_that_fails_between_two_batches_ends_all_with_one_sentence(
-    processes: Processes, folder: Path
-) -> None:
+def test_a_process_that_fails_ends_all_with_one_sentence(processes: Processes, folder: Path) -> None:
     assert processes.run(3, fail, folder, 0) == ["the disk is gone", 1, 1]
     for failing in (1, 2):
         sentence, *others = processes.run(3, fail, folder, failing)

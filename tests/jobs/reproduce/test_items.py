@@ -1,14 +1,23 @@
-"""Figures and tables: all of the paper's are there, and every study's runs can be trained."""
+"""Figures and tables: all of the paper's are there, with its numbers, and every run can be trained."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import ItemName, StudyOptions
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
-from vitkit.jobs.reproduce.items import ITEMS
+from vitkit.jobs.reproduce.items import (
+    DATA_SIZES,
+    ITEMS,
+    TABLE_2,
+    TABLE_5,
+    TABLE_6_WHOLE,
+    TABLE_7,
+    TABLE_8,
+    PaperTable,
+)
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
@@ -35,45 +44,30 @@ def test_the_list_has_the_figures_and_tables_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_run_of_every_study_can_be_trained(name: ItemName, tmp_path: Path) -> None:
-    _, arms = arms_of(name, tmp_path)
+def test_every_study_can_be_trained_and_claims_what_it_trains(name: ItemName, tmp_path: Path) -> None:
+    design, arms = arms_of(name, tmp_path)
     names = [arm.folder for arm in arms]
     assert len(set(names)) == len(names) > 1
     check_arms([arm for arm in arms if not arm.run.start.start], StudyOptions())
     assert {arm.run.start.start for arm in arms} - {""} <= {
         str(tmp_path / before / "final") for before in names if before.startswith("pretrain-")
     }
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_claims_of_every_study_are_about_its_arms(name: ItemName, tmp_path: Path) -> None:
-    design, arms = arms_of(name, tmp_path)
-    names = [arm.folder for arm in arms]
+    assert design.claims
     for claim in design.claims:
         assert len(claim.more) == len(claim.less) > 0
         for arm in (*claim.more, *claim.less):
             matches_pattern = arm.endswith("*") and any(folder.startswith(arm[:-1]) for folder in names)
             assert arm in names or matches_pattern, arm
-    assert design.claims
 
 
-def test_families_cost_about_the_same_an_image(tmp_path: Path) -> None:
-    design, _ = arms_of("fig4", tmp_path)
+def test_families_cost_the_same_and_smaller_subsets_stop_by_validation(tmp_path: Path) -> None:
+    design, arms = arms_of("fig4", tmp_path)
     costs = {variant.line: flops(variant.run, 10) for variant in design.variants}
     assert set(costs) == {"ViT", "BiT", "hybrid"}
     assert max(costs.values()) < 2 * min(costs.values())
-
-
-def test_smaller_subsets_have_fewer_images_and_stop_by_validation(tmp_path: Path) -> None:
-    _, arms = arms_of("fig4", tmp_path)
-    counts = {}
-    for arm in arms:
-        counts[arm.folder] = len(list_images(arm.run).splits["train"])
-        assert arm.run.training.select == "best" and (arm.run.training.evaluate_every or 0) == 4
+    counts = {arm.folder: len(list_images(arm.run).splits["train"]) for arm in arms}
+    assert all(arm.run.training.select == "best" and arm.run.training.evaluate_every == 4 for arm in arms)
     assert [counts[f"bit-{part}"] for part in ("0.03", "0.1", "0.3", "1")] == [38, 126, 377, 1_257]
-
-
-def test_arms_of_the_same_compute_have_the_same_flops(tmp_path: Path) -> None:
     design, arms = arms_of("fig5", tmp_path)
     steps = {arm.folder: arm.run.training.steps or 0 for arm in arms}
     costs = {variant.name: flops(variant.run, 10) * steps[variant.name] for variant in design.variants}
@@ -83,17 +77,14 @@ def test_arms_of_the_same_compute_have_the_same_flops(tmp_path: Path) -> None:
     assert costs["vit-4x"] == 4 * costs["vit-1x"]
 
 
-def test_all_other_arms_have_the_same_steps(tmp_path: Path) -> None:
+def test_all_other_arms_have_the_same_steps_and_muon_and_sgd_sweeps_of_their_own(tmp_path: Path) -> None:
     for name in ("fig3", "fig4", "fig8", "fig9", "fig13", "table7", "table8"):
         _, arms = arms_of(name, tmp_path)
         assert {arm.run.training.steps for arm in arms} == {40}, name
-
-
-def test_muon_and_sgd_have_sweeps_of_their_own(tmp_path: Path) -> None:
-    _, arms = arms_of("table7", tmp_path)
-    rates = {arm.folder: arm.series.sweep_rates for arm in arms}
-    assert rates["vit-muon"] == rates["vit-adamw"] == rates["bit-adamw"] != rates["bit-sgd"]
-    assert all(len(tried) == 3 for tried in rates.values())
+        if name == "table7":
+            rates = {arm.folder: arm.series.sweep_rates for arm in arms}
+            assert rates["vit-muon"] == rates["vit-adamw"] == rates["bit-adamw"] != rates["bit-sgd"]
+            assert all(len(tried) == 3 for tried in rates.values())
 
 
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
@@ -103,19 +94,37 @@ def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("fig7", "needs a trained model"), ("table5", "needs a trained model"), ("fig2", "start")],
+    ("name", "options", "message"),
+    [
+        ("fig7", {}, "needs a trained model"),
+        ("table5", {"plan": True}, "needs a trained model"),
+        ("fig2", {}, "start"),
+        ("table88", {}, "Did you mean 'table8'"),
+        ("table8", {"only": ["lerned"]}, r"no arm named 'lerned'\. Did you mean 'learned'"),
+    ],
 )
-def test_what_needs_a_start_says_so(name: ItemName, message: str, tmp_path: Path) -> None:
+def test_what_lacks_is_named(name: ItemName, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match=message):
-        reproduce(name, out=tmp_path / "out")
-    with pytest.raises(VitkitError, match=message):
-        reproduce(name, out=tmp_path / "out", plan=True)
+        reproduce(name, out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_arm_or_an_item_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="Did you mean 'table8'"):
-        reproduce("table88")  # type: ignore[arg-type]
-    with pytest.raises(VitkitError, match=r"no arm named 'lerned'\. Did you mean 'learned'"):
-        reproduce("table8", only=["lerned"], out=tmp_path / "out")
+def check(numbers: PaperTable, row: str, *expected: tuple[float | None, ...]) -> None:
+    assert [numbers.rows[row]] == list(expected)
+
+
+def test_rows_of_the_papers_tables() -> None:
+    check(TABLE_2, "ImageNet", (88.55, 87.76, 85.30, 87.54, 88.4))
+    check(TABLE_2, "VTAB (19 tasks)", (77.63, 76.28, 72.72, 76.29, None))
+    check(TABLE_5, "ImageNet-21k, CIFAR-100", (91.67, 91.97, 93.44, 93.04, 93.82))
+    check(TABLE_5, "JFT-300M, Pets", (95.80, 93.40, 97.11, 95.83, 97.56))
+    check(DATA_SIZES, "ImageNet", (77.91, 73.38, 76.53, 71.16, None))
+    check(TABLE_6_WHOLE, "ViT-B/32, 7", (80.73, 86.27, 98.61, 90.49, 93.40, 99.27, 55))
+    check(TABLE_6_WHOLE, "BiT-R152x2, 14", (85.56, 89.89, 99.24, 91.92, 95.75, 98.75, 1126))
+    check(TABLE_6_WHOLE, "R50+ViT-L/16, 14", (87.12, 89.76, 99.31, 93.89, 97.36, 99.11, 1668))
+    check(TABLE_7, "average", (89.33, 88.79, 94.01, 93.72))
+    check(TABLE_8, "none", (0.61382, None, None))
+    check(TABLE_8, "1-D", (0.64206, 0.63964, 0.64292))
+    assert len(TABLE_6_WHOLE.rows) == 18 and len(TABLE_5.rows) == 18
+    for numbers in (TABLE_2, TABLE_5, TABLE_6_WHOLE, TABLE_7, TABLE_8, DATA_SIZES):
+        assert {len(row) for row in numbers.rows.values()} == {len(numbers.headings) - 1}

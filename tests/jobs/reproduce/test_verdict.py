@@ -11,6 +11,7 @@ from vitkit.jobs.reproduce.reproduce import Finding, judge, say, summarise
 from vitkit.jobs.study.study import ScoredArms
 
 IMAGES = 2_000
+TESTED = ScoredArms("accuracy", "test", IMAGES, ())
 
 
 def arm(accuracy: float, seeds: int = 3, draw: int = 0) -> dict[int, NDArray[np.float64]]:
@@ -42,9 +43,7 @@ def judged(kind: str, first: float, second: float, **options: int) -> Finding:
         ("open", 0.5, 0.6, None),
     ],
 )
-def test_a_claim_has_one_of_three_outcomes(
-    kind: str, first: float, second: float, expected: str | None
-) -> None:
+def test_a_claim_has_one_of_3_outcomes(kind: str, first: float, second: float, expected: str | None) -> None:
     assert judged(kind, first, second).outcome == expected
 
 
@@ -57,13 +56,12 @@ def test_few_images_never_say_that_arms_are_alike() -> None:
 
 
 def test_the_sentence_says_what_could_have_been_found() -> None:
-    tested = ScoredArms("accuracy", "test", IMAGES, ())
     unsure, sure = judged("more", 0.5, 0.501), judged("more", 0.5, 0.6)
     assert unsure.difference is not None
     least = f"{100 * unsure.difference.detectable:.1f} points or more would have been found in 8 of 10"
-    assert "cannot be told at this size" in say(unsure, tested) and least in say(unsure, tested)
-    assert say(sure, tested).startswith("The second is ahead: this holds at this size, +")
-    assert "no difference found" in say(judged("open", 0.5, 0.501), tested)
+    assert "cannot be told at this size" in say(unsure, TESTED) and least in say(unsure, TESTED)
+    assert say(sure, TESTED).startswith("The second is ahead: this holds at this size, +")
+    assert "no difference found" in say(judged("open", 0.5, 0.501), TESTED)
     assert summarise([unsure, sure, judged("open", 0.5, 0.6)]) == (
         "Of 2 conclusions of the paper, 1 holds, 1 cannot be told at this size."
     )
@@ -85,27 +83,20 @@ def test_the_validation_chooses_among_arms_and_never_the_test() -> None:
     assert finding.more == ("b-low",) and finding.outcome == "does not hold"
 
 
-def test_claims_about_arms_that_are_not_there_are_left_out() -> None:
-    assert (
-        judge([Claim("c is ahead", ("c",), ("a",)), Claim("c", ("c-*",), ("a",))], {"a": arm(0.5)}, {}) == []
-    )
-
-
-def test_an_arm_that_diverged_proves_nothing() -> None:
+def test_arms_that_are_not_there_are_left_out_and_one_that_diverged_proves_nothing() -> None:
+    lacking = [Claim("c is ahead", ("c",), ("a",)), Claim("c", ("c-*",), ("a",))]
+    assert judge(lacking, {"a": arm(0.5)}, {}) == []
     (finding,) = judge([Claim("b is ahead", ("b",), ("a",))], {"a": arm(0.5), "b": {}}, {})
     assert finding.outcome == "cannot be told"
-    assert "diverged" in say(finding, ScoredArms("accuracy", "test", IMAGES, ()))
+    assert "diverged" in say(finding, TESTED)
 
 
 def test_several_claims_share_the_chance_of_a_false_one() -> None:
     """Alone the difference would be found; among ten it is not."""
-    scores = {"a": arm(0.5), "b": arm(0.5)}
-    rows = scores["a"][0]
-    for seed in scores["b"]:  # 12 more right answers of 2,000, the same for each seed
-        scores["a"][seed] = rows
-        better = rows.copy()
-        better[np.flatnonzero(rows == 0)[:5]] = 1
-        scores["b"][seed] = better
+    rows = arm(0.5)[0]
+    better = rows.copy()
+    better[np.flatnonzero(rows == 0)[:5]] = 1  # more right answers of 2,000, the same for each seed
+    scores = {"a": dict.fromkeys(range(3), rows), "b": dict.fromkeys(range(3), better)}
     claim = Claim("b is ahead", ("b",), ("a",))
     assert judge([claim], scores, {})[0].outcome == "holds"
     assert judge([claim] * 10, scores, {})[0].outcome == "cannot be told"
@@ -117,7 +108,7 @@ def test_one_pre_training_proves_nothing_about_the_method() -> None:
     assert judge([claim], scores, {})[0].outcome == "holds"
     (finding,) = judge([replace(claim, one_pretraining=True)], scores, {})
     assert finding.outcome == "cannot be told"
-    said = say(finding, ScoredArms("accuracy", "test", IMAGES, ()))
+    said = say(finding, TESTED)
     assert said.startswith("b is ahead: this cannot be told from one pre-training of each kind, +10.")
     assert said.endswith(" for these weights.")
 
@@ -126,4 +117,4 @@ def test_one_pre_training_proves_nothing_about_the_method() -> None:
 def test_one_seed_proves_nothing_about_other_trainings(kind: str) -> None:
     finding = judged(kind, 0.5, 0.6 if kind == "more" else 0.5, seeds=1)
     assert finding.outcome == "cannot be told"
-    assert "from one seed" in say(finding, ScoredArms("accuracy", "test", IMAGES, ()))
+    assert "from one seed" in say(finding, TESTED)

@@ -1,62 +1,64 @@
-"""The folder of a series: what a kill leaves, what is removed, and which runs can be used."""
+"""The folder of a series: the images that it goes on with, what a kill leaves, what it chooses and says."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from PIL import Image
 
 import vitkit
-from tests.helpers.series import SMALL, SWEEP, Pretended, photos
+from tests.helpers.series import SMALL, SWEEP, Pretended, photos, swept
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.data.config import Splits
+from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
 from vitkit.jobs import train_run as training
+from vitkit.jobs.recipes import recipe, sweep_rates
 from vitkit.jobs.series import train_series
 from vitkit.runs.config import Run, StartConfig
-from vitkit.runs.folder import kind_of, lock_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.run_options import SeriesOptions
-from vitkit.runs.series_record import read_series
-from vitkit.runs.start import find_start
+from vitkit.runs.series_record import Member, Score, choose_rate, conclusions, read_series, summarise
 from vitkit.training import checkpoint
 from vitkit.training.checkpoint import read_ended, survey
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def test_a_kill_between_link_and_rename_leaves_nothing_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_killed_processes_left_is_gone(
+    tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_names(*_: Any) -> None:
         raise OSError(1, "Operation not permitted")
 
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
+    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
+    train_series(run, out, SeriesOptions(runs=2))
     assert (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
+    (out / "model.json").unlink()  # killed between link and rename
+    train_series(run, out, SeriesOptions(runs=2))
+    assert (out / "model.json").exists() and not list(out.glob(".*.tmp"))
     whole = (out / "model.safetensors").read_bytes()
+    left = [out / ".series.json.4711.tmp", out / ".data.json.12.tmp", out / "seed-0/.ended.json.4711.tmp"]
     for name in ("model.safetensors", "model.json"):
         (out / name).unlink()
-        (out / f".{name}.tmp").write_text("half")
+        left.append(out / f".{name}.tmp")
+    for path in left:
+        path.write_text("half")
+    (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
+    (out / ".mine.tmp").write_text("of the user")
     monkeypatch.setattr("vitkit.jobs.series.os.link", no_names)
-    train_series(SMALL, out, SeriesOptions(runs=2))
+    train_series(run, out, SeriesOptions(runs=2))
+    assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
     assert (out / "model.safetensors").read_bytes() == whole
     assert not (out / "model.safetensors").samefile(out / "seed-0/model.safetensors")
-    assert not list(out.glob(".*.tmp"))
 
 
-def test_a_model_that_is_linked_again_leaves_no_second_name(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    (out / "model.json").unlink()
-    train_series(SMALL, out, SeriesOptions(runs=2))
-    assert (out / "model.json").exists() and not list(out.glob(".*.tmp"))
-
-
-def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_series_names_what_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, trained = tmp_path / "sweep", training.train_run
     calls: list[Path] = []
 
@@ -86,120 +88,197 @@ def test_an_unfinished_series_names_the_runs_that_can_be_used_and_how_it_goes_on
     load_model(out / "rate-0.02")
 
 
-def test_a_series_of_folds_has_no_model_of_its_own(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=2))
-    with pytest.raises(
-        VitkitError, match=r"each fold has a model of its own. Name one of its runs, .*fold-1"
-    ):
-        load_model(out)
-
-
-def test_a_member_that_has_finished_keeps_no_checkpoints_and_everything_else(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
-    final = out / "final"
-    for member in read_series(out).all_members:
-        assert not list((out / member.folder).glob("checkpoints/*"))
-        assert read_ended(out / member.folder) is not None
-    files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
-    before = {name: (final / name).read_bytes() for name in files}
-    hearing = Hearing()
-    training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
-    assert before == {name: (final / name).read_bytes() for name in files}
-    assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
-    load_model(final)
-    assert torch.__version__ in vitkit.write_report(final).read_text()
-    with pytest.raises(VitkitError, match="Leave start_from out"):
-        find_start(StartConfig(str(final), start_from="best"))
-
-
-@pytest.mark.parametrize("removed", [0, 1, 2])
-def test_a_kill_while_checkpoints_are_removed_leaves_a_run_that_has_finished(
-    removed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_kill_while_checkpoints_go_leaves_a_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before the first checkpoint goes, between two, and before the last; then called again."""
-    saving = replace(SMALL, training=replace(SMALL.training, checkpoint_every=1, keep=3))
+    training_options = replace(SMALL.training, checkpoint_every=1, keep=3)
+    saving = replace(SMALL, data=str(photos(tmp_path / "data")), training=training_options)
     options = SeriesOptions(sweep_rates=(0.01,))
-    whole = train_series(saving, tmp_path / "whole", options)
-    remove = checkpoint.remove
-    gone: list[Path] = []
+    whole, remove = train_series(saving, tmp_path / "whole", options), checkpoint.remove
+    for removed in (0, 1, 2):
+        out, gone = tmp_path / f"killed{removed}", list[Path]()
 
-    def remove_some(path: Path) -> None:
-        if read_ended(out / "final") is not None:  # else an older checkpoint makes room in training
-            if len(gone) == removed:
-                raise KeyboardInterrupt
-            gone.append(path)
-        remove(path)
+        def remove_some(path: Path, out: Path = out, gone: list[Path] = gone, most: int = removed) -> None:
+            if read_ended(out / "final") is not None:  # else an older checkpoint makes room in training
+                if len(gone) == most:
+                    raise KeyboardInterrupt
+                gone.append(path)
+            remove(path)
 
-    out = tmp_path / "killed"
-    monkeypatch.setattr(checkpoint, "remove", remove_some)
-    with pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(checkpoint, "remove", remove_some)
+        with pytest.raises(KeyboardInterrupt):
+            train_series(saving, out, options)
+        monkeypatch.setattr(checkpoint, "remove", remove)
+        left = list((out / "final/checkpoints").glob("step-*"))
+        assert len(left) == 3 - removed
+        assert survey(out / "final").whole == out / "final/checkpoints/step-00000004"
+        written = (out / "final/model.safetensors").stat().st_mtime_ns
         train_series(saving, out, options)
-    monkeypatch.setattr(checkpoint, "remove", remove)
-    left = list((out / "final/checkpoints").glob("step-*"))
-    assert len(left) == 3 - removed and survey(out / "final").whole == out / "final/checkpoints/step-00000004"
-    written = (out / "final/model.safetensors").stat().st_mtime_ns
-    train_series(saving, out, options)
-    assert (out / "final/model.safetensors").stat().st_mtime_ns == written
-    assert not list((out / "final/checkpoints").glob("*"))
-    for name in ("model.safetensors", "metrics.jsonl"):
-        assert (out / "final" / name).read_bytes() == (whole / "final" / name).read_bytes()
+        assert (out / "final/model.safetensors").stat().st_mtime_ns == written
+        assert not list((out / "final/checkpoints").glob("*"))
+        for name in ("model.safetensors", "metrics.jsonl"):
+            assert (out / "final" / name).read_bytes() == (whole / "final" / name).read_bytes()
 
 
-def test_a_member_whose_model_is_lost_is_trained_again_to_the_same_bits(tmp_path: Path) -> None:
-    """But no rate: its score is on the disk, and nobody needs its weights."""
-    out = train_series(SMALL, tmp_path / "sweep", SWEEP)
-    before = {name: (out / "final" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
-    for member in ("final", "rate-0.02"):
-        (out / member / "model.safetensors").unlink()
-    train_series(SMALL, out, SWEEP)
-    assert before == {name: (out / "final" / name).read_bytes() for name in before}
-    assert not (out / "rate-0.02/model.safetensors").exists()
+def test_the_images_of_a_sweep_are_the_same_when_it_goes_on(tmp_path: Path, pretended: Pretended) -> None:
+    tried = photos(tmp_path / "tried", "train", "val")
+    run = replace(SMALL, data=str(photos(tmp_path / "all", "train", "test")))
+    options, pretended.stop_at = replace(SWEEP, sweep_data=str(tried)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "sweep", options)
+    (tried / "val/dark/0.png").unlink()
+    with pytest.raises(VitkitError, match=r"have changed since .*sweep was started"):
+        train_series(run, tmp_path / "sweep", options)
 
 
-def test_a_member_that_diverged_keeps_its_checkpoints(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "sweep", SeriesOptions(sweep_rates=(0.01, 1e30)))
-    assert read_series(out).rates[1].diverged and read_ended(out / "rate-1e+30") is None
+def add_images(data: Path) -> None:
+    for path in data.glob("*/*.png"):
+        (path.parent / f"new-{path.name}").write_bytes(path.read_bytes())
 
 
-def test_series_begun_together_take_different_folders(
+def swap_classes(data: Path) -> None:
+    (data / "bright").rename(data / "other")
+    (data / "dark").rename(data / "bright")
+    (data / "other").rename(data / "dark")
+
+
+def blacken(data: Path) -> None:
+    for path in sorted(data.glob("*/*.png"))[::3]:
+        Image.new("RGB", (8, 8)).save(path)
+
+
+RUNS, FOLDS = SeriesOptions(runs=3), SeriesOptions(cross_validate=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [(SWEEP, add_images), (RUNS, add_images), (FOLDS, add_images), (FOLDS, swap_classes), (RUNS, blacken)],
+)
+def test_a_series_whose_images_changed_or_whose_record_of_them_is_lost_does_not_go_on(
+    options: SeriesOptions, change: Callable[[Path], None], tmp_path: Path, pretended: Pretended
+) -> None:
+    data, out = photos(tmp_path / "data"), tmp_path / "series"
+    run, pretended.stop_at = replace(SMALL, data=str(data)), 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, out, options)
+    before, trained = (out / "series.json").read_bytes(), list(pretended.trained)
+    change(data)
+    with pytest.raises(VitkitError, match=r"changed since .* was started"):
+        train_series(run, out, options)
+    assert pretended.trained == trained and (out / "series.json").read_bytes() == before
+    (out / "data.json").unlink()
+    with pytest.raises(VitkitError, match=r"has no record of its images: expected a data\.json"):
+        train_series(run, out, options)
+    assert not (out / "data.json").exists()
+
+
+def test_images_that_change_meanwhile_end_it(
     tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = replace(SMALL, data=str(photos(tmp_path / "data")))
-    name = "runs/data-ViT-16x1x2-4-runs"
-    options = SeriesOptions(runs=2)
-    with lock_folder(Path(name)):  # another one has just begun there
-        assert train_series(run, options=options) == Path(f"{name}-2")
-        assert train_series(run, options=options) == Path(f"{name}-2")  # what was begun goes on
-    with lock_folder(Path(f"{name}-2")):
-        assert train_series(run, options=options) == Path(name)
-    with lock_folder(Path(name)), pytest.raises(VitkitError, match="Another process is at work in"):
-        train_series(run, name, options)
+    data = photos(tmp_path / "data")
+
+    def train_and_add(run: Run, folder: Path, **options: Any) -> Path:
+        made = pretended.train(run, folder, **options)
+        add_images(data)
+        return made
+
+    monkeypatch.setattr(job, "train_run", train_and_add)
+    with pytest.raises(VitkitError, match="files were added, removed or moved"):
+        train_series(replace(SMALL, data=str(data)), tmp_path / "series", FOLDS)
+    assert pretended.trained == ["fold-0"]
 
 
-def test_what_killed_processes_were_writing_is_removed(tmp_path: Path, pretended: Pretended) -> None:
-    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
-    train_series(run, out, SeriesOptions(runs=2))
-    left = [out / ".series.json.4711.tmp", out / ".data.json.12.tmp", out / "seed-0/.ended.json.4711.tmp"]
-    for path in left:
-        path.write_text("half")
-    (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
-    (out / ".mine.tmp").write_text("of the user")
-    train_series(run, out, SeriesOptions(runs=2))
-    assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
+def test_other_groups_are_other_folds(tmp_path: Path, pretended: Pretended) -> None:
+    """The images, their names and labels stay, and so does the first fold: two images of the others are
+    exchanged."""
+    photos(tmp_path / "data")
+    rows = [(str(path.relative_to(tmp_path)), path.parent.name) for path in sorted(tmp_path.rglob("*.png"))]
+    table, groups = tmp_path / "list.csv", [number // 2 for number in range(30)]
+
+    def first_fold() -> ImageData:
+        lines = [f"{path},{label},{group}" for (path, label), group in zip(rows, groups, strict=True)]
+        table.write_text("\n".join(["path,label,patient", *lines]))
+        return open_data(str(table), replace(splits, fold=0, folds=3))
+
+    splits = Splits(val_fraction=0, group="patient")
+    before = first_fold()
+    run = replace(SMALL, data=str(table), splits=splits)
+    pretended.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        train_series(run, tmp_path / "folds", FOLDS)
+    assert before.fold_of is not None
+    image, other = (list(before.fold_of[:15]).index(fold) for fold in (1, 2))  # of the same class
+    groups[image], groups[other] = groups[other], groups[image]
+    assert first_fold().fingerprint() == before.fingerprint()
+    with pytest.raises(VitkitError, match="have changed since"):
+        train_series(run, tmp_path / "folds", FOLDS)
 
 
-@pytest.mark.parametrize("link", ["seed-1", "seed-1/checkpoints"])
-def test_links_that_leave_a_series_are_refused(link: str, tmp_path: Path, pretended: Pretended) -> None:
-    run, out = replace(SMALL, data=str(photos(tmp_path / "data"))), tmp_path / "series"
-    train_series(run, out, SeriesOptions(runs=2))
-    checkpoint = tmp_path / "mine/step-00000004"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "COMMIT").write_text("")
-    if link == "seed-1":
-        (out / link).rename(tmp_path / "seed")
-    (out / link).symlink_to(tmp_path / "mine")
-    pretended.trained.clear()
-    with pytest.raises(VitkitError, match="is a link that leads out of its folder"):
-        train_series(run, out, SeriesOptions(runs=2), resume=True)
-    assert pretended.trained == [] and (checkpoint / "COMMIT").exists()
+def test_a_rate_that_diverges_is_told_and_not_chosen(tmp_path: Path) -> None:
+    """It keeps its checkpoints. Where all rates diverge, nothing is chosen."""
+    wild = replace(SMALL, optimizer=replace(SMALL.optimizer, warmup_steps=0))
+    hearing = Hearing()
+    out = train_series(wild, tmp_path / "sweep", SeriesOptions(sweep_rates=(0.001, 1e36)), listener=hearing)
+    series = read_series(out)
+    assert series.chosen == 0.001
+    assert "Step" in series.rates[1].diverged and series.rates[1].score is None
+    assert read_ended(out / "rate-1e+36") is None
+    assert any("training diverged" in said for said in hearing.warnings)
+    assert "With 1e+36 training diverged." in series.reasons
+    assert "diverged" in (out / "report.html").read_text()
+    with pytest.raises(VitkitError, match=r"None of the learning rates 1e[+]35, 1e[+]36 led to a model"):
+        train_series(wild, tmp_path / "none", SeriesOptions(sweep_rates=(1e36, 1e35)))
+    assert not (tmp_path / "none/final").exists()
+
+
+@pytest.mark.parametrize(
+    ("results", "chosen"),
+    [
+        ([(0.1, 0.5, 1.0), (0.2, 0.6, 9.0)], 0.2),
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 0.9)], 0.2),  # the lower loss
+        ([(0.1, 0.6, 1.0), (0.2, 0.6, 1.0)], 0.1),  # the lower rate
+        ([(0.1, None, None), (0.2, 0.1, 2.0)], 0.2),
+        ([(0.1, float("nan"), 1.0), (0.2, 0.1, float("nan"))], 0.2),
+    ],
+)
+def test_ties_and_scores_that_are_none(results: list[Any], chosen: float) -> None:
+    series = choose_rate(swept(*results))
+    assert series.chosen == chosen == series.members[0].learning_rate
+
+
+def test_what_came_out_is_said() -> None:
+    ties = choose_rate(swept((0.1, 0.6, 1.0), (0.2, 0.6, 2.0))).reasons
+    assert [line for line in ties if "same" in line] == [
+        "0.2 scored the same: the lower loss decided, then the lower rate."
+    ]
+    with pytest.raises(VitkitError, match=r"have no labels to score by: give a higher splits_val_fraction"):
+        choose_rate(swept((0.1, None, None), (0.2, None, None)))
+    begun = swept((0.1, 0.5, 1.0))
+    assert conclusions(begun) == ["Not all runs have ended yet: vitkit train --resume continues the series."]
+    chosen = replace(begun, chosen=0.1)
+    unscored = Member("final", 0.1, 0, score=Score("test", None, None, None, 10), finished=True)
+    ended = replace(chosen, members=(unscored,))
+    assert conclusions(replace(ended, spread=summarise(ended))) == [
+        "The learning rate is 0.1.",
+        "Accuracy is not defined on the test images: they have no labels.",
+    ]
+    lost = Member("seed-0", 0.1, 0, diverged="Step 3: loss nan")
+    finished = Member("seed-1", 0.1, 1, finished=True)
+    assert conclusions(replace(chosen, members=(lost, replace(lost, folder="seed-1"))))[1:] == [
+        "Training diverged in 2 of 2 runs."
+    ]
+    assert conclusions(replace(chosen, members=(lost, finished)))[1:] == [
+        "Training diverged in 1 of 2 runs.",
+        "There are no test images, so the final model is not evaluated.",
+    ]
+
+
+def test_the_rates_are_those_of_table_4() -> None:
+    assert sweep_rates(recipe("finetune-imagenet")) == (0.003, 0.01, 0.03, 0.06)
+    for name in ("finetune-cifar10", "finetune-cifar100", "finetune-pets", "finetune-flowers", "paper"):
+        assert sweep_rates(recipe(name)) == (0.001, 0.003, 0.01, 0.03)
+    assert sweep_rates(recipe("finetune-vtab")) == (0.01,)
+    for name, share in {"imagenet": 0.01, "cifar10": 0.02, "pets": 0.1}.items():
+        assert recipe(f"finetune-{name}").splits.val_fraction == share
+    assert sweep_rates(SMALL) == (0.001, 0.003, 0.01, 0.03)

@@ -1,38 +1,52 @@
-"""Series of runs: sweeps over learning rates, several seeds, all folds."""
+"""Series of runs: sweeps over learning rates, several seeds, all folds, with a start or without."""
 
 import json
+import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import vitkit
 from tests.helpers.series import SMALL, SWEEP, Pretended, counts, photos
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs import series as job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.series import train_series
-from vitkit.runs.config import Run
+from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_series
+from vitkit.runs.start import find_start
+from vitkit.training.checkpoint import read_ended
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import SGD, create_optimizer, learning_rate
 from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
+TWICE = SeriesOptions(runs=2)
 
 
-def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def swept(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
+    """A sweep that has ended, and what was heard of it. Tests change copies of its folder."""
     hearing = Hearing()
-    out = train_series(SMALL, tmp_path / "sweep", SWEEP, listener=hearing)
+    return train_series(SMALL, tmp_path_factory.mktemp("swept") / "sweep", SWEEP, listener=hearing), hearing
+
+
+def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(swept: tuple[Path, Hearing]) -> None:
+    out, hearing = swept
     series = read_series(out)
     assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
     for member in series.rates:
@@ -58,11 +72,28 @@ def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(tmp_path: Pat
     assert "0.001" in page and "chosen" in page and "final/report.html" in page and "<svg" in page
 
 
-def test_the_folder_of_a_series_predicts_as_its_first_run(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    whole, first = load_model(out).state_dict(), load_model(out / "seed-0").state_dict()
-    assert all(whole[name].equal(tensor) for name, tensor in first.items())
-    assert vitkit.evaluate(out).result.accuracy == vitkit.evaluate(out / "seed-0").result.accuracy
+def test_a_finished_member_keeps_all_but_checkpoints(swept: tuple[Path, Hearing], tmp_path: Path) -> None:
+    """A member whose model is lost is trained again to the same bits, but no rate: its score is on the disk,
+    and nobody needs its weights."""
+    out, hearing = Path(shutil.copytree(swept[0], tmp_path / "sweep")), Hearing()
+    final = out / "final"
+    for member in read_series(out).all_members:
+        assert not list((out / member.folder).glob("checkpoints/*"))
+        assert read_ended(out / member.folder) is not None
+    files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
+    before = {name: (final / name).read_bytes() for name in files}
+    training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
+    assert before == {name: (final / name).read_bytes() for name in files}
+    assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
+    with pytest.raises(VitkitError, match="Leave start_from out"):
+        find_start(StartConfig(str(final), start_from="best"))
+    for member_name in ("final", "rate-0.02"):
+        (out / member_name / "model.safetensors").unlink()
+    train_series(SMALL, out, SWEEP)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert before[name] == (final / name).read_bytes()
+    assert not (out / "rate-0.02/model.safetensors").exists()
+    assert torch.__version__ in vitkit.write_report(final).read_text()
 
 
 def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> None:
@@ -78,18 +109,13 @@ def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> No
     assert series.spread.mean == pytest.approx(np.mean(values))
     assert series.spread.deviation == pytest.approx(np.std(values, ddof=1))
     assert (series.spread.lowest, series.spread.highest) == (min(values), max(values))
-    # The first is the run that is trained alone.
+    # The first is the run that is trained alone, and it stands for the series.
     alone = training.train_run(run, tmp_path / "alone")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (alone / name).read_bytes() == (out / "seed-5" / name).read_bytes()
-
-
-def test_a_sweep_is_done_once_for_several_runs(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "both", replace(SWEEP, runs=2))
-    series = read_series(out)
-    assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "seed-0", "seed-1"]
-    rates = {kind_of(out / member.folder).run().optimizer.learning_rate for member in series.members}
-    assert rates == {series.chosen}
+    whole, first = load_model(out).state_dict(), load_model(alone).state_dict()
+    assert all(whole[name].equal(tensor) for name, tensor in first.items())
+    assert vitkit.evaluate(out).result.accuracy == vitkit.evaluate(out / "seed-5").result.accuracy
 
 
 def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None:
@@ -103,93 +129,86 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
     assert len(tested) == 1797 and set(tested.values()) == {1}
     series = read_series(out)
     assert series.spread is not None and series.spread.runs == 3
-    assert not (out / "model.safetensors").exists()  # no fold is better than another
     pooled = series.spread.pooled
     assert pooled is not None and pooled.images == 1797
     evaluations = [json.loads((out / f"fold-{k}/evaluation/test.json").read_text()) for k in range(3)]
     assert pooled.right == sum(evaluation["correct"] for evaluation in evaluations)
     assert "Each of 1,797 images was tested once" in (out / "report.html").read_text()
+    assert not (out / "model.safetensors").exists()  # no fold is better than another
+    with pytest.raises(VitkitError, match=r"a model of its own. Name one of its runs, .*fold-1"):
+        load_model(out)
 
 
-def test_what_has_ended_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, trained = tmp_path / "sweep", []
-    train = training.train_run
+def test_a_sweep_is_done_once_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, options = replace(SMALL, data=str(photos(tmp_path / "data"))), replace(SWEEP, runs=2)
+    out, trained = tmp_path / "sweep", list[str]()
 
     def counted(run: Run, folder: Path, **options: Any) -> Path:
         trained.append(folder.name)
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return train(run, folder, **options)
+        return training.train_run(run, folder, **options)
 
     monkeypatch.setattr(job, "train_run", counted)
     with pytest.raises(KeyboardInterrupt):
-        train_series(SMALL, out, SWEEP)
-    assert [member.finished for member in read_series(out).all_members] == [True, False, False]
-    train_series(SMALL, out, SWEEP)
-    train_series(SMALL, out, SWEEP)
-    assert trained == ["rate-0.001", "rate-0.02", "rate-0.02", "final"]
+        train_series(run, out, options)
+    assert [member.finished for member in read_series(out).all_members] == [True, False, False, False]
+    train_series(run, out, options)
+    train_series(run, out, options)
+    assert trained == ["rate-0.001", "rate-0.02", "rate-0.02", "seed-0", "seed-1"]
+    series = read_series(out)
+    rates = {kind_of(out / member.folder).run().optimizer.learning_rate for member in series.members}
+    assert rates == {series.chosen}
 
 
-def test_a_changed_option_is_refused_with_both_values(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2))
-    with pytest.raises(VitkitError, match="runs 2 -> 3"):
-        train_series(SMALL, out, SeriesOptions(runs=3))
-    longer = replace(SMALL, training=replace(SMALL.training, steps=5))
-    with pytest.raises(VitkitError, match=r"steps 4 -> 5"):
-        train_series(longer, out, SeriesOptions(runs=2))
-    with pytest.raises(VitkitError, match="is there already and holds no run"):
-        training.train_run(SMALL, out)
-    with pytest.raises(VitkitError, match="holds no series of runs"):
-        train_series(SMALL, out / "seed-0", SeriesOptions(runs=2))
-
-
-def test_a_single_rate_needs_no_sweep(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "one", SeriesOptions(sweep_rates=(0.005,)))
-    assert {path.name for path in out.iterdir() if path.is_dir()} == {"final"}
-    assert kind_of(out / "final").run().optimizer.learning_rate == 0.005
-    assert counts(out / "final") == {"train": 1437, "test": 360}
-    train_series(SMALL, out, SeriesOptions(sweep_rates=(0.005,)))  # the same series
-
-
-def test_a_validation_split_of_the_datas_own_chooses_and_stays(tmp_path: Path) -> None:
-    data = photos(tmp_path / "data", "train", "val", "test")
-    out = train_series(replace(SMALL, data=str(data)), tmp_path / "sweep", SWEEP)
-    for folder in ("rate-0.001", "rate-0.02", "final"):
-        assert counts(out / folder) == {"train": 30, "val": 30, "test": 30}
-        assert kind_of(out / folder).run().training.select == "best"
-
-
-def test_the_images_of_a_series_may_move(tmp_path: Path) -> None:
+def test_a_changed_option_is_refused_and_images_may_move(tmp_path: Path, pretended: Pretended) -> None:
     data = photos(tmp_path / "data")
     run = replace(SMALL, data=str(data))
-    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=2))
+    out = train_series(run, tmp_path / "runs", TWICE)
+    longer = replace(run, training=replace(SMALL.training, steps=5))
+    refused: list[tuple[str, Callable[[], Any]]] = [
+        ("runs 2 -> 3", lambda: train_series(run, out, SeriesOptions(runs=3))),
+        ("steps 4 -> 5", lambda: train_series(longer, out, TWICE)),
+        ("is there already and holds no run", lambda: training.train_run(run, out)),
+        ("holds no series of runs", lambda: train_series(run, out / "seed-0", TWICE)),
+    ]
+    for message, call in refused:
+        with pytest.raises(VitkitError, match=message):
+            call()
     data.rename(tmp_path / "moved")
-    (out / "seed-1/report.html").unlink()
-    (out / "seed-1/model.safetensors").unlink()
-    moved = replace(run, data=str(tmp_path / "moved"))
-    train_series(moved, out, SeriesOptions(runs=2), resume=True)
+    for name in ("report.html", "model.safetensors"):
+        (out / "seed-1" / name).unlink()
+    train_series(replace(run, data=str(tmp_path / "moved")), out, TWICE, resume=True)
+    assert pretended.trained == ["seed-0", "seed-1", "seed-1"]
     assert (out / "seed-1/model.safetensors").exists()
 
 
-def test_without_test_images_the_last_run_is_not_evaluated(tmp_path: Path) -> None:
-    run = replace(SMALL, splits=replace(SMALL.splits, test_fraction=0.0))
-    out = train_series(run, tmp_path / "sweep", SWEEP)
-    assert read_series(out).spread is None and counts(out / "final") == {"train": 1797}
+def test_a_single_rate_needs_no_sweep(tmp_path: Path, pretended: Pretended) -> None:
+    run = replace(SMALL, data=str(photos(tmp_path / "data")))
+    for _ in range(2):  # the same series
+        out = train_series(run, tmp_path / "one", SeriesOptions(sweep_rates=(0.005,)))
+    assert pretended.trained == ["final"] and pretended.runs[0].optimizer.learning_rate == 0.005
+    assert counts(out / "final") == {"train": 24, "test": 6}
+
+
+def test_images_of_the_datas_own_choose_rates_and_evaluate_the_last_run(tmp_path: Path) -> None:
+    """Where there are neither test nor validation images, it is not evaluated."""
+    untested, few = replace(SMALL.splits, test_fraction=0.0), {"train": 30, "val": 30}
+    for splits in (("train", "val", "test"), ("train", "val"), ()):
+        hearing, data = Hearing(), photos(tmp_path / f"data{len(splits)}", *splits)
+        run = replace(SMALL, data=str(data), splits=untested)
+        out = train_series(run, tmp_path / f"sweep{len(splits)}", SWEEP, listener=hearing)
+        final = read_series(out).members[0]
+        assert any("not evaluated" in note for note in hearing.notes) == (not splits)
+        assert (final.score is None) == (not splits)
+        if splits:
+            for folder in ("rate-0.001", "rate-0.02", "final"):
+                assert counts(out / folder) == (few | {"test": 30} if "test" in splits else few)
+                assert kind_of(out / folder).run().training.select == "best"
+    assert read_series(out).spread is None and counts(out / "final") == {"train": 30}
     assert "There are no test images" in (out / "report.html").read_text()
     with pytest.raises(VitkitError, match="Several runs are compared on test or validation images"):
         train_series(run, tmp_path / "both", replace(SWEEP, runs=2))
-
-
-def test_validation_images_of_the_datas_own_evaluate_the_last_run(tmp_path: Path) -> None:
-    hearing = Hearing()
-    run = replace(
-        SMALL,
-        data=str(photos(tmp_path / "data", "train", "val")),
-        splits=replace(SMALL.splits, test_fraction=0.0),
-    )
-    out = train_series(run, tmp_path / "sweep", SWEEP, listener=hearing)
-    assert not any("not evaluated" in note for note in hearing.notes)
-    assert read_series(out).members[0].score is not None
 
 
 def test_the_test_images_are_not_decoded_where_they_are_not_looked_at(tmp_path: Path) -> None:
@@ -228,37 +247,32 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
         SeriesOptions(**options)
 
 
-def test_what_a_run_refuses_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    patient = replace(SMALL, training=replace(SMALL.training, patience=2))
+    frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
+    own = replace(SMALL, data=str(photos(tmp_path / "own", "train", "test")))
+    mixed = replace(SMALL, data=str(photos(tmp_path / "mixed")))
+    few = photos(tmp_path / "few")
+    for path in [*few.glob("*/*.png")]:
+        if path.name not in ("0.png", "1.png"):
+            path.unlink()
+    single = replace(SMALL, data=str(few), splits=replace(SMALL.splits, test_fraction=0))
+    refused: list[tuple[Run, SeriesOptions, str]] = [
+        (frozen, SWEEP, "give a start"),
+        (patient, SWEEP, "leave patience out"),
+        (own, SeriesOptions(cross_validate=3), "has a test split of its own"),
+        (mixed, SeriesOptions(cross_validate=31), "31 folds need as many images"),
+        (single, SWEEP, "no images to hold out for a sweep"),
+    ]
+    for run, options, message in refused:
+        with pytest.raises(VitkitError, match=message):
+            train_series(run, tmp_path / "runs", options)
     with pytest.raises(VitkitError, match="threads is from 1"):
-        train_series(SMALL, tmp_path / "runs", SeriesOptions(runs=2), threads=0)
-    with pytest.raises(VitkitError, match="give a start"):
-        frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
-        train_series(frozen, tmp_path / "runs", SWEEP)
+        train_series(SMALL, tmp_path / "runs", TWICE, threads=0)
     assert not (tmp_path / "runs").exists()
 
 
-def test_series_that_the_images_do_not_allow_are_refused_at_once(tmp_path: Path) -> None:
-    patient = replace(SMALL, training=replace(SMALL.training, patience=2))
-    with pytest.raises(VitkitError, match="leave patience out"):
-        train_series(patient, tmp_path / "sweep", SWEEP)
-    own = replace(SMALL, data=str(photos(tmp_path / "data", "train", "test")))
-    with pytest.raises(VitkitError, match="has a test split of its own"):
-        train_series(own, tmp_path / "folds", SeriesOptions(cross_validate=3))
-    single = photos(tmp_path / "few")
-    for path in [*single.glob("*/*.png")]:
-        if path.name not in ("0.png", "1.png"):
-            path.unlink()
-    with pytest.raises(VitkitError, match="no images to hold out for a sweep"):
-        train_series(
-            replace(SMALL, data=str(single), splits=replace(SMALL.splits, test_fraction=0)),
-            tmp_path / "one",
-            SWEEP,
-        )
-
-
-def test_rates_are_judged_by_held_out_images_and_folds_by_test_images(
-    tmp_path: Path, pretended: Pretended
-) -> None:
+def test_rates_are_judged_by_held_out_images_folds_by_test(tmp_path: Path, pretended: Pretended) -> None:
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
     swept = read_series(train_series(run, tmp_path / "sweep", SWEEP))
     assert [member.score.split for member in swept.all_members if member.score] == ["val", "val", "test"]
@@ -286,3 +300,47 @@ def test_a_sweep_may_have_images_of_its_own(tmp_path: Path, pretended: Pretended
     with pytest.raises(VitkitError, match=r"other has other classes than .*all: expected the same names"):
         train_series(run, tmp_path / "new", replace(SWEEP, sweep_data=str(other)))
     assert not (tmp_path / "new").exists()
+
+
+def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) -> None:
+    start, data = str(tmp_path / "start"), str(photos(tmp_path / "data"))
+    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), Path(start))
+    run = vitkit.finetune_run(start, data, recipe="paper", image_size=8)
+    run = replace(run, training=replace(run.training, steps=2, batch_size=16))
+    out = train_series(run, tmp_path / "tuned")
+    series = read_series(out)
+    assert [member.learning_rate for member in series.rates] == [0.001, 0.003, 0.01, 0.03]
+    assert kind_of(out / "final").run().optimizer.optimizer == "sgd"
+    assert vitkit.finetune(start, data, tmp_path / "two", runs=2, minutes=0.01).is_dir()
+    assert read_series(tmp_path / "two").run.training.minutes == 0.01
+
+
+@pytest.mark.parametrize(("val_fraction", "is_warned"), [(0.0, True), (0.1, False)])
+def test_a_sweep_over_images_that_the_start_has_seen_is_warned_of(
+    val_fraction: float, is_warned: bool, tmp_path: Path, pretended: Pretended
+) -> None:
+    """A run that fine-tunes a model on images that it was trained on has the splits that it had there."""
+    data, hearing = str(photos(tmp_path / "data")), Hearing()
+    first = replace(SMALL, data=data, splits=Splits(val_fraction=val_fraction))
+    training.train_run(first, tmp_path / "start")
+    run = vitkit.finetune_run(str(tmp_path / "start"), data)
+    assert run.splits.val_fraction == val_fraction
+    run = replace(run, training=replace(SMALL.training, steps=2))
+    train_series(run, tmp_path / "sweep", SWEEP, listener=hearing)
+    said = any("do not trust the choice of the sweep" in said for said in hearing.warnings)
+    assert said == is_warned == any("sweep" in said for said in hearing.warnings)
+
+
+def test_a_series_with_its_starts_model_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretended: Pretended
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_model(create_model("ViT-16x1x2/4", num_classes=2, image_size=8), tmp_path / "start")
+    data = str(photos(tmp_path / "data"))
+    run = replace(SMALL, data=data, model="", start=StartConfig(str(tmp_path / "start")))
+    first = train_series(run, options=TWICE)
+    assert first == Path("runs/data-ViT-runs")
+    assert read_series(first).run.model  # that of the start
+    assert train_series(run, options=TWICE) == first
+    (tmp_path / "start").rename(tmp_path / "gone")  # what has begun needs no start any more
+    assert train_series(run, first, TWICE) == first

@@ -1,4 +1,4 @@
-"""Arms made of options, trained with the same seeds, and what is said of them."""
+"""Arms made of options, trained with the same seeds, and the words, table and figure of their comparison."""
 
 import json
 import re
@@ -9,18 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vitkit.evaluation.statistics import PairedDifference, paired_difference
 
 import vitkit
+import vitkit.jobs.series as series_job
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, Design, make_arms
-from vitkit.jobs.study.study import StudyPlan
+from vitkit.jobs.study.study import ArmResult, Comparison, StudyPlan, arm_table, conclusions, difference_plot
 from vitkit.result import Table
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
 from vitkit.runs.folder import kind_of
+from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
 
@@ -46,12 +49,8 @@ def labels(design: Design) -> list[str]:
 def test_one_option_at_a_time_is_changed_against_the_base() -> None:
     design = designed(["position=learned,none,learned_2d", "pool=token,mean"])
     assert labels(design) == ["the base", "position none", "position learned_2d", "pool mean"]
-    assert [arm.folder for arm in design.arms] == [
-        "base",
-        "position-none",
-        "position-learned_2d",
-        "pool-mean",
-    ]
+    folders = ["base", "position-none", "position-learned_2d", "pool-mean"]
+    assert [arm.folder for arm in design.arms] == folders
     assert design.arms[0].run == SMALL
     assert design.arms[1].run == replace(SMALL, architecture=Architecture(position="none"))
     assert design.arms[3].run == replace(SMALL, architecture=Architecture(pool="mean"))
@@ -65,15 +64,12 @@ def test_a_grid_has_every_combination_the_base_first() -> None:
     assert design.arms[-1].run.architecture == Architecture(position="none", pool="mean")
 
 
-def test_the_value_of_the_base_need_not_be_listed() -> None:
-    """The recipe's own mixup, 0, is compared with all the same."""
+def test_the_value_of_the_base_need_not_be_listed_and_the_same_run_is_one_arm() -> None:
+    """The recipe's own mixup, 0, is compared with all the same. The name of the model stands for learned
+    positions, which can be said otherwise too."""
     design = designed({"mixup": [0.2, "0.4"]})
     assert design.levels == {"mixup": ("0", "0.2", "0.4")}
     assert [option_value(arm.run, "mixup") for arm in design.arms] == [0.0, 0.2, 0.4]
-
-
-def test_values_that_make_the_same_run_are_one_arm() -> None:
-    # The name of the model stands for learned positions, which can be said otherwise too.
     models = ["ViT-16x1x2/4", "ViT-16x1x2x64/4", "ViT-16x1x2x32/4"]
     design = designed({"position": ["learned", "none", "none"], "model": models})
     assert labels(design) == ["the base", "position none", "model ViT-16x1x2x32/4"]
@@ -89,17 +85,11 @@ def test_settings_can_be_joined_to_a_value() -> None:
     assert design.arms[2].folder == "optimizer-sgd-learning_rate-0.1-weight_decay-0"
 
 
-def test_models_are_varied_though_a_plus_stands_in_their_names() -> None:
-    design = designed(["model=ViT-Ti/16,BiT-R50x1,R26+ViT-S/32"])
-    assert [arm.run.model for arm in design.arms[1:]] == ["ViT-Ti/16", "BiT-R50x1", "R26+ViT-S/32"]
-    assert [arm.folder for arm in design.arms[1:]] == [
-        "model-ViT-Ti-16",
-        "model-BiT-R50x1",
-        "model-R26-ViT-S-32",
-    ]
-
-
 def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
+    """A plus stands in the names of models too."""
+    design = designed(["model=ViT-Ti/16,R26+ViT-S/32"])
+    assert [arm.run.model for arm in design.arms[1:]] == ["ViT-Ti/16", "R26+ViT-S/32"]
+    assert [arm.folder for arm in design.arms[1:]] == ["model-ViT-Ti-16", "model-R26-ViT-S-32"]
     start = replace(SMALL, start=StartConfig("base.npz"))
     design = designed({"start": ["a/b", "A+b", "a b", "x" * 300]}, run=start, fixed_rate=True)
     names = [arm.folder for arm in design.arms]
@@ -107,42 +97,35 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and len(name) < 100 for name in names)
 
 
+TIMED = replace(SMALL, training=TrainingConfig(minutes=3))
+
+
 @pytest.mark.parametrize(
-    ("vary", "said"),
+    ("vary", "options", "said"),
     [
-        (["positoin=none"], "No option of training is named positoin. Did you mean 'position'"),
-        (["position=learnt"], "position: expected one of 'learned', .*, found 'learnt'"),
-        (["label_smoothing=2"], "label_smoothing is a number from 0 to below 1"),
-        (["optimizer=sgd+momentun=0.5"], "Did you mean 'momentum'"),
-        (["position"], "an option and its values, as in position=learned,none, found 'position'"),
-        (["position="], "an option and its values"),
-        (["position=learned"], "position has the value learned in the base already"),
-        (["data=a,b"], "data cannot be varied: .* same test images"),
-        (["splits.seed=1"], "splits.seed cannot be varied"),
-        (["position=none+seed=3"], "seed cannot be varied: .*seeds"),
-        (["learning_rate=0.1,0.2"], "vary learning_rate with fixed_rate"),
-        ([], "Which option is to be varied"),
+        (["positoin=none"], {}, "No option of training is named positoin. Did you mean 'position'"),
+        (["position=learnt"], {}, "position: expected one of 'learned', .*, found 'learnt'"),
+        (["label_smoothing=2"], {}, "label_smoothing is a number from 0 to below 1"),
+        (["optimizer=sgd+momentun=0.5"], {}, "Did you mean 'momentum'"),
+        (["position"], {}, "an option and its values, as in position=learned,none, found 'position'"),
+        (["position="], {}, "an option and its values"),
+        (["position=learned"], {}, "position has the value learned in the base already"),
+        (["data=a,b"], {}, "data cannot be varied: .* same test images"),
+        (["splits.seed=1"], {}, "splits.seed cannot be varied"),
+        (["position=none+seed=3"], {}, "seed cannot be varied: .*seeds"),
+        (["learning_rate=0.1,0.2"], {}, "vary learning_rate with fixed_rate"),
+        ([], {}, "Which option is to be varied"),
+        (["optimizer=sgd+weight_decay=0", "weight_decay=0.2"], {"grid": True}, "two values set weight_decay"),
+        (["pool=mean"], {"fixed_rate": True, "rates": (0.1,)}, "give one of the two"),
+        (["optimizer=sgd+learning_rate=0.1"], {"rates": (0.1,)}, "leave rates out"),
+        (["pool=mean"], {"rates": ()}, "rates are numbers above 0, found none"),
+        (["pool=mean"], {"seeds": 0}, "seeds is at least 1"),
+        (["pool=mean"], {"run": TIMED}, "give steps or epochs"),
     ],
 )
-def test_what_cannot_be_varied_is_refused(vary: Sequence[str], said: str) -> None:
+def test_what_cannot_be_varied_is_refused(vary: list[str], options: dict[str, Any], said: str) -> None:
     with pytest.raises(VitkitError, match=said):
-        designed(vary)
-
-
-def test_options_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(VitkitError, match="two values set weight_decay"):
-        designed(["optimizer=sgd+weight_decay=0", "weight_decay=0.2"], grid=True)
-    with pytest.raises(VitkitError, match="give one of the two"):
-        designed(["pool=mean"], fixed_rate=True, rates=(0.1,))
-    with pytest.raises(VitkitError, match="leave rates out"):
-        designed(["optimizer=sgd+learning_rate=0.1"], rates=(0.1,))
-    with pytest.raises(VitkitError, match="rates are numbers above 0, found none"):
-        designed(["pool=mean"], rates=())
-    with pytest.raises(VitkitError, match="seeds is at least 1"):
-        designed(["pool=mean"], seeds=0)
-    timed = replace(SMALL, training=TrainingConfig(minutes=3))
-    with pytest.raises(VitkitError, match="give steps or epochs"):
-        designed(["pool=mean"], run=timed)
+        designed(vary, **options)
 
 
 def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> None:
@@ -161,48 +144,38 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
     assert [arm.series.sweeps for arm in design.arms] == [False, False]
 
 
-def test_arms_that_differ_in_nothing_that_matters_have_no_difference(tmp_path: Path) -> None:
-    """The seeds, the order of images and all that is drawn are shared."""
-    hearing = Hearing()
-    ablation = ablate(
-        SMALL,
-        {"log_every": [3], "position": ["none"]},
-        seeds=2,
-        fixed_rate=True,
-        out=tmp_path,
-        listener=hearing,
-    )
-    same, other = ablation.comparison.arms
-    assert same.difference is not None and other.difference is not None
+def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_path: Path) -> None:
+    """One arm learns nothing, one diverges, and one differs in nothing that matters: the seeds, the order of
+    images and all that is drawn are shared. The p of those that are compared are adjusted together."""
+    longer = replace(SMALL, training=replace(SMALL.training, steps=40))
+    vary: dict[str, Sequence[Any]] = {"learning_rate": [1e-7, 1e36], "log_every": [3]}
+    ablation = ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
+    base, (slow, wild, same) = ablation.comparison.base, ablation.comparison.arms
+    assert same.difference is not None and slow.difference is not None
     assert (same.difference.mean, same.difference.interval, same.adjusted_p) == (0.0, (0.0, 0.0), 1.0)
-    assert same.scores == ablation.comparison.base.scores and set(same.scores) == {"0", "1"}
-    assert other.difference.image_variance > 0
+    assert same.scores == base.scores and set(same.scores) == {"0", "1"}
+    assert slow.difference.image_variance > 0
+    assert slow.difference.mean < -0.2 and slow.difference.p < 0.25
+    assert slow.adjusted_p == 2 * slow.difference.p
+    assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
     # As the runs themselves say, seed by seed.
-    series = read_series(tmp_path / "position-none")
-    assert {str(member.seed): member.score.value for member in series.members if member.score} == other.scores
-    expected = np.mean([other.scores[seed] - ablation.comparison.base.scores[seed] for seed in ("0", "1")])
-    assert other.difference.mean == pytest.approx(expected)
+    series = read_series(tmp_path / slow.folder)
+    assert {str(member.seed): member.score.value for member in series.members if member.score} == slow.scores
+    expected = np.mean([slow.scores[seed] - base.scores[seed] for seed in ("0", "1")])
+    assert slow.difference.mean == pytest.approx(expected)
     page = (tmp_path / "report.html").read_text()
     assert "log_every 3: the same as the base on every test image" in page
-    for place in ("base", "position-none", "position-none/seed-1"):
+    assert "learning_rate 1e+36: not compared, because training diverged with every seed" in page
+    for place in ("base", "log_every-3", "log_every-3/seed-1"):
         assert f'href="{place}/report.html"' in page
     json.dumps(ablation.to_json())
 
 
-def test_the_p_of_several_arms_are_adjusted_together(tmp_path: Path) -> None:
-    longer = replace(SMALL, training=replace(SMALL.training, steps=40))
-    vary: dict[str, Sequence[Any]] = {
-        "learning_rate": [1e-7],
-        "log_every": [3],
-    }  # one that learns nothing, and one that is the same
-    ablation = ablate(longer, vary, seeds=2, fixed_rate=True, out=tmp_path)
-    slow, same = ablation.comparison.arms
-    assert slow.difference is not None and slow.difference.mean < -0.2 and slow.difference.p < 0.25
-    assert slow.adjusted_p == 2 * slow.difference.p and same.adjusted_p == 1.0
-
-
 def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_path: Path) -> None:
-    ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path)
+    hearing = Hearing()
+    quietly: dict[str, Any] = {"quiet": True, "listener": hearing}
+    ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path, **quietly)
+    assert not (hearing.notes or hearing.rows or hearing.loops)
     for arm in (ablation.comparison.base, *ablation.comparison.arms):
         series = read_series(tmp_path / arm.folder)
         assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
@@ -215,26 +188,30 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
     assert "Every arm tried several learning rates (0.001, 0.02 for the base) on images held" in page
 
 
-def test_a_grid_of_two_options_has_a_table_of_means(tmp_path: Path) -> None:
-    vary = {"position": ["none"], "pool": ["mean"]}
-    ablation = ablate(SMALL, vary, grid=True, seeds=1, fixed_rate=True, out=tmp_path)
+def test_a_grid_has_a_table_of_means_and_its_own_options_and_images(tmp_path: Path) -> None:
+    def grid(*pools: str, **options: Any) -> Ablation:
+        given = {"grid": True, "seeds": 1, "fixed_rate": True, "out": tmp_path / "study"}
+        return ablate(SMALL, {"position": ["none"], "pool": pools}, **given | options)
+
+    ablation = grid("mean")
     assert len(ablation.comparison.arms) == 3
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "study/report.html").read_text()
     assert "Mean accuracy by value" in page and "pool mean" in page
     (table,) = ablation.sections()[1].blocks
     means = [f"{arm.mean:.1%}" for arm in (ablation.comparison.base, *ablation.comparison.arms)]
     assert isinstance(table, Table)
     assert table.rows == (("learned", *means[:2]), ("none", *means[2:]))
-
-
-def test_an_arm_that_diverges_is_told_and_the_others_are_compared(tmp_path: Path) -> None:
-    vary: dict[str, Sequence[Any]] = {"learning_rate": [1e36], "pool": ["mean"]}
-    ablation = ablate(SMALL, vary, seeds=2, fixed_rate=True, out=tmp_path)
-    wild, mean = ablation.comparison.arms
-    assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
-    assert mean.difference is not None and mean.adjusted_p == mean.difference.p  # one comparison alone
-    page = (tmp_path / "report.html").read_text()
-    assert "learning_rate 1e+36: not compared, because training diverged with every seed" in page
+    with pytest.raises(VitkitError, match=r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]"):
+        grid("max")
+    with pytest.raises(VitkitError, match="seeds 1 -> 2"):
+        grid("mean", seeds=2)
+    with pytest.raises(VitkitError, match=r"rates \[\] -> \[0\.1, 0\.2\]"):
+        grid("mean", fixed_rate=False, rates=(0.1, 0.2))
+    other = vitkit.train(replace(SMALL, splits=Splits(test_fraction=0.3)), tmp_path / "other")
+    for file in (other / "evaluation").glob("test.*"):
+        (tmp_path / "study/pool-mean/final/evaluation" / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(VitkitError, match="images that the other arms were tested on"):
+        grid("mean")
 
 
 def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
@@ -254,46 +231,119 @@ def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_pa
     assert not (tmp_path / "study").exists()
 
 
-def test_other_options_in_the_same_folder_are_refused(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"seeds": 1, "fixed_rate": True, "out": tmp_path / "study"}
-    ablate(SMALL, {"pool": ["mean"]}, **given)
-    with pytest.raises(VitkitError, match=r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]"):
-        ablate(SMALL, {"pool": ["max"]}, **given)
-    with pytest.raises(VitkitError, match="seeds 1 -> 2"):
-        ablate(SMALL, {"pool": ["mean"]}, **given | {"seeds": 2})
-    with pytest.raises(VitkitError, match=r"rates \[\] -> \[0\.1, 0\.2\]"):
-        ablate(SMALL, {"pool": ["mean"]}, **given | {"fixed_rate": False, "rates": (0.1, 0.2)})
-
-
 def test_a_folder_is_found_again_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> Path:
+        raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
+
     monkeypatch.chdir(tmp_path)
-    folders = [
-        ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True).folder.name
-        for pool in ("mean", "max", "mean")
-    ]
+    monkeypatch.setattr(series_job, "train_run", stopped)
+    for pool in ("mean", "max", "mean"):
+        with pytest.raises(InterruptedTraining):
+            ablate(SMALL, {"pool": [pool]}, seeds=1, fixed_rate=True)
     first = "digits-ViT-16x1x2-4-ablation"
-    assert folders == [first, f"{first}-2", first]
-
-
-def test_an_evaluation_of_other_images_is_refused(tmp_path: Path) -> None:
-    ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
-    other = replace(SMALL, splits=Splits(test_fraction=0.3))
-    ablate(other, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "other")
-    evaluation = "pool-mean/final/evaluation"
-    for file in (tmp_path / "other" / evaluation).glob("test.*"):
-        (tmp_path / "study" / evaluation / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(VitkitError, match="images that the other arms were tested on"):
-        ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=tmp_path / "study")
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [first, f"{first}-2"]
 
 
 def test_a_plan_counts_runs_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=2, rates=(0.1, 0.2, 0.3), plan=True)
     assert isinstance(plan, StudyPlan)
-    assert [(arm.label, arm.runs, arm.rates) for arm in plan.arms] == [
-        ("the base", 5, (0.1, 0.2, 0.3)),
-        ("pool mean", 5, (0.1, 0.2, 0.3)),
-    ]
+    assert [arm.label for arm in plan.arms] == ["the base", "pool mean"]
+    assert {(arm.runs, arm.rates) for arm in plan.arms} == {(5, (0.1, 0.2, 0.3))}
     assert all(arm.seconds > 0 for arm in plan.arms)
     assert "With 2 seeds on 360 test images, a difference of" in plan.summary()
     assert list(tmp_path.iterdir()) == []
+
+
+DRAW = np.random.default_rng(3)
+
+BASE = (DRAW.random((3, 400)) < 0.8).astype(float)
+
+WORSE = BASE * (DRAW.random((3, 400)) < 0.9)
+
+ALIKE = np.where(DRAW.random((3, 400)) < 0.05, 1 - BASE, BASE)
+
+
+def arm(label: str, scores: np.ndarray, p: float | None = None) -> ArmResult:
+    means = {str(seed): float(row.mean()) for seed, row in enumerate(scores)}
+    difference = None if p is None else paired_difference(BASE, scores)
+    return ArmResult(label.replace(" ", "-"), label, 0.01, means, (), None, difference, p)
+
+
+ARMS = (arm("position none", WORSE, 0.0001), arm("pool mean", ALIKE, 0.8))
+COMPARISON = Comparison("accuracy", "test", 400, (0, 1, 2), arm("the base", BASE), ARMS)
+
+
+def test_a_difference_that_was_found_and_none_and_the_same_answers_are_told_apart() -> None:
+    worse, alike, about = conclusions(COMPARISON)
+    difference = COMPARISON.arms[0].difference
+    assert difference is not None
+    low, high = (f"{100 * end:+.1f}" for end in difference.interval)
+    assert worse == (
+        f"position none: {-100 * difference.mean:.1f} points worse than the base (95 % interval {low} to "
+        f"{high}, adjusted p below 0.001)."
+    )
+    assert alike.startswith("pool mean: no difference found, ")
+    assert "would have been found in 8 of 10 studies of this size." in alike
+    assert about.startswith("3 seeds on 400 test images, the same in every arm")
+    same = replace(COMPARISON, arms=(arm("log_every 3", BASE, 1.0),))
+    assert conclusions(same)[0] == "log_every 3: the same as the base on every test image."
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ((0,), "about these weights only, and says nothing about other trainings"),
+        ((0, 1), "Two hardly tell how far seeds differ: --seeds 3 or more give shorter ones."),
+    ],
+)
+def test_what_one_seed_and_two_tell_is_said(seeds: tuple[int, ...], said: str) -> None:
+    assert said in conclusions(replace(COMPARISON, seeds=seeds))[-1]
+    assert said not in conclusions(COMPARISON)[-1]
+
+
+def test_seeds_that_diverged_are_told() -> None:
+    both = paired_difference(BASE[:2], WORSE[:2])
+    two = ArmResult("a", "rate 3", 3.0, {"0": 0.8, "2": 0.7}, (1,), None, both, 0.2)
+    none = ArmResult("b", "rate 9", None, {}, (0, 1, 2))
+    said = conclusions(replace(COMPARISON, arms=(two, none)))
+    assert said[0].endswith("Only 2 seeds finished in both.")
+    assert said[1] == "rate 9: not compared, because training diverged with every seed of rate 9."
+    rows = arm_table(replace(COMPARISON, arms=(two, none))).rows
+    assert rows[1][-1] == "80.0%, diverged, 70.0%"
+    assert rows[2][1] == "–" and set(rows[2][2:7]) == {"–"}
+    lost = replace(COMPARISON, images=0, base=replace(none, label="the base"), arms=(none,))
+    assert conclusions(lost) == [
+        "Training diverged in every run: there is nothing to compare. Give lower rates."
+    ]
+
+
+def test_a_rate_at_the_end_of_a_sweep_is_told() -> None:
+    base, none = (replace(arm, end_of_sweep="highest") for arm in (COMPARISON.base, COMPARISON.arms[0]))
+    said = conclusions(replace(COMPARISON, base=base, arms=(none, COMPARISON.arms[1])))
+    assert said[2].startswith(
+        "The highest learning rate that was tried was the best for the base, position none:"
+    )
+    assert not any("lowest" in sentence for sentence in said)
+
+
+def test_the_table_has_each_seed_and_the_figure_each_arm() -> None:
+    table = arm_table(COMPARISON)
+    assert table.headings[:4] == ("arm", "mean accuracy", "difference", "95 % interval")
+    assert str(table.rows[0][-1]).count("%") == 3
+    assert [row[0] for row in table.rows] == ["the base", "position none", "pool mean"]
+    assert all(len(row) == len(table.headings) for row in table.rows)
+    plot = difference_plot(COMPARISON)
+    assert plot is not None
+    labels = [label.get_text() for label in plot.draw().axes[0].get_yticklabels()]
+    assert labels == ["position none", "pool mean"]
+    assert difference_plot(replace(COMPARISON, arms=())) is None
+
+
+@pytest.mark.parametrize(("images", "shown"), [(400, "+0.1 to"), (5_000, "+0.12 to")])
+def test_many_images_are_told_to_a_hundredth_of_a_point(images: int, shown: str) -> None:
+    difference = PairedDifference(3, images, 0.002, 1e-7, 1e-7, (0.00123, 0.003), 0.01, 0.001)
+    comparison = replace(
+        COMPARISON, images=images, arms=(replace(COMPARISON.arms[0], difference=difference),)
+    )
+    assert shown in conclusions(comparison)[0]

@@ -58,30 +58,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_arms_share_seeds_labels_and_test_images_draw_by_draw(finished: Path) -> None:
     runs = members(finished)
     for draw in (0, 1):
-        alike = [runs[f"{arm}/seed-{draw}"] for arm in ("without", "with", "longer")]
+        without, with_it, longer = (runs[f"{arm}/seed-{draw}"] for arm in ("without", "with", "longer"))
         for key in ("data", "splits"):
-            assert alike[0][key] == alike[1][key] == alike[2][key]
-        assert {record["training"]["seed"] for record in alike} == {draw}
-        assert alike[0]["splits"]["subset"] == "[:20]" and alike[0]["splits"]["subset_seed"] == draw
-        assert alike[0]["training"]["steps"] == alike[1]["training"]["steps"] == 4
-        assert alike[2]["training"]["steps"] > 4
-        assert alike[1]["start"]["start"] == str(finished / "pretraining") and not alike[0]["start"]["start"]
-    assert runs["pretraining/final"]["task"] == "masked-patches"
-
-    def trained_on(draw: int) -> list[int]:
-        paths = sorted(finished.glob(f"*/seed-{draw}/data.json"))
-        records = [json.loads(path.read_text()) for path in paths]
+            assert without[key] == with_it[key] == longer[key]
+        assert {record["training"]["seed"] for record in (without, with_it, longer)} == {draw}
+        assert without["splits"]["subset"] == "[:20]" and without["splits"]["subset_seed"] == draw
+        assert without["training"]["steps"] == with_it["training"]["steps"] == 4
+        assert longer["training"]["steps"] > 4
+        assert with_it["start"]["start"] == str(finished / "pretraining") and not without["start"]["start"]
+        records = [json.loads(path.read_text()) for path in finished.glob(f"*/seed-{draw}/data.json")]
         assert len({record["fingerprint"] for record in records}) == 1  # of all arms
-        return [records[0]["images"]["train"], records[0]["images"]["test"]]
-
-    assert trained_on(0) == trained_on(1) == [20, 360]
+        assert (records[0]["images"]["train"], records[0]["images"]["test"]) == (20, 360)
+    assert runs["pretraining/final"]["task"] == "masked-patches"
     hashes = {path.read_text() for path in finished.glob("without/seed-*/data.json")}
     assert len(hashes) == 2  # other labelled images in each draw
     ids = [np.load(path) for path in finished.glob("*/seed-*/evaluation/test.ids.npy")]
     assert len(ids) == 6 and all(np.array_equal(image_ids, ids[0]) for image_ids in ids)
-
-
-def test_the_page_answers_the_question(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     for phrase in (
         "with this pre-training",
@@ -141,16 +133,11 @@ def test_the_mean_over_draws_takes_those_that_all_have_finished() -> None:
 
     # The second pre-training diverged; of the first a draw is missing in one of the ways.
     ways = pretraining._by_pretraining([scores(0, 1, 2, 3), scores(0), scores(0, 1, 2, 3)], 0, 2)
-    assert [{seed: mean.tolist() for seed, mean in way.items()} for way in ways] == [
-        {0: [0.0], 1: [2.5]},
-        {0: [0.0]},
-        {0: [0.0], 1: [2.5]},
-    ]
+    means = [{seed: mean.tolist() for seed, mean in way.items()} for way in ways]
+    assert means == [{0: [0.0], 1: [2.5]}, {0: [0.0]}, {0: [0.0], 1: [2.5]}]
 
 
-def test_several_pre_trainings_are_the_seeds_of_the_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_pre_trainings_are_the_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is followed by fine-tunings from it, in draws of its own, which are compared pair by pair."""
     several = ("--pretrainings", "2", "--seed", "5")
     folder = tmp_path / "several"
@@ -162,32 +149,28 @@ def test_several_pre_trainings_are_the_seeds_of_the_study(
     said = " ".join(capsys.readouterr().out.split())
     assert "2 pre-trainings, each fine-tuned in 2 draws on 360 test images" in said
     assert "about other pre-trainings like these" in said and "very weights" not in said
-    runs = members(folder)
+    runs, means = members(folder), []
     assert {name for name in runs if name.startswith("with")} == {
         *(f"without/seed-{draw}" for draw in (5, 6, 7, 8)),
         *("with-5/seed-5", "with-5/seed-6", "with-6/seed-7", "with-6/seed-8"),
     }
-    pairs = ((5, (5, 6)), (6, (7, 8)))
-    for first, draws in pairs:
+    for first, draws in ((5, (5, 6)), (6, (7, 8))):
+        scores = []
         for draw in draws:
             with_it, without = runs[f"with-{first}/seed-{draw}"], runs[f"without/seed-{draw}"]
             assert with_it["start"]["start"] == str(folder / f"pretraining/seed-{first}")
             assert with_it["splits"] == without["splits"] and with_it["splits"]["subset_seed"] == draw
             assert with_it["training"] == without["training"]
+            evaluation = folder / f"with-{first}/seed-{draw}/evaluation/test.json"
+            scores.append(json.loads(evaluation.read_text())["accuracy"])
+        means.append(f"{np.mean(scores):.1%}")
+    assert ", ".join(means) in said
     helped = json.loads((folder / "study.json").read_text())["options"]
     assert (helped["pretrainings"], helped["draws"]) == (2, 2)
-
-    def score(arm: str, draw: int) -> float:
-        evaluation = json.loads((folder / arm / f"seed-{draw}/evaluation/test.json").read_text())
-        return float(evaluation["accuracy"])
-
-    means = [np.mean([score(f"with-{first}", draw) for draw in draws]) for first, draws in pairs]
-    assert ", ".join(f"{mean:.1%}" for mean in means) in said
-    moved = folder.rename(tmp_path / "moved")
-    assert compare(moved, *several) == 0
+    assert compare(folder.rename(tmp_path / "moved"), *several) == 0
 
 
-def test_as_many_pre_trainings_are_made_as_an_hour_allows(
+def test_an_hour_decides_the_number_of_pre_trainings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds, arms in ((0.01, "6 arms, 21 runs"), (601.0, "4 arms, 7 runs")):
@@ -200,31 +183,19 @@ def test_as_many_pre_trainings_are_made_as_an_hour_allows(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--pretrainings", "2"], "--pretrainings 1 -> 2"),
-        (["--draws", "3"], "--draws 2 -> 3"),
-        (["--learning-rate", "0.01"], "learning-rate"),
+        ("digits --plan", "belong to --then"),
+        ("digits --then digits --pretrainings 0", "pretrainings is at least 1"),
+        ("digits --labels 5", "give labelled images with it"),
+        ("digits --then digits --draws 0", "draws is at least 1"),
+        ("digits --then digits --runs 2", "chooses the runs by itself"),
+        ("digits --then digits --minutes 1", "needs --out"),
+        ("--pretrainings 2", "--pretrainings 1 -> 2"),
+        ("--draws 3", "--draws 2 -> 3"),
+        ("--learning-rate 0.01", "learning-rate"),
     ],
 )
 def test_other_options_are_refused(
-    more: list[str], sentence: str, finished: Path, capsys: pytest.CaptureFixture[str]
+    more: str, sentence: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(finished, *more) == 1
-    assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["pretrain", "digits", "--plan"], "belong to --then"),
-        (["pretrain", "digits", "--then", "digits", "--pretrainings", "0"], "pretrainings is at least 1"),
-        (["pretrain", "digits", "--labels", "5"], "give labelled images with it"),
-        (["pretrain", "digits", "--then", "digits", "--draws", "0"], "draws is at least 1"),
-        (["pretrain", "digits", "--then", "digits", "--runs", "2"], "chooses the runs by itself"),
-        (["pretrain", "digits", "--then", "digits", "--minutes", "1"], "needs --out"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) == 1
-    assert sentence in capsys.readouterr().err
+    refused = run(["pretrain", *more.split()]) if more[0] == "d" else compare(finished, *more.split())
+    assert refused == 1 and sentence in capsys.readouterr().err

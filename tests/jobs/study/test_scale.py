@@ -4,12 +4,13 @@ import itertools
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from vitkit.evaluation.statistics import Point
 
 import vitkit.jobs.series as series_job
 import vitkit.jobs.study.scale as job
@@ -17,26 +18,16 @@ import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.statistics import Point
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
-from vitkit.jobs.study.scale import (
-    Design,
-    Measured,
-    Scale,
-    base_run,
-    conclude,
-    propose_recipe,
-    scale,
-)
+from vitkit.jobs.study.scale import Design, Measured, Scale, base_run, conclude, propose_recipe, scale
 from vitkit.jobs.study.study import Arm, StudyPlan
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import ViTConfig
 from vitkit.models.measure import training_flops
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run, StartConfig
-from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 
@@ -59,16 +50,34 @@ def measure_law(out: Path | None = None, **changes: Any) -> Scale:
     return law
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A study that nobody stopped."""
+
+    law: Scale
+    heard: Hearing
+    was_predicted: list[bool]
+    """Whether the prediction had been said before the training of each point."""
+
+
 @pytest.fixture(scope="module")
-def finished(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Scale:
+def whole(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """Complete a study once for all tests that only look at one, or at a copy."""
-    return measure_law(tmp_path_factory.mktemp("finished") / "law")
+    hearing, said = Hearing(), list[bool]()
+
+    def trained(run: Run, folder: Path, **given: Any) -> Path:
+        said.append(any("The law predicts" in note for note in hearing.notes))
+        return training.train_run(run, folder, **given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(series_job, "train_run", trained)
+        law = measure_law(tmp_path_factory.mktemp("finished") / "law", listener=hearing)
+    return Whole(law, hearing, said)
 
 
 @pytest.fixture
-def copied(finished: Scale, tmp_path: Path) -> Path:
-    """Copy the finished study, to be changed."""
-    return Path(shutil.copytree(finished.folder, tmp_path / "law"))
+def finished(whole: Whole) -> Scale:
+    return whole.law
 
 
 @pytest.fixture
@@ -118,13 +127,9 @@ def test_points_along_data_are_parts_of_the_training_images_alone() -> None:
     assert counts[-1] / counts[-2] == pytest.approx(3, rel=0.01)
     assert counts[-2] / counts[0] == pytest.approx(10**1.5, rel=0.05)
     for smaller, larger in itertools.pairwise(splits):
-        inside, around = (
-            {images["train"].key(i) for i in range(len(images["train"]))} for images in (smaller, larger)
-        )
-        assert inside < around
-        for split in ("val", "test"):
-            keys = [[images[split].key(i) for i in range(len(images[split]))] for images in (smaller, larger)]
-            assert keys[0] == keys[1]
+        for split in ("train", "val", "test"):
+            few, more = ([data[split].key(i) for i in range(len(data[split]))] for data in (smaller, larger))
+            assert set(few) < set(more) if split == "train" else few == more
     assert {arm.run.training.steps for arm in arms} == {8}
     assert {arm.run.training.select for arm in arms} == {"best"}
 
@@ -134,10 +139,8 @@ def test_equal_passes_are_steps_in_proportion_and_equally_many_validations() -> 
     places, arms = points(run, hold="epochs")
     steps = [arm.run.training.steps or 0 for arm in arms]
     assert steps == [round(2000 * x / places[-1]) for x in places]
-    validations = [
-        math.ceil(count / (arm.run.training.evaluate_every or 0))
-        for count, arm in zip(steps, arms, strict=True)
-    ]
+    intervals = [arm.run.training.evaluate_every or 0 for arm in arms]
+    validations = [math.ceil(count / every) for count, every in zip(steps, intervals, strict=True)]
     assert max(validations) - min(validations) <= 6  # an interval is a whole number of steps
     assert arms[0].run.optimizer.warmup_steps < arms[-1].run.optimizer.warmup_steps
 
@@ -167,64 +170,50 @@ def test_points_along_size_keep_the_shape_of_the_model() -> None:
         assert config.width % config.num_heads == 0
 
 
-def test_a_model_without_a_shape_to_keep_is_refused(paced: list[Run]) -> None:
-    for model in ("R1-1x0.5+ViT-64x4x4/8", "BiT-R1-1x0.5", "ViT-64x4x4/8-conv"):
-        with pytest.raises(VitkitError, match="a Vision Transformer on patches of pixels grows"):
-            plan(along="size", recipe=replace(SMALL, model=model))
-    with pytest.raises(VitkitError, match="points are the same: ViT-16x1x2/4 is too small"):
-        plan(along="size")
-    with pytest.raises(VitkitError, match="points are the same: 20 steps are too few"):
-        plan(along="steps", recipe=replace(SMALL, training=replace(SMALL.training, steps=20)))
-
-
-def test_too_few_images_for_the_smallest_point_are_refused(tmp_path: Path, paced: list[Run]) -> None:
-    with pytest.raises(VitkitError, match="fewer than one for each of 10 classes: expected 949 training"):
-        plan(recipe=replace(SMALL, splits=Splits(val_fraction=0.1, test_fraction=0.6)))
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("run", "changes", "message"),
     [
-        ({"splits": replace(SMALL.splits, subset="0.5")}, "leave subset out"),
-        ({"splits": replace(SMALL.splits, test_fraction=0.0)}, "give splits_test_fraction"),
-        ({"training": TrainingConfig(minutes=1)}, "give budget, the time of all points"),
+        *(
+            ({"model": model}, {"along": "size"}, "a Vision Transformer on patches of pixels grows")
+            for model in ("R1-1x0.5+ViT-64x4x4/8", "BiT-R1-1x0.5", "ViT-64x4x4/8-conv")
+        ),
+        ({}, {"along": "size"}, "points are the same: ViT-16x1x2/4 is too small"),
+        ({"training": TrainingConfig(steps=20)}, {"along": "steps"}, "are the same: 20 steps are too few"),
+        (
+            {"splits": Splits(val_fraction=0.1, test_fraction=0.6)},
+            {},
+            "fewer than one for each of 10 classes: expected 949 training",
+        ),
+        ({"splits": replace(SMALL.splits, subset="0.5")}, {}, "leave subset out"),
+        ({"splits": replace(SMALL.splits, test_fraction=0.0)}, {}, "give splits_test_fraction"),
+        ({"training": TrainingConfig(minutes=1)}, {}, "give budget, the time of all points"),
+        ({}, {"points": 4}, "points is from 5 to 30, found 4"),
+        ({}, {"seeds": 0}, "seeds is at least 1"),
+        ({}, {"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
+        ({}, {"budget": "0m"}, "budget is a time"),
+        ({}, {"budget": "10s"}, r"budget of 10 s is too small: the fewest .*, 79, .* take 3\d s here"),
+        ({"start": StartConfig("runs/x")}, {"along": "size"}, "leave start out"),
+        ({}, {"along": "size", "start": "runs/x"}, "leave start out"),
+        ({}, {"along": "steps", "hold": "epochs"}, "hold epochs is for along data"),
     ],
 )
-def test_runs_that_no_law_can_be_measured_with_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_no_law_can_be_measured_with_is_refused(
+    run: dict[str, Any], changes: dict[str, Any], message: str, paced: list[Run]
+) -> None:
     with pytest.raises(VitkitError, match=message):
-        plan(recipe=replace(SMALL, **changes))
+        plan(recipe=replace(SMALL, **run), **changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"points": 4}, "points is from 5 to 30, found 4"),
-        ({"seeds": 0}, "seeds is at least 1"),
-        ({"budget": "soon"}, "budget is a time such as 45m, 2h or 1h30m, found 'soon'"),
-        ({"budget": "0m"}, "budget is a time"),
-        ({"along": "size", "recipe": replace(SMALL, start=StartConfig("runs/x"))}, "leave start out"),
-        ({"along": "size", "start": "runs/x"}, "leave start out"),
-        ({"along": "steps", "hold": "epochs"}, "hold epochs is for along data"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        measure_law(**changes)
-
-
-def test_a_start_that_has_seen_the_images_is_warned_of(paced: list[Run], finished: Scale) -> None:
+def test_a_start_brings_its_model_and_a_warning(paced: list[Run], finished: Scale) -> None:
+    start = finished.folder / "data-06"
+    run = base_run("digits", "", start, SILENT)
+    assert run.model == "ViT-16x1x2/4"
+    assert run.optimizer.learning_rate == 5e-4  # that of vitkit finetune
     for along, is_warned in (("data", True), ("steps", False)):
         hearing = Hearing()
-        start = finished.folder / "data-06"
         run = replace(SMALL, training=replace(SMALL.training, steps=950), start=StartConfig(str(start)))
         plan(along=along, recipe=run, listener=hearing)
         assert any("was trained on these images" in warning for warning in hearing.warnings) == is_warned
-
-
-def test_what_is_left_out_suits_the_start(paced: list[Run], finished: Scale) -> None:
-    run = base_run("digits", "", finished.folder / "data-06", SILENT)
-    assert run.model == "ViT-16x1x2/4"
-    assert run.optimizer.learning_rate == 5e-4  # that of vitkit finetune
 
 
 def test_a_budget_is_read_as_people_write_it() -> None:
@@ -242,77 +231,36 @@ def test_a_budget_is_used_and_not_exceeded(along: str, paced: list[Run]) -> None
     assert len(paced) == 2  # once for each plan, whatever the number of points
 
 
-def test_too_small_a_budget_says_what_is_needed(paced: list[Run]) -> None:
-    with pytest.raises(
-        VitkitError, match=r"A budget of 10 s is too small: the fewest .*, 79, .* take 3\d s here"
-    ):
-        plan(budget="10s")
-
-
-def test_the_prediction_is_said_before_the_held_out_point_is_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train, hearing, said = training.train_run, Hearing(), list[bool]()
-
-    def trained(run: Run, folder: Path, **given: Any) -> Path:
-        said.append(any("The law predicts" in note for note in hearing.notes))
-        return train(run, folder, **given)
-
-    monkeypatch.setattr(series_job, "train_run", trained)
-    law = measure_law(tmp_path / "law", listener=hearing)
-    assert said == [False] * 5 + [True]
-    (note,) = (note for note in hearing.notes if "The law predicts" in note)
+def test_the_prediction_is_said_before_the_held_out_point_is_trained(whole: Whole) -> None:
+    assert whole.was_predicted == [False] * 5 + [True]
+    (note,) = (note for note in whole.heard.notes if "The law predicts" in note)
+    law = whole.law
     assert f"predicts {law.shown(law.prediction.error)} ({law.interval(law.prediction)})" in note
-    assert {path.name for path in (tmp_path / "law").iterdir() if path.is_file()} == {
-        ".lock",
-        "report.html",
-        "study.json",
-    }
-
-
-def test_a_study_that_was_stopped_goes_on_to_the_same_result(
-    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = training.train_run
-    for stopped_in in ("data-03", "data-06"):
-
-        def stopped(run: Run, folder: Path, where: str = stopped_in, **given: Any) -> Path:
-            if folder.parent.name == where:
-                raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-            return train(run, folder, **given)
-
-        monkeypatch.setattr(series_job, "train_run", stopped)
-        with pytest.raises(InterruptedTraining, match="the same command"):
-            measure_law(tmp_path / "law")
-    monkeypatch.setattr(series_job, "train_run", train)
-    parts = measure_law(tmp_path / "law")
-    assert replace(parts, folder=finished.folder) == finished
-    for weights in finished.folder.glob("data-*/final/model.safetensors"):
-        assert (parts.folder / weights.relative_to(finished.folder)).read_bytes() == weights.read_bytes()
-
-
-def test_a_finished_study_is_read_and_nothing_is_trained_again(
-    finished: Scale, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(series_job, "train_run", None)
-    assert measure_law(finished.folder) == finished
+    names = {path.name for path in law.folder.iterdir() if path.is_file()}
+    assert names == {".lock", "report.html", "study.json"}
 
 
 def test_a_budget_is_measured_once(tmp_path: Path, paced: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(SMALL, training=replace(SMALL.training, batch_size=256))  # so that few steps are a pass
-    first = measure_law(tmp_path / "law", budget="36s", recipe=run)
+    hearing = Hearing()
+    first = measure_law(tmp_path / "law", budget="28s", recipe=run, quiet=True, listener=hearing)
+    assert not (hearing.notes or hearing.rows or hearing.loops)
     assert first.steps > job.FEWEST_STEPS
     monkeypatch.setattr(engine, "measure_paces", None)  # whoever measured again would fail
-    assert measure_law(tmp_path / "law", budget="36s", recipe=run) == first
-    with pytest.raises(VitkitError, match="budget '36s' -> left out"):
+    assert measure_law(tmp_path / "law", budget="28s", recipe=run) == first
+    with pytest.raises(VitkitError, match="budget '28s' -> left out"):
         measure_law(tmp_path / "law", recipe=run)
 
 
-def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_that_diverges_is_left_out(
+    finished: Scale, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def diverging(run: Run, folder: Path, **given: Any) -> Path:
         raise NonFiniteError("the loss is no number")
 
+    copied = Path(shutil.copytree(finished.folder, tmp_path / "law"))
     monkeypatch.setattr(series_job, "train_run", diverging)
+    assert replace(measure_law(copied), folder=finished.folder) == finished  # which is read
     shutil.rmtree(copied / "data-06")
     scale = measure_law(copied)
     assert scale.held_out.point is None
@@ -325,9 +273,8 @@ def test_a_point_that_diverges_is_left_out(copied: Path, monkeypatch: pytest.Mon
 
 
 def test_five_of_six_points_are_enough() -> None:
-    points = [
-        Measured(f"{x:g} steps", f"steps-{x:g}", x, Point(x, (x**-0.5,), 0.01), 0) for x in (1, 2, 4, 8, 16)
-    ]
+    errors = {x: Point(x, (x**-0.5,), 0.01) for x in (1, 2, 4, 8, 16)}
+    points = [Measured(f"{x:g} steps", f"steps-{x:g}", x, point, 0) for x, point in errors.items()]
     lost, last = Measured("3 steps", "steps-3", 3.0, None, 1), Measured("48 steps", "steps-48", 48.0, None, 0)
     assert len(conclude(Path("runs/x"), SMALL, Design(), [*points, lost, last]).fit.points) == 5
 
@@ -357,14 +304,30 @@ def test_what_is_said_of_a_law_that_holds() -> None:
     assert scale.beyond is not None
     assert scale.beyond.x == 28_440
     assert scale.points().rows[-1][-1] == "held out"
-
-
-def test_points_that_show_no_gain_are_said_to_in_the_one_sentence_that_extrapolates() -> None:
     flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
     assert [sentence for sentence in flat.headline() if "images would reach" in sentence] == [
         "EXTRAPOLATION: three times as many images would reach 65.8 % accuracy as now (95 % interval "
         "65.0 to 67.2 %: the last points show no gain)."
     ]
+    said = " ".join(result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None).headline())
+    assert "1.3 loss came out, inside" in said
+    assert "%" not in said.replace("95 % interval", "")
+
+
+@pytest.mark.parametrize(
+    ("errors", "held_out", "reason"),
+    [
+        (LAW, 0.3, "the held-out point lies outside"),
+        ([0.2, 0.25, 0.3, 0.35, 0.4], 0.4, "the error"),
+        ([0.3] * 5, 0.3, "the error"),
+    ],
+)
+def test_a_law_that_does_not_hold_promises_nothing(errors: list[float], held_out: float, reason: str) -> None:
+    scale = result(errors, held_out)
+    said = " ".join(scale.headline())
+    assert f"The law does not hold here: {reason}" in said
+    assert ("OUTSIDE of the interval" in said) == (errors is LAW)
+    assert "EXTRAPOLATION" not in said and scale.beyond is None
 
 
 @pytest.mark.parametrize("noise", [0.001, 0.01])
@@ -374,26 +337,3 @@ def test_nothing_is_said_about_ten_times_more(noise: float) -> None:
     scale = result(straight[:5], straight[5], noise)
     assert "ten times" not in " ".join(scale.headline())
     assert scale.beyond is None or scale.beyond.holds(0.8 - 0.08 * math.log(284.4))
-
-
-def test_a_held_out_point_outside_of_its_interval_contradicts_the_law() -> None:
-    scale = result(LAW, 0.3)
-    said = " ".join(scale.headline())
-    assert "OUTSIDE of the interval" in said
-    assert "The law does not hold here: the held-out point lies outside" in said
-    assert "EXTRAPOLATION" not in said
-    assert scale.beyond is None
-
-
-@pytest.mark.parametrize("errors", [[0.2, 0.25, 0.3, 0.35, 0.4], [0.3, 0.3, 0.3, 0.3, 0.3]])
-def test_errors_that_do_not_fall_are_no_law(errors: list[float]) -> None:
-    said = " ".join(result(errors, errors[-1]).headline())
-    assert "The law does not hold here: the error" in said
-    assert "EXTRAPOLATION" not in said
-
-
-def test_a_loss_is_written_as_it_is() -> None:
-    scale = result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None)
-    said = " ".join(scale.headline())
-    assert "1.3 loss came out, inside" in said
-    assert "%" not in said.replace("95 % interval", "")

@@ -55,22 +55,7 @@ def complete(made: Study, out: Path, listener: Hearing | None = None) -> list[Se
         return complete_arms(made.arms, folder, options)
 
 
-def test_each_arm_is_a_series_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    hearing = Hearing()
-    all_series = complete(study(), tmp_path / "study", hearing)
-    assert [[member.folder for member in series.members] for series in all_series] == [["final"], ["final"]]
-    assert all(series.ended for series in all_series)
-    assert all_series[1].run.architecture.pool == "mean"
-    assert (tmp_path / "study/mean/final/model.safetensors").exists()
-    assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
-    assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
-    assert [folder.parent.name for folder, _, _ in hearing.runs] == ["base", "mean"] and hearing.measured
-    assert [arm.label for arm in read_study(tmp_path / "study").arms] == ["the base", "pool mean"]
-
-
-def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
     train = training.train_run
 
@@ -78,24 +63,30 @@ def test_a_study_that_was_stopped_goes_on_and_repeats_nothing(
         if len(trained) == 1:
             trained.append("stopped")
             raise InterruptedTraining("after step 1", "vitkit train --resume x", 15)
-        trained.append(folder.parent.name)
+        trained.append(f"{folder.parent.name}/{folder.name}")
         return train(run, folder, **options)
 
+    swept = replace(ARMS[1], series=SeriesOptions(sweep_rates=(0.01, 0.02)))
+    out, made, hearing = tmp_path / "study", study(ARMS[0], swept), Hearing()
     monkeypatch.setattr(series_job, "train_run", stopped)
     with pytest.raises(InterruptedTraining, match=r"arm 2 of 2, pool mean; .*: the same command") as caught:
-        complete(study(), tmp_path / "study")
+        complete(made, out)
     assert caught.value.exit_code == 128 + 15
-    complete(study(), tmp_path / "study")
-    assert trained == ["base", "stopped", "mean"]
+    all_series = complete(made, out, hearing)
+    assert trained == ["base/final", "stopped", "mean/rate-0.01", "mean/rate-0.02", "mean/final"]
+    assert all(series.ended for series in all_series) and all_series[1].run.architecture.pool == "mean"
+    with_weights = {str(path.parent.relative_to(out)) for path in out.glob("*/*/model.safetensors")}
+    assert with_weights == {"base/final", "mean/final"}  # weights of the runs of a sweep are not
+    assert any(note.startswith("arm 2 of 2, pool mean: ") for note in hearing.notes)
+    assert any(loop.startswith("pool mean: ") for loop in hearing.loops)
+    assert [folder.parent.name for folder, _, _ in hearing.runs] == ["mean"] * 3 and hearing.measured
+    assert [arm.label for arm in read_study(out).arms] == ["the base", "pool mean"]
 
 
 def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
     wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    arms = (
-        Arm("wild", "rate 1e36", wild, ONCE),
-        Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36))),
-        ARMS[0],
-    )
+    swept = Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36)))
+    arms = (Arm("wild", "rate 1e36", wild, ONCE), swept, ARMS[0])
     for _ in range(2):  # the same again where it has ended
         hearing = Hearing()
         all_series = complete(study(*arms), tmp_path / "study", hearing)
@@ -105,16 +96,13 @@ def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
         assert any("None of the learning rates" in said for said in hearing.warnings)
 
 
-def test_weights_of_the_runs_of_a_sweep_are_not_kept(tmp_path: Path) -> None:
-    arm = Arm("swept", "swept", SMALL, SeriesOptions(sweep_rates=(0.01, 0.02)))
-    complete(study(arm), tmp_path / "study")
-    folders = {path.parent.name for path in (tmp_path / "study/swept").glob("*/model.safetensors")}
-    assert folders == {"final"}
-
-
 def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) -> None:
-    with study(grid=False).claim(tmp_path / "study"):
+    out = tmp_path / "study"
+    with study(grid=False).claim(out):
         pass
+    loading = replace(SMALL.loading, workers=0)
+    with study(*(replace(arm, run=replace(arm.run, loading=loading)) for arm in ARMS), grid=False).claim(out):
+        pass  # how images are loaded may change
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
     twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
     for made, said in (
@@ -122,13 +110,22 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
         (study(*longer, grid=False), "steps 2 -> 5"),
         (study(*twice, grid=False), "seeds 1 -> 2"),
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
+        (replace(study(grid=False), kind="other"), "kind of study: test -> other"),
     ):
         with pytest.raises(VitkitError, match="holds another study") as caught:
-            complete(made, tmp_path / "study")
+            complete(made, out)
         assert str(caught.value).count(said) == 1
-    with pytest.raises(VitkitError, match="kind of study: test -> other"):
-        complete(replace(study(grid=False), kind="other"), tmp_path / "study")
-    assert not (tmp_path / "study/base").exists()
+    assert not (out / "base").exists()
+    record = json.loads((out / "study.json").read_text())
+    record["arms"][1]["run"]["architecture"]["pool"] = "max"
+    (out / "study.json").write_text(json.dumps(record))
+    with pytest.raises(VitkitError, match=re.escape("pool 'max' -> 'mean'")):
+        complete(study(grid=False), out)
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(VitkitError, match="is there already and holds no study"):
+        complete(study(), tmp_path)
+    with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
+        read_study(tmp_path)
 
 
 def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,34 +150,6 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
     assert all(series.ended for series in complete(begun_from_base(second), second))
 
 
-def test_how_images_are_loaded_may_change(tmp_path: Path) -> None:
-    with study().claim(tmp_path / "study"):
-        pass
-    loading = replace(SMALL.loading, workers=0)
-    arms = (replace(arm, run=replace(arm.run, loading=loading)) for arm in ARMS)
-    with study(*arms).claim(tmp_path / "study"):
-        pass
-
-
-def test_a_record_whose_arm_was_edited_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "study"
-    with study().claim(out):
-        pass
-    record = json.loads((out / "study.json").read_text())
-    record["arms"][1]["run"]["architecture"]["pool"] = "max"
-    (out / "study.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=re.escape("pool 'max' -> 'mean'")):
-        complete(study(), out)
-
-
-def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(VitkitError, match="is there already and holds no study"):
-        complete(study(), tmp_path)
-    with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
-        read_study(tmp_path)
-
-
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
     with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):
@@ -203,9 +172,7 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
     begun = replace(SMALL, start=StartConfig("another/arm"))
     runs = {"a": SMALL, "b": ARMS[1].run, "c": other_rate, "d": longer, "e": larger, "f": begun}
     paces = measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
-    assert {name: pace.step for name, pace in paces.items()} == dict(
-        zip("abcdef", (1, 2, 1, 1, 3, 1), strict=True)
-    )
+    assert [paces[name].step for name in runs] == [1, 2, 1, 1, 3, 1]
     assert [run.start.start for run in timed] == [""] * 3
     frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="trunk", freeze_layers=1))
     measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))

@@ -1,100 +1,363 @@
-"""Tasks of VTAB-1k are trained and tested once, and the command prints the table."""
+"""Tasks of VTAB-1k are trained and tested once, by the paper's protocol; a study goes on where it was."""
 
 import csv
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.vtab import SMALL, arguments, refusal, vtab
+from tests.helpers.vtab import SMALL, arguments, refusal, score, vtab
 from tests.jobs.hearing import Hearing
+from tests.vtab_layout import small_task
 from vitkit.cli.main import run as command
+from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
+from vitkit.data.sources import open_data
+from vitkit.errors import VitkitError
+from vitkit.jobs import series as series_job
+from vitkit.jobs import train_run as training
+from vitkit.jobs.study.study import read_study
+from vitkit.jobs.vtab import (
+    RATES,
+    UNCUT,
+    TaskScore,
+    Vtab,
+    departures,
+    find_tasks,
+    mean_of,
+    remarks,
+    score_table,
+    task_run,
+)
+from vitkit.report.template import write_page
 from vitkit.runs.folder import kind_of
 from vitkit.runs.series_record import read_series
+from vitkit.weights.create import create_model
+from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
+SWEEP: dict[str, Any] = {"tasks": ["clevr_count"], "sweep": True, "rates": (1e-9, 0.1), **SMALL}
 
-def test_each_task_is_trained_on_1000_and_tested_once(start: Path, root: Path, tmp_path: Path) -> None:
-    hearing = Hearing()
-    evaluation = vtab(start, root, out=tmp_path / "out", listener=hearing, **SMALL)
-    assert [score.task.folder for score in evaluation.tasks] == ["oxford_iiit_pet", "clevr_count"]
-    for task in evaluation.tasks:
-        folder = tmp_path / "out" / task.task.folder / "final"
+
+@pytest.fixture(scope="module")
+def heard() -> Hearing:
+    return Hearing()
+
+
+@pytest.fixture(scope="module")
+def finished(
+    start: Path, root: Path, heard: Hearing, without_report: None, tmp_path_factory: pytest.TempPathFactory
+) -> Vtab:
+    """A study of two tasks. Tests that change its folder change a copy."""
+    return vtab(start, root, out=tmp_path_factory.mktemp("finished") / "out", listener=heard, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def swept(start: Path, root: Path, without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Vtab:
+    """A study of one task, whose rate a sweep has chosen."""
+    return vtab(start, root, out=tmp_path_factory.mktemp("swept") / "out", **SWEEP)
+
+
+def test_each_task_is_tested_once(start: Path, root: Path, finished: Vtab, heard: Hearing) -> None:
+    assert [score.task.folder for score in finished.tasks] == ["oxford_iiit_pet", "clevr_count"]
+    for task, classes in zip(finished.tasks, (37, 8), strict=True):
+        folder = finished.folder / task.task.folder / "final"
         stored = json.loads((folder / "evaluation/test.json").read_text())
         assert (task.accuracy, task.images) == (stored["accuracy"], 50)
         assert list(task.interval) == stored["accuracy_interval"]
         assert not (folder / "evaluation/val.json").exists()
         assert kind_of(folder).run().data.endswith("train800val200.txt")
         assert json.loads((folder / "data.json").read_text())["images"] == {"train": 50, "test": 50}
-    finals = [evaluation.folder / score.task.folder / "final" for score in evaluation.tasks]
-    cards = [json.loads((folder / "model.json").read_text()) for folder in finals]
-    assert [len(card["class_names"]) for card in cards] == [37, 8]
-    record = json.loads((tmp_path / "out/vtab.json").read_text())
-    assert record["means"]["all"]["accuracy"] == pytest.approx(
-        sum(task.accuracy for task in evaluation.tasks) / 2
-    )
-    rows = list(csv.reader((tmp_path / "out/vtab.csv").read_text().splitlines()))
+        assert len(json.loads((folder / "model.json").read_text())["class_names"]) == classes
+    record = json.loads((finished.folder / "vtab.json").read_text())
+    mean = sum(task.accuracy for task in finished.tasks) / 2
+    assert record["means"]["all"]["accuracy"] == pytest.approx(mean) and record["start"] == start.name
+    rows = list(csv.reader((finished.folder / "vtab.csv").read_text().splitlines()))
     assert [row[0] for row in rows[1:3]] == ["Pets", "natural, mean of 1 of 7 (partial)"]
-    assert "Pets" in (tmp_path / "out/report.html").read_text()
-    assert record["start"] == start.name
     for name in ("vtab.json", "vtab.csv", "report.html"):
-        said = (tmp_path / "out" / name).read_text()
-        assert not any(str(place) in said for place in (tmp_path, start.parent, root.parent))
-    assert "clevr_count: training" in hearing.loops
-    assert hearing.notes[-1].startswith("task 2 of 2, clevr_count: ") and not hearing.rows
+        said = (finished.folder / name).read_text()
+        assert "Pets" in said
+        assert not any(str(place) in said for place in (finished.folder, start.parent, root.parent))
+    assert "clevr_count: training" in heard.loops
+    assert heard.notes[-1].startswith("task 2 of 2, clevr_count: ") and not heard.rows
 
 
-def test_the_sweep_chooses_on_200_images(start: Path, root: Path, tmp_path: Path) -> None:
-    rates = (1e-9, 0.1)
-    evaluation = vtab(
-        start, root, out=tmp_path / "out", tasks=["clevr_count"], sweep=True, rates=rates, **SMALL
-    )
-    (task,) = evaluation.tasks
-    series = read_series(tmp_path / "out/clevr_count")
+def test_the_sweep_chooses_on_200_images(swept: Vtab) -> None:
+    (task,) = swept.tasks
+    folder = swept.folder / "clevr_count"
+    series = read_series(folder)
     assert [tried.folder for tried in series.rates] == ["rate-1e-09", "rate-0.1"]
     for tried in series.rates:
-        member = tmp_path / "out/clevr_count" / tried.folder
+        member = folder / tried.folder
         stored = json.loads((member / "evaluation/val.json").read_text())
         assert (stored["accuracy"], stored["count"]) == (tried.value, 10)
         assert not (member / "evaluation/test.json").exists()
         assert json.loads((member / "data.json").read_text())["images"] == {"train": 40, "val": 10}
         assert not [*member.glob("checkpoints/step-*")] and not (member / "model.safetensors").exists()
-    final = kind_of(tmp_path / "out/clevr_count/final").run()
+    final = kind_of(folder / "final").run()
     assert task.learning_rate == series.chosen == final.optimizer.learning_rate
-    assert json.loads((tmp_path / "out/clevr_count/final/data.json").read_text())["images"]["train"] == 50
+    assert json.loads((folder / "final/data.json").read_text())["images"]["train"] == 50
 
 
-def test_a_rate_that_diverges_is_passed_over(start: Path, root: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"tasks": ["clevr_count"], "sweep": True, **SMALL}
-    hearing = Hearing()
-    evaluation = vtab(start, root, out=tmp_path / "some", rates=(1e38, 0.01), listener=hearing, **options)
-    assert evaluation.tasks[0].learning_rate == 0.01
-    (said,) = hearing.warnings
-    assert said.startswith("clevr_count: learning rate 1e+38 on a part of the training images")
-    assert "training diverged. Step " in said
-    said = refusal(start, root, out=tmp_path / "none", rates=(1e38, 1e37), **options)
+def test_where_all_rates_diverge_lower_ones_are_asked_for(start: Path, root: Path, tmp_path: Path) -> None:
+    said = refusal(start, root, out=tmp_path / "none", **SWEEP | {"rates": (1e38, 1e37)})
     assert said.startswith("clevr_count: None of the learning rates 1e+37, 1e+38 led to a model")
     assert said.endswith("Give lower ones with rates and another out.")
 
 
-def test_the_command_prints_all_numbers_as_json(
-    start: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_finished_tasks_and_rates_are_not_repeated_and_tasks_are_added(
+    start: Path, root: Path, swept: Vtab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = arguments(start, root, tmp_path / "out")
-    assert command([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["means"]["all"]["of"] == 19
-    assert command([*line, "--seed", "3"]) == 1
-    assert "holds another study" in capsys.readouterr().err
+    out, begun = Path(shutil.copytree(swept.folder, tmp_path / "out")), list[str]()
+
+    def counted(run: Any, folder: Path, **options: Any) -> Path:
+        begun.append(f"{folder.parent.name}/{folder.name}")
+        return training.train_run(run, folder, **options)
+
+    monkeypatch.setattr(series_job, "train_run", counted)
+    assert vtab(start, root, out=out, **SWEEP).tasks == swept.tasks
+    assert not begun
+    with pytest.raises(VitkitError, match="seed 0 -> 1"):  # of a task that is added, too
+        vtab(start, root, out=out, **SWEEP | {"tasks": (), "seed": 1})
+    both = vtab(start, root, out=out, **SWEEP | {"tasks": ()})
+    assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-1e-09", "rate-0.1", "final")]
+    assert both.tasks[1] == swept.tasks[0]
+    assert [arm.folder for arm in read_study(out).arms] == ["oxford_iiit_pet", "clevr_count"]
 
 
-def test_a_plan_lists_the_tasks_and_trains_nothing(
-    start: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"steps": 5}, "steps 4 -> 5"),
+        ({"seed": 1}, "seed 0 -> 1"),
+        ({"image_size": 12}, r"image_size \[8, 8\] -> \[12, 12\]"),
+        ({"protocol": "finetune"}, "protocol 'paper' -> 'finetune'"),
+        ({"sweep": True}, r"holds another study:\n  rates \[\] -> \[0.001, 0.003, 0.01, 0.03\]\nGive"),
+    ],
+)
+def test_other_options_are_refused(
+    start: Path, root: Path, finished: Vtab, change: dict[str, Any], line: str
 ) -> None:
-    assert (
-        command([*arguments(start, root, tmp_path / "out"), "--sweep", "--rates", "0.01,0.1", "--plan"]) == 0
+    with pytest.raises(VitkitError, match=line):
+        vtab(start, root, tasks=["clevr_count"], out=finished.folder, **(SMALL | change))
+
+
+def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> None:
+    """A finished task is not trained again, so that it must be known what it was trained on."""
+    small_task(tmp_path / "root/clevr_count", classes=8)
+    shutil.copytree(start, tmp_path / "start")
+    options: dict[str, Any] = {"out": tmp_path / "out", **SMALL}
+    first = vtab(tmp_path / "start", tmp_path / "root", **options)
+    listed = tmp_path / "root/clevr_count/test.txt"
+    lines = listed.read_text()
+    listed.write_text("".join(lines.splitlines(keepends=True)[:-1]))
+    assert "clevr_count have changed since" in refusal(tmp_path / "start", tmp_path / "root", **options)
+    listed.write_text(lines)
+    assert vtab(tmp_path / "start", tmp_path / "root", **options) == first
+    save_model(create_model("ViT-16x1x2/4", num_classes=9, image_size=8), tmp_path / "start")
+    said = refusal(tmp_path / "start", tmp_path / "root", **options)
+    assert "holds another study" in said and "\n  other weights of the start" in said
+
+
+@pytest.mark.parametrize("run", ["final", "rate-0.1"])
+def test_a_finished_task_knows_the_images_of_each_of_its_runs(
+    run: str, start: Path, root: Path, swept: Vtab, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(swept.folder, tmp_path / "out"))
+    path = out / "clevr_count" / run / "data.json"
+    record = path.read_text()
+    damages: tuple[Callable[[], Any], ...] = (
+        lambda: path.write_text(json.dumps(json.loads(record) | {"fingerprint": "0" * 64})),
+        path.unlink,
     )
+    for damage in damages:
+        damage()
+        with pytest.raises(VitkitError, match=f"have changed since .*{run} was begun. Bring the former ones"):
+            vtab(start, root, out=out, **SWEEP)
+    path.write_text(record)
+    assert vtab(start, root, out=out, **SWEEP).tasks == swept.tasks
+    path.parent.rename(tmp_path / "mine")
+    path.parent.symlink_to(tmp_path / "mine")
+    with pytest.raises(VitkitError, match=f"{run} is a link that leads out"):
+        vtab(start, root, out=out, **SWEEP)
+
+
+def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_path: Path) -> None:
+    evaluation = vtab(start, root, tasks=["clevr_count"], out=tmp_path / "out", protocol="finetune", **SMALL)
+    run = kind_of(tmp_path / "out/clevr_count/final").run()
+    assert (run.optimizer.optimizer, run.training.steps, run.training.select) == ("adamw", 4, "last")
+    crops = "the same crops and flips for all tasks (BiT's, where they keep the label)"
+    departed = {"optimizer adamw (sgd)", crops, "factor of the head's rate 6 (1)"}
+    assert departed <= set(evaluation.departures)
+    assert not any("smallest crop" in line for line in evaluation.departures)
+
+
+def test_json_and_a_plan_are_printed(
+    start: Path, root: Path, finished: Vtab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command([*arguments(start, root, finished.folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["means"]["all"]["of"] == 19
+    planned = [*arguments(start, root, tmp_path / "out"), "--sweep", "--rates", "0.01,0.1", "--plan"]
+    assert command(planned) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "clevr_count 0.01, 0.1 3 4" in said and "2 arms, 6 runs, about" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos/cats").mkdir(parents=True)
+    small_task(tmp_path / "twice/pets", classes=3)
+    small_task(tmp_path / "twice/oxford_iiit_pet", classes=3)
+    small_task(tmp_path / "part/pets", classes=3)
+    (tmp_path / "part/pets/val200.txt").unlink()
+    said = refusal(start, tmp_path / "photos")
+    assert "holds no task of VTAB-1k. Expected a folder for each task" in said and "found cats" in said
+    assert "nowhere cannot be listed: No such file" in refusal(start, tmp_path / "nowhere")
+    said = refusal(start, root, tasks=["dtd"])
+    assert "has no folder for dtd, only for clevr_count, oxford_iiit_pet" in said
+    assert "are both Pets" in refusal(start, tmp_path / "twice")
+    assert "pets has no val200.txt." in refusal(start, tmp_path / "part", sweep=True)
+    (tmp_path / "part/pets/test.txt").unlink()
+    assert "pets has no test.txt." in refusal(start, tmp_path / "part")
+    assert "No checkpoint at" in refusal(tmp_path / "no start", root)
+    assert "Which weights to begin from?" in refusal("", root)
+
+
+def test_options_are_refused_before_lists_and_weights_are_read(tmp_path: Path) -> None:
+    nowhere = (tmp_path / "start", tmp_path / "root")
+    assert refusal(*nowhere, protocol="papper") == "protocol is paper or finetune, found 'papper'."
+    for sweep in (True, False):
+        assert "rates is a number above 0" in refusal(*nowhere, sweep=sweep, rates=(0.1, -1.0))
+        assert refusal(*nowhere, sweep=sweep, rates=[]) == "rates are numbers above 0, found none."
+
+
+def test_a_malformed_list_is_refused_before_any_task_is_trained(start: Path, tmp_path: Path) -> None:
+    small_task(tmp_path / "root/clevr_count", classes=8)
+    small_task(tmp_path / "root/smallnorb_ele", classes=8)  # comes last
+    last = tmp_path / "root/smallnorb_ele/test.txt"
+    last.write_text(last.read_text() + "images/test/000000.jpg nine\n")
+    out = tmp_path / "out"
+    said = refusal(start, tmp_path / "root", out=out, **SMALL)
+    assert said.startswith(f"{last} line 51: expected a class number")
+    assert not out.exists()
+
+
+def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
+    """The layout of copies on the Hugging Face Hub that do not cut the 1,000 training images."""
+    task = small_task(tmp_path / "lists", classes=3)
+    folder = tmp_path / "root/vtab-1k_cifar"
+    write_parquet(task, "train800val200", folder / "data/train-00000-of-00001.parquet")
+    write_parquet(task, "test", folder / "data/test-00000-of-00001.parquet")
+    tasks = find_tasks(folder.parent, (), sweep=False)
+    assert [task.folder for task in tasks] == ["cifar"]
+    data = open_data(str(*next(iter(tasks.values()))), UNCUT)
+    assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 50, "test": 50}
+    with pytest.raises(VitkitError, match=r"vtab-1k_cifar has Parquet files named train-, test-. Expected"):
+        find_tasks(folder.parent, (), sweep=True)
+    write_parquet(task, "val200", folder / "data/validation-00000-of-00001.parquet")
+    with pytest.raises(
+        VitkitError, match=r"files named train-, val-, test-. Expected train- and test- alone"
+    ):
+        find_tasks(folder.parent, (), sweep=False)
+    (folder / "data/test-00000-of-00001.parquet").unlink()
+    with pytest.raises(VitkitError, match=r"files named train-, val-. Expected"):
+        find_tasks(folder.parent, (), sweep=False)
+
+
+def write_parquet(task: Path, name: str, file: Path) -> None:
+    """Write a list as a Parquet file, as the `datasets` library stores images."""
+    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
+    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)
+
+
+def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
+    """B.1.1 and Table 4: SGD, momentum 0.9, cosine, batch 512, no decay, clip 1, 2,500 steps, 0.01, 384."""
+    task, data = VTAB_TASKS[11], root / "x.txt"
+    assert task.folder == "clevr_count"
+    run = task_run(task, data, str(start), "paper", {})
+    made, training = run.optimizer, run.training
+    assert (made.optimizer, made.momentum, made.schedule, made.learning_rate) == ("sgd", 0.9, "cosine", 0.01)
+    assert (made.weight_decay, made.clip_norm, made.polyak) == (0.0, 1.0, None)
+    assert (training.steps, training.batch_size, training.select) == (2_500, 512, "last")
+    assert (run.preprocessing.image_size, run.preprocessing.resize) == ((384, 384), "stretch")
+    assert not list(departures(run, task))
+    given = {"steps": 100, "image_size": (32, 48), "batch_size": 64, "workers": None}
+    run = task_run(task, data, str(start), "paper", given)
+    assert (run.optimizer.warmup_steps, run.optimizer.learning_rate) == (10, 0.01)
+    rate = "rate of each task the best of 0.001, 0.003, 0.01, 0.03 (0.01 for all)"
+    named = ["batch 64 (512)", "pixels 32x48 (384x384)", "100 steps (2,500)", rate]
+    assert list(departures(run, task, RATES["paper"])) == named
+
+
+def test_crops_and_flips_are_bits_where_they_keep_the_label(start: Path, root: Path) -> None:
+    """BiT 3.3 and `get_resolution`: 480 of 512 pixels, or 128 of 160 of images under 96x96. The numbers of
+    classes of VTAB's 19 tasks are in the order of Table 9."""
+    classes = [102, 100, 47, 102, 37, 397, 10, 2, 10, 45, 5, 8, 6, 6, 16, 16, 4, 18, 9]
+    assert [task.classes for task in VTAB_TASKS] == classes
+    rules = {}
+    for task in VTAB_TASKS:
+        run = task_run(task, root / "x.txt", str(start), "paper", {})
+        assert not list(departures(run, task)) and run.augmentation.shift == 0
+        assert run.augmentation.crop_aspect is None
+        rules[task.folder] = run.augmentation.crop_area, run.augmentation.flip
+    large, small = ((480 / 512) ** 2,) * 2, ((128 / 160) ** 2,) * 2
+    assert {name for name, (area, _) in rules.items() if area == small} == {"cifar", "svhn", "eurosat"}
+    assert {area for area, _ in rules.values()} == {large, small, None}
+    structured = {task.folder for task in VTAB_TASKS if task.group == "structured"}
+    assert {name for name, (area, _) in rules.items() if area is None} == structured
+    assert {name for name, (_, flip) in rules.items() if not flip} == {"svhn", *structured}
+
+
+def result(*scores: TaskScore) -> Vtab:
+    return Vtab(Path("out"), "start", "root", "paper", (), scores)
+
+
+def test_means_are_over_tasks_and_not_over_groups() -> None:
+    """By hand: natural (0.9 + 0.7) / 2, structured 0.2, all (0.9 + 0.7 + 0.2) / 3; limits by Pythagoras."""
+    evaluation = result(
+        score("cifar", 0.9, 0.87, 0.92), score("svhn", 0.7, 0.66, 0.73), score("kitti", 0.2, 0.08, 0.24)
+    )
+    tasks = evaluation.tasks
+    assert mean_of([]) is None
+    natural, structured, overall = mean_of(tasks, "natural"), mean_of(tasks, "structured"), mean_of(tasks)
+    assert natural is not None and structured is not None and overall is not None
+    assert mean_of(tasks, "specialized") is None
+    assert natural.accuracy == pytest.approx(0.8) and (natural.tasks, natural.of) == (2, 7)
+    assert natural.interval == pytest.approx((0.8 - 0.05 / 2, 0.8 + 13**0.5 / 200))
+    assert structured.accuracy == 0.2 and structured.interval == pytest.approx((0.08, 0.24))
+    assert overall.accuracy == pytest.approx(0.6) and (overall.tasks, overall.of) == (3, 19)
+    assert overall.interval == pytest.approx((0.6 - 0.13 / 3, 0.6 + (4 + 9 + 16) ** 0.5 / 300))
+    assert overall.name == "mean of 3 of 19 (partial)"
+    assert overall.paper == pytest.approx(
+        ((0.855 + 0.889 + 0.845) / 3, (0.819 + 0.874 + 0.822) / 3, (0.841 + 0.809 + 0.799) / 3)
+    )
+
+
+def test_the_papers_means_are_those_of_its_table() -> None:
+    """Table 9 has 77.6, 76.3 and 72.7 as the means of its columns."""
+    evaluation = result(*(score(task.folder, 0.5, 0.4, 0.6) for task in VTAB_TASKS))
+    mean = mean_of(evaluation.tasks)
+    assert mean is not None and mean.name == "mean of all 19"
+    assert [round(100 * paper, 1) for paper in mean.paper] == [77.6, 76.3, 72.7]
+    assert not any("partial" in sentence for sentence in remarks(evaluation))
+    assert score_table(evaluation).rows[-1][0] == "mean of all 19"
+
+
+def test_a_partial_mean_says_so_everywhere(tmp_path: Path) -> None:
+    evaluation = result(score("cifar", 0.9, 0.87, 0.92))
+    said = list(remarks(evaluation))
+    assert said[0].startswith("The mean is partial: 1 of 19 tasks. It is no VTAB score")
+    lacking = "Tasks without a folder, or left out by --tasks: Caltech101 (caltech101), DTD (dtd), Flowers102"
+    assert said[1].startswith(lacking) and "CIFAR-100" not in said[1]
+    names = ["CIFAR-100", "natural, mean of 1 of 7 (partial)", "mean of 1 of 19 (partial)"]
+    assert [row[0] for row in score_table(evaluation).rows] == names
+    assert evaluation.to_json()["means"]["all"]["tasks"] == 1
+    page = write_page(evaluation, tmp_path / "vtab.html").read_text()
+    assert "over 1 of 19 tasks (partial)" in page and "85.5%" in page
