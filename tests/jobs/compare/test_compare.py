@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vitkit.evaluation.statistics import bonett_price, holm
 
 import vitkit
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import bonett_price, holm
 from vitkit.jobs.compare import ModelComparison, make_labels
 from vitkit.models.config import Task
 from vitkit.runs.config import Run

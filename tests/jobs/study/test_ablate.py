@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vitkit.evaluation.statistics import PairedDifference, paired_difference
 
 import vitkit
 import vitkit.jobs.series as series_job
@@ -17,6 +16,7 @@ from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, Design, make_arms
 from vitkit.jobs.study.study import ArmResult, Comparison, StudyPlan, arm_table, conclusions, difference_plot

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from vitkit.evaluation.statistics import Point
 
 import vitkit.jobs.series as series_job
 import vitkit.jobs.study.scale as job
@@ -18,6 +17,7 @@ import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation.statistics import Point
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
