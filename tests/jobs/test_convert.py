@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.jobs.recorder import Recorder
+from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import DecodeRule, Preprocessing
@@ -62,10 +62,10 @@ def test_a_conversion_prints_nothing_and_tells_how_far_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     save_model(random_model(PLAIN), tmp_path / "model")
-    recorder = Recorder()
-    convert(tmp_path / "model", tmp_path / "out", listener=recorder)
+    heard = Hearing()
+    convert(tmp_path / "model", tmp_path / "out", listener=heard)
     assert capfd.readouterr() == ("", "")
-    assert recorder.loops == {"comparing images": [(done, 8) for done in range(1, 9)]}
+    assert heard.steps == {"comparing images": [(done, 8) for done in range(1, 9)]}
 
 
 def test_the_ending_of_a_name_chooses_the_format() -> None:
