@@ -35,6 +35,9 @@ SMALL = Run(
 )
 
 
+SHORT = replace(SMALL.training, steps=2, evaluate_every=2, checkpoint_every=2, log_every=2)
+
+
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
@@ -49,28 +52,58 @@ def from_start(folder: Path, **changes: Any) -> Run:
     return replace(run, **changes)
 
 
+STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+"""At this rate nothing moves: what a run ends with is what it began with."""
+
+
+def require_same(folder: Path, other: Path, missing: set[str], new: set[str]) -> None:
+    """Compare the weights of two runs; those of one alone are named, and new ones are zeros."""
+    before, after = (load_file(run / "model.safetensors") for run in (folder, other))
+    assert {*before} - {*after} == missing
+    for name, tensor in after.items():
+        start = torch.zeros_like(tensor) if name in new else before[name]
+        assert torch.allclose(start, tensor, rtol=0, atol=1e-27), name
+
+
 def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pretrained: Path) -> None:
-    """At a rate of 1e-30 nothing moves: what the run ends with is what it began with."""
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     hearing = Hearing()
-    training.train_run(from_start(pretrained, optimizer=still), tmp_path / "run", listener=hearing)
-    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
-    assert {*before} - {*after} == {"pre_logits.weight", "pre_logits.bias"}
-    assert all(after.pop(name).abs().max() < 1e-27 for name in ("head.weight", "head.bias"))
-    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+    training.train_run(from_start(pretrained, optimizer=STILL), tmp_path / "run", listener=hearing)
+    missing = {"pre_logits.weight", "pre_logits.bias"}
+    require_same(pretrained, tmp_path / "run", missing, {"head.weight", "head.bias"})
     said = dict(hearing.rows)["start"]
     assert "head: new, zeros, 10 classes, in place of the head of 10 classes with its tanh layer" in said
     assert "preprocessing: the start's" in said
 
 
-def test_positions_are_resized_to_another_image_size(tmp_path: Path, pretrained: Path) -> None:
-    run = from_start(pretrained, preprocessing=Preprocessing((12, 8), resize="crop"))
+def test_what_a_run_changes_of_its_start_is_told_and_kept(tmp_path: Path, pretrained: Path) -> None:
+    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
+    run = from_start(
+        pretrained,
+        start=start,
+        preprocessing=Preprocessing((12, 8), resize="crop"),
+        architecture=Architecture(dropout=0.25),
+        splits=Splits(test_fraction=0.4, val_fraction=0.4),
+        training=SHORT,
+    )
     hearing = Hearing()
-    training.train_run(run, tmp_path / "run", listener=hearing)
+    folder = training.train_run(run, tmp_path / "run", listener=hearing)
+    said, model = dict(hearing.rows)["start"], load_model(folder)
     rule = "the original's rule (bilinear, corners aligned)"
-    line = f"positions: resized from a grid of 4x4 to 6x4 by {rule}"
-    assert line in dict(hearing.rows)["start"]
-    assert load_model(tmp_path / "run").config.image_size == (12, 8)
+    assert f"positions: resized from a grid of 4x4 to 6x4 by {rule}" in said
+    assert any("instead of the start's" in line for line in said)
+    assert (model.config.image_size, model.config.dropout) == ((12, 8), 0.25)
+    assert (model.config.image_mean, model.config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
+    # The card tells where the start came from, and how many images the first training had.
+    before = card_of(load_model(pretrained))
+    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
+    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
+    assert "training_images" not in card_of(model).origin
+    assert pretraining_images(folder, card_of(model)) == count
+    again = training.train_run(from_start(folder, training=SHORT), tmp_path / "again")
+    origin = card_of(load_model(again)).origin["start"]
+    digest = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
+    assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
+    assert origin["start"]["from"] == pretrained.name
 
 
 @pytest.mark.parametrize("given", [None, "huggingface"])
@@ -82,11 +115,10 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     model.card = replace(model.card, position_interpolation="timm")
     save_model(model, tmp_path / "timms")
     rule: Interpolation = given or "timm"
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
-    run = from_start(pretrained, start=start, optimizer=still, preprocessing=Preprocessing((12, 8)))
+    run = from_start(pretrained, start=start, optimizer=STILL, preprocessing=Preprocessing((12, 8)))
     hearing = Hearing()
-    training.train_run(run, tmp_path / "run", listener=hearing)
+    training.train_run(replace(run, training=SHORT), tmp_path / "run", listener=hearing)
     line = f"positions: resized from a grid of 4x4 to 6x4 by {INTERPOLATIONS[rule]}"
     assert line in dict(hearing.rows)["start"]
     name, trained = "positions.0.embedding", load_model(tmp_path / "run")
@@ -96,17 +128,8 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     for left in ("model.json", "model.safetensors", "ended.json"):
         (tmp_path / "run" / left).unlink(missing_ok=True)
     assert load_model(tmp_path / "run").card.position_interpolation == rule
-    training.train_run(from_start(tmp_path / "run", optimizer=still), tmp_path / "again")
+    training.train_run(from_start(tmp_path / "run", training=SHORT), tmp_path / "again")
     assert load_model(tmp_path / "again").card.position_interpolation == rule
-
-
-def test_the_card_keeps_where_the_start_came_from(tmp_path: Path, pretrained: Path) -> None:
-    run = training.train_run(from_start(pretrained), tmp_path / "run")
-    again = training.train_run(from_start(run), tmp_path / "again")
-    origin = card_of(load_model(again)).origin["start"]
-    digest = json.loads((run / "model.json").read_text())["weights"]["sha256"]
-    assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
-    assert origin["start"]["from"] == pretrained.name
 
 
 def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pretrained: Path) -> None:
@@ -118,12 +141,9 @@ def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pret
     for name in ("head.weight", "head.bias"):
         weights[name].copy_(weights[name][order].clone())
     save_model(model, tmp_path / "reversed")
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     keep = StartConfig(str(tmp_path / "reversed"), head="keep")
-    training.train_run(from_start(pretrained, start=keep, optimizer=still), tmp_path / "run")
-    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+    run = from_start(pretrained, start=keep, optimizer=STILL, training=SHORT)
+    require_same(pretrained, training.train_run(run, tmp_path / "run"), set(), set())
 
 
 @pytest.mark.parametrize(
@@ -138,10 +158,9 @@ def test_a_head_of_other_classes_cannot_be_kept(
 ) -> None:
     model = load_model(pretrained)
     model.card = replace(card_of(model), class_names=names)
-    save_model(model, tmp_path / "start")
-    run = from_start(pretrained, start=StartConfig(str(tmp_path / "start"), head="keep"))
+    run = from_start(save_model(model, tmp_path / "start"))
     with pytest.raises(VitkitError, match=message):
-        training.train_run(run, tmp_path / "run")
+        training.train_run(replace(run, start=replace(run.start, head="keep")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -152,108 +171,80 @@ def test_a_head_of_other_classes_cannot_be_kept(
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
         ({"architecture": Architecture(layer_scale=0.1)}, "Leave layer_scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
+        ({**vars(SMALL), "optimizer": OptimizerConfig(freeze="trunk")}, "give a start"),
+        ({"start": StartConfig("begun")}, "has no checkpoint yet"),
     ],
 )
 def test_options_that_contradict_the_start_are_refused(
-    tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str
+    tmp_path: Path,
+    pretrained: Path,
+    changes: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "begun").mkdir()
+    shutil.copy(pretrained / "config.json", tmp_path / "begun")
     with pytest.raises(VitkitError, match=message):
         training.train_run(from_start(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_dropout_is_the_runs_own_choice(tmp_path: Path, pretrained: Path) -> None:
-    run = from_start(pretrained, architecture=Architecture(dropout=0.25))
-    training.train_run(run, tmp_path / "run")
-    assert load_model(tmp_path / "run").config.dropout == 0.25
-
-
 def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path) -> None:
-    stopped = tmp_path / "stopped"
-    shutil.copytree(pretrained, stopped)
+    stopped = shutil.copytree(pretrained, tmp_path / "stopped")
     (stopped / "model.safetensors").unlink()
-    hearing = Hearing()
-    training.train_run(from_start(stopped), tmp_path / "run", listener=hearing)
-    assert "(its best checkpoint, step " in dict(hearing.rows)["start"][0]
-    last = from_start(pretrained, start=StartConfig(str(pretrained), start_from="last"))
-    hearing = Hearing()
-    training.train_run(last, tmp_path / "last", listener=hearing)
-    assert "(its last checkpoint, step 12)" in dict(hearing.rows)["start"][0]
-    (best,) = json.loads((tmp_path / "run/start.json").read_text())["files"].values()
+    for start, said in (
+        (StartConfig(str(stopped)), "(its best checkpoint, step "),
+        (StartConfig(str(pretrained), start_from="last"), "(its last checkpoint, step 12)"),
+    ):
+        hearing, folder = Hearing(), tmp_path / start.start_from
+        run = from_start(pretrained, start=start, training=SHORT)
+        training.train_run(run, folder, listener=hearing)
+        assert said in dict(hearing.rows)["start"][0]
+    (best,) = json.loads((tmp_path / "end/start.json").read_text())["files"].values()
     assert best in {
         json.loads(path.read_text())["files"]["model.safetensors"]["sha256"]
         for path in stopped.glob("checkpoints/*/manifest.json")
     }
 
 
-def test_a_run_without_a_checkpoint_is_no_start(tmp_path: Path, pretrained: Path) -> None:
-    (tmp_path / "begun").mkdir()
-    shutil.copy(pretrained / "config.json", tmp_path / "begun")
-    with pytest.raises(VitkitError, match="has no checkpoint yet"):
-        training.train_run(from_start(tmp_path / "begun"), tmp_path / "run")
-
-
-def test_a_run_goes_on_without_its_start_once_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
-    shutil.copytree(pretrained, tmp_path / "start")
-    run = from_start(tmp_path / "start", model=SMALL.model)
+def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
+    start = shutil.copytree(pretrained, tmp_path / "start")
+    run = from_start(start, model=SMALL.model)
     whole = training.train_run(run, tmp_path / "whole")
-    shutil.copytree(whole, tmp_path / "part")
-    shutil.rmtree(tmp_path / "part/checkpoints/step-00000012")
-    (tmp_path / "part/report.html").unlink()
-    shutil.rmtree(tmp_path / "start")
-    training.train_run(run, tmp_path / "part")
-    for name in ("model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "part" / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
-    tmp_path: Path, pretrained: Path
-) -> None:
-    shutil.copytree(pretrained, tmp_path / "start")
-    run = from_start(tmp_path / "start")
-    training.train_run(run, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run/checkpoints")
-    model = load_model(tmp_path / "start")
+    part = shutil.copytree(whole, tmp_path / "part")
+    shutil.rmtree(part / "checkpoints/step-00000012")
+    (part / "report.html").unlink()
+    begun = shutil.copytree(whole, tmp_path / "begun")
+    shutil.rmtree(begun / "checkpoints")
+    model = load_model(start)
     model.state_dict()["norm.weight"].add_(1)
-    save_model(model, tmp_path / "start")
+    save_model(model, start)
     with pytest.raises(VitkitError, match=r"The weights of .* have changed since .* was started from it"):
-        training.train_run(replace(run, model=SMALL.model), tmp_path / "run")
+        training.train_run(run, begun)
+    shutil.rmtree(start)
+    training.train_run(run, part)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "R+ViT-Ti/16"])
-def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
-    model = create_model(name, num_classes=7, image_size=32)
-    save_model(model, tmp_path / "start")
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("BiT-R2-2-2x0.5", "stages.0.0.", "stages.0.1."), ("R+ViT-Ti/16", "blocks.0.", "blocks.1.")],
+)
+def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str, first: str, second: str) -> None:
+    start = save_model(create_model(name, num_classes=7, image_size=32), tmp_path / "start")
     run = from_start(
-        tmp_path / "start",
+        start,
         preprocessing=Preprocessing((32, 32)),
         optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5),
         training=TrainingConfig(steps=2, batch_size=4),
     )
-    training.train_run(run, tmp_path / "run")
-    before, after = (
-        load_file(tmp_path / "start/model.safetensors"),
-        load_file(tmp_path / "run/model.safetensors"),
-    )
+    folder = training.train_run(run, tmp_path / "run")
+    before, after = (load_file(made / "model.safetensors") for made in (start, folder))
     same = {key for key, tensor in after.items() if key in before and torch.equal(before[key], tensor)}
-    first = "stages.0.0." if name == "BiT-R2-2-2x0.5" else "blocks.0."
-    second = "stages.0.1." if name == "BiT-R2-2-2x0.5" else "blocks.1."
     assert same >= {key for key in after if key.startswith((first, "root.", "stem."))}
     assert not any(key.startswith(second) for key in same if key.endswith("weight"))
-
-
-def test_new_weights_cannot_be_frozen(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="give a start"):
-        training.train_run(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
-
-
-def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None:
-    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
-    hearing = Hearing()
-    training.train_run(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
-    config = load_model(tmp_path / "run").config
-    assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
-    assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])
 
 
 def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
@@ -275,20 +266,9 @@ def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
     for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
         hearing, folder = Hearing(), tmp_path / str(factor)
         optimizer = OptimizerConfig(learning_rate=rate, freeze="trunk", head_rate=factor, weight_decay=0.0)
-        training.train_run(from_start(pretrained, optimizer=optimizer), folder, listener=hearing)
+        run = from_start(pretrained, optimizer=optimizer, training=SHORT)
+        training.train_run(run, folder, listener=hearing)
         weights.append((folder / "model.safetensors").read_bytes())
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
     assert weights[0] == weights[1]
-
-
-def test_the_card_tells_how_many_images_the_first_training_had(tmp_path: Path, pretrained: Path) -> None:
-    before = card_of(load_model(pretrained))
-    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
-    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
-    short = replace(SMALL.training, steps=1, evaluate_every=1, checkpoint_every=1, log_every=1)
-    splits = Splits(test_fraction=0.4, val_fraction=0.4)
-    training.train_run(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
-    after = card_of(load_model(tmp_path / "run"))
-    assert "training_images" not in after.origin
-    assert pretraining_images(tmp_path / "run", after) == count
