@@ -22,9 +22,10 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 
 
-def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(trained)]) == 0
-    assert "accuracy" in capsys.readouterr().out
+def test_evaluate_needs_the_run_alone(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And its training data, given by its path, is the run's own."""
     assert run(["evaluate", str(trained), "--split", "train", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     recorded = json.loads((trained / "evaluation" / "train.json").read_text())
@@ -32,10 +33,24 @@ def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixtu
     assert numbers["count"] + numbers["bad"] == sum(
         json.loads((trained / "data.json").read_text())["counts"]["train"].values()
     )
+    model = shutil.copytree(trained, tmp_path / "run")
+    (model / "evaluation" / "test.json").unlink()
+    assert run(["evaluate", str(model), "--data", str(photos)]) == 0
+    again = (model / "evaluation" / "test.json").read_bytes()
+    assert again == (trained / "evaluation" / "test.json").read_bytes()
+    assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
+    with pytest.raises(VitkitError, match="no readable image"):
+        vitkit.evaluate(model, max_pixels=1)
+    # Numbers by another limit, or of another size, are none of the run's.
+    for options in (["--max-pixels", "1000000"], ["--image-size", "24"]):
+        capsys.readouterr()
+        assert run(["evaluate", str(model), *options]) == 0
+        assert "Kept in" not in capsys.readouterr().out
+        assert (model / "evaluation" / "test.json").read_bytes() == again
 
 
 def test_the_precision_of_the_options_is_computed(
-    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
     assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
@@ -45,25 +60,12 @@ def test_the_precision_of_the_options_is_computed(
     guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
     assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
     assert vitkit.Predictor(trained)(image)[0] == guesses[0]
-    outputs = []
-    for name in PRECISIONS:
-        assert run(["predict", str(trained), str(image), "--json", "--precision", name]) == 0
-        assert run(["evaluate", str(trained), "--split", "train", "--json", "--precision", name]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] != outputs[1]
-
-
-def test_evaluation_obeys_the_limit_of_pixels_and_keeps_no_such_numbers(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(trained, copy)
-    before = (copy / "evaluation" / "test.json").read_bytes()
-    with pytest.raises(VitkitError, match="no readable image"):
-        vitkit.evaluate(copy, max_pixels=1)
-    assert run(["evaluate", str(copy), "--max-pixels", "1000000"]) == 0
-    assert "Kept in" not in capsys.readouterr().out
-    assert (copy / "evaluation" / "test.json").read_bytes() == before
+    for command in (["predict", str(trained), str(image)], ["evaluate", str(trained), "--split", "train"]):
+        outputs = []
+        for name in PRECISIONS:
+            assert run([*command, "--json", "--precision", name]) == 0
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] != outputs[1]
 
 
 def test_evaluation_waits_for_workers_as_long_as_asked(
@@ -137,27 +139,13 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
     assert "test images of" in (tmp_path / "page.html").read_text()
 
 
-def test_the_training_data_by_its_path_is_the_runs_own(trained: Path, photos: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(trained, tmp_path / "run")
-    (model / "evaluation" / "test.json").unlink()
-    assert run(["evaluate", str(model), "--data", str(photos)]) == 0
-    again = (model / "evaluation" / "test.json").read_bytes()
-    assert again == (trained / "evaluation" / "test.json").read_bytes()
-    assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
-
-
 @pytest.mark.parametrize(
     ("num_classes", "pool", "message"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
 )
 def test_a_model_that_names_no_classes(
-    num_classes: int,
-    pool: str,
-    message: str,
-    photos: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    num_classes: int, pool: str, message: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = saved("ViT-16x1x2/4", num_classes, tmp_path / "features", pool=pool)
+    model = saved("ViT-16x1x2/4", num_classes, Path("features"), pool=pool)
     with pytest.raises(VitkitError, match=message):
         vitkit.Predictor(model)
     assert run(["evaluate", model, "--data", str(photos)]) == 1
@@ -177,40 +165,27 @@ def test_outputs_without_names_are_matched_in_order(
     captured = capsys.readouterr()
     assert "no class names" in captured.err and "alphabetical order: red fruit, sky." in captured.err
     assert f"on 48 images of {photos.name}" in captured.out
-    assert run(["evaluate", three, "--data", str(photos)]) == 1
-    assert "3 outputs and no class names" in capsys.readouterr().err
-    assert run(["evaluate", two, "--data", str(photos), "--split", "test"]) == 1
-    assert "Leave out --split" in capsys.readouterr().err
+    for arguments, said in (([three], "3 outputs and no class names"), ([two, "--split", "test"], "--split")):
+        assert run(["evaluate", *arguments, "--data", str(photos)]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_another_size_and_heads_that_the_file_does_not_say(
     trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = (trained / "evaluation" / "test.json").read_bytes()
-    assert run(["evaluate", str(trained), "--image-size", "24"]) == 0
-    assert (trained / "evaluation" / "test.json").read_bytes() == before  # those of the model as it is
-    assert run(["predict", str(trained), "--image-size", "24", str(photos / "sky" / "3.png")]) == 0
-    assert "24 x 24" in distances_at_24(trained, tmp_path / "larger")
+    image = str(photos / "sky" / "3.png")
+    assert run(["predict", str(trained), "--image-size", "24", image]) == 0
+    assert run(["inspect", str(trained), "--image-size", "24", "--out", "larger"]) == 0
+    assert "24 x 24" in (tmp_path / "larger" / "attention-distance.svg").read_text()
     predictor = vitkit.Predictor(trained, image_size=24)
     assert predictor.preprocessing.image_size == predictor.model.config.image_size == (24, 24)
     model = vitkit.create_model("ViT-12x1x3/4", 2, 16)
     file = str(vitkit.save_model(model, tmp_path / "model.npz", format="official"))
-    image = str(photos / "sky" / "3.png")
     capsys.readouterr()
-    for arguments in (
-        ["predict", file, image],
-        ["evaluate", file, "--data", str(photos)],
-        ["inspect", file],
-        ["card", file],
-        ["cost", file],
-    ):
+    verbs = (["predict", file, image], ["evaluate", file, "--data", str(photos)])
+    for arguments in (*verbs, ["inspect", file], ["card", file], ["cost", file]):
         assert run([*arguments, "--num-heads", "5"]) == 1
         assert "5" in capsys.readouterr().err
-
-
-def distances_at_24(model: Path, out: Path) -> str:
-    assert run(["inspect", str(model), "--image-size", "24", "--out", str(out)]) == 0
-    return (out / "attention-distance.svg").read_text()
 
 
 def test_a_run_without_splits_says_so(
@@ -236,17 +211,3 @@ def test_prediction_is_evaluation(trained: Path) -> None:
         assert best.name == evaluation.data.class_names[evaluation.predictions.predicted[row]]
         logits = torch.from_numpy(evaluation.predictions.logits[row])
         assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
-
-
-def test_data_that_changed_is_not_taken_for_the_models_own(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(photos, tmp_path / "images")
-    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
-    before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
-    picture((60, 90, 220), 7).save(tmp_path / "images" / "sky" / "new.png")
-    assert run(["evaluate", "run"]) == 1
-    assert "have changed since the model was trained" in capsys.readouterr().err
-    assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
-    assert run(["report", "run"]) == 0
-    assert "Without pictures" in capsys.readouterr().err

@@ -4,16 +4,13 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
-from vitkit.errors import DecodeError, VitkitError
 from vitkit.weights.model_card import LossFunction, ModelCard, Task
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -58,39 +55,21 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
     assert "1 of 1 images could not be read.\n" in capsys.readouterr().err
 
 
-def test_the_predictor_takes_what_people_have(trained: Path, photos: Path) -> None:
-    predictor = vitkit.Predictor(trained)
-    path = photos / "sky" / "3.png"
-    with Image.open(path) as image:
-        pixels = np.asarray(image)
-        guesses = [predictor(source) for source in (path, str(path), path.read_bytes(), image, pixels)]
-    assert all(guess == guesses[0] for guess in guesses)
-    assert len(guesses[0]) == 2 and guesses[0][0].probability >= guesses[0][1].probability
-    with pytest.raises(VitkitError, match=r"\(height, width, 3\)"):
-        predictor(np.zeros((4, 4)))
-    with pytest.raises(DecodeError):
-        predictor(photos / "sky" / "cut.png")
-
-
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_predictions_are_probabilities_by_the_loss_of_the_model(
     loss: LossFunction, photos: Path, tmp_path: Path
 ) -> None:
-    model = vitkit.create_model("ViT-8x1x2/8", num_classes=3, image_size=16)
+    model, path = vitkit.create_model("ViT-8x1x2/8", 3, 16), photos / "sky" / "3.png"
     torch.nn.init.normal_(model.get_parameter("head.weight"))
     model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss=loss))
     predictor = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"), device="cpu")
-    guesses = predictor(photos / "sky" / "3.png", top=3)
-    pixels = preprocess(
-        decode(photos / "sky" / "3.png", predictor.preprocessing.decode), predictor.preprocessing
-    )
-    assert isinstance(predictor.model, torch.nn.Module)
+    guesses, rule = predictor(path, top=3), predictor.preprocessing
+    pixels = torch.from_numpy(preprocess(decode(path, rule.decode), rule)).permute(2, 0, 1)
     with torch.no_grad():
-        logits = predictor.model(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
+        logits = model.eval()(pixels[None])[0]
     shares = logits.sigmoid() if loss == "sigmoid" else logits.softmax(0)
     expected = sorted(zip(shares.tolist(), "abc", strict=True), reverse=True)
     assert [guess.name for guess in guesses] == [name for _, name in expected]
-    assert [guess.probability for guess in guesses] == pytest.approx(
-        [share for share, _ in expected], abs=1e-6
-    )
-    assert (sum(guess.probability for guess in guesses) == pytest.approx(1)) == (loss == "softmax")
+    probabilities = [guess.probability for guess in guesses]
+    assert probabilities == pytest.approx([share for share, _ in expected], abs=1e-6)
+    assert (sum(probabilities) == pytest.approx(1)) == (loss == "softmax")

@@ -61,6 +61,37 @@ def same(answers: Iterable[list[Guess]], expected: Sequence[list[Guess]]) -> Non
         )
 
 
+def test_an_image_may_have_any_form(
+    predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
+) -> None:
+    image, path = images[0], tmp_path / "one.png"
+    expected, grey = predictor(image), image[:, :, 0]
+    assert [guess.probability for guess in expected] == sorted(
+        (guess.probability for guess in expected), reverse=True
+    )
+    path.write_bytes(png(image))
+    tensor, units = torch.from_numpy(image).permute(2, 0, 1), image / 255
+    text = base64.b64encode(png(image)).decode()
+    address = f"data:image/png;base64,{text}"
+    other = f"DATA:image/png;charset=x;BASE64,{text.replace('+', '%2B')}"
+    opened = Image.open(path)
+    with path.open("rb") as file:
+        forms: list[Any] = [path, str(path), png(image), bytearray(png(image)), io.BytesIO(png(image)), file]
+        forms += [opened, tensor, torch.from_numpy(image), image.transpose(2, 0, 1), address, other]
+        assert all(predictor(form) == expected for form in forms)
+    for form in (grey, grey[None], grey[:, :, None], torch.from_numpy(grey.copy())):
+        assert predictor(form) == predictor(np.repeat(grey[:, :, None], 3, 2))
+    both = image[:3, :, :]  # (3, 9, 3): arrays have their channels last, tensors first
+    assert predictor(both) == predictor(png(both))
+    assert predictor(torch.from_numpy(both)) == predictor(png(both.transpose(1, 2, 0)))
+    fractions = torch.from_numpy(units).permute(2, 0, 1)
+    for form in (units, units.astype(np.float32), fractions):
+        assert predictor(form, unit_range=True) == expected
+    for form in (fractions.bfloat16(), fractions.float().requires_grad_()):
+        answered = predictor(form, unit_range=True)
+        assert [guess.name for guess in answered] == [guess.name for guess in expected]
+
+
 def test_several_images_give_several_answers(
     predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
 ) -> None:
@@ -69,11 +100,10 @@ def test_several_images_give_several_answers(
     (tmp_path / "one.png").write_bytes(png(images[0]))
     same(predictor([tmp_path / "one.png", images[1]]), expected[:2])
     same(predictor(tuple(images)), expected)
-    same(predictor.many(images), expected)
-    assert predictor([]) == []
+    for form in (images, images.transpose(0, 3, 1, 2), torch.from_numpy(images).permute(0, 3, 1, 2)):
+        same(predictor.many(form), expected)
+    assert predictor([]) == predictor.many([]) == []
     assert len(predictor([images[0]], top=1)[0]) == 1
-    with pytest.raises(VitkitError, match=r"many\(\) takes several images"):
-        predictor(images)
 
 
 def test_a_generator_is_answered_while_it_runs(
@@ -121,86 +151,60 @@ def test_an_image_that_cannot_be_read_ends_a_stream_after_those_before_it(
         predictor.stream(images, top=0)
 
 
-def test_floats_are_taken_where_it_is_said(predictor: vitkit.Predictor, images: NDArray[np.uint8]) -> None:
-    units = images[0] / 255
-    assert predictor(units, unit_range=True) == predictor(images[0])
-    assert predictor(units.astype(np.float32), unit_range=True) == predictor(images[0])
-    tensor = torch.from_numpy(units).permute(2, 0, 1)
-    for form in (tensor, tensor.bfloat16(), tensor.float().requires_grad_()):
-        assert [guess.name for guess in predictor(form, unit_range=True)] == [
-            guess.name for guess in predictor(images[0])
-        ]
-    assert predictor(tensor, unit_range=True) == predictor(images[0])
-    with pytest.raises(
-        VitkitError, match=r"with unit_range=True of floats in 0\.\.1; found \(12, 9, 3\) of float64"
-    ):
-        predictor(units)
-    with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from -1\.0 to"):
-        predictor(np.where(units < 0.5, -1.0, units), unit_range=True)
-    with pytest.raises(VitkitError, match="floats from 0 to 1, found uint8"):
-        predictor(images[0], unit_range=True)
+ADDRESS = "https://x.org/a.jpg"
+REFUSED: list[tuple[Any, str]] = [
+    *((None, "found NoneType"), (7, "found int"), (torch.zeros(3, 4, 4), "float32")),
+    (np.zeros((0, 4, 3), np.uint8), r"\(0, 4, 3\)"),
+    (np.zeros((12, 9, 2), np.uint8), r"found \(12, 9, 2\)"),
+    (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), r"\(2, 3, 4, 4\)"),
+    (np.zeros((12, 9, 3)), r"with unit_range=True of floats in 0\.\.1; found \(12, 9, 3\) of float64"),
+    (np.zeros((5, 12, 9, 3), np.uint8), r"many\(\) takes several images"),
+    (io.StringIO("x"), "mode 'rb'"),
+    *((form, rf"{ADDRESS} is an address") for form in (ADDRESS, Path(ADDRESS))),
+    *((f"data:{rest}", "") for rest in ("image/png;base64,!!", "image/png", ",", ",text")),
+    ("nowhere.png", r"nowhere\.png: no such file"),
+]
 
 
-def test_channels_may_come_first_where_only_that_can_be_meant(
-    predictor: vitkit.Predictor, images: NDArray[np.uint8]
+def test_the_rest_is_refused_in_words(
+    predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
 ) -> None:
-    expected = predictor(images[0])
-    assert predictor(images[0].transpose(2, 0, 1)) == expected
-    assert predictor(torch.from_numpy(images[0])) == expected
-    assert predictor.many(images.transpose(0, 3, 1, 2)) == predictor.many(images)
-    both = images[0][:3, :, :]  # (3, 9, 3): arrays have their channels last, tensors first
-    assert predictor(both) == predictor(png(both))
-    assert predictor(torch.from_numpy(both)) == predictor(png(both.transpose(1, 2, 0)))
-    grey = images[0][:, :, 0]
-    assert predictor(grey[None]) == predictor(grey[:, :, None]) == predictor(grey)
-    with pytest.raises(VitkitError, match=r"found \(12, 9, 2\)"):
-        predictor(images[0][:, :, :2])
-
-
-@pytest.mark.parametrize("scheme", ["data:image/png;base64,", "DATA:image/png;charset=x;BASE64,"])
-def test_an_address_that_holds_its_image_is_read(
-    predictor: vitkit.Predictor, images: NDArray[np.uint8], scheme: str
-) -> None:
-    address = scheme + base64.b64encode(png(images[0])).decode()
-    assert predictor(address) == predictor(images[0])
-    assert predictor(address.replace("+", "%2B")) == predictor(images[0])
-
-
-@pytest.mark.parametrize("address", ["data:image/png;base64,!!", "data:image/png", "data:,", "data:,text"])
-def test_an_address_that_holds_none_is_refused(predictor: vitkit.Predictor, address: str) -> None:
-    with pytest.raises(DecodeError):
-        predictor(address)
+    for thing, message in REFUSED:
+        with pytest.raises((VitkitError, DecodeError), match=message):
+            predictor(thing)
+    units, path = images[0] / 255, tmp_path / "text.txt"
+    for form, found in ((np.where(units < 0.5, -1.0, units), r"float64 from -1\.0 to"), (images[0], "uint8")):
+        with pytest.raises(VitkitError, match=f"floats from 0 to 1, found {found}"):
+            predictor(form, unit_range=True)
+    with pytest.raises(VitkitError, match="top is at least 1"):
+        predictor(images[0], top=0)
+    path.write_text("no image")
+    with pytest.raises(DecodeError, match=r"text\.txt: "):
+        predictor.many([path])
+    with pytest.raises(DecodeError, match="limit of 100"):
+        vitkit.Predictor(built(), max_pixels=100)(png(images[0]))
+    with pytest.raises(VitkitError, match="max_pixels is at least 1"):
+        vitkit.Predictor(built(), max_pixels=0)
 
 
 def test_a_model_that_is_built_predicts_as_it_stands(images: NDArray[np.uint8], tmp_path: Path) -> None:
+    """Class names that are given take the place of others."""
     model = built().train()
     unnamed = vitkit.Predictor(model)(images[0], top=3)
-    assert model.training and [guess.name for guess in unnamed] != [*NAMES]
-    assert {guess.name for guess in unnamed} == {"class 0", "class 1", "class 2"}
-    model.card = ModelCard(class_names=NAMES)
-    named = vitkit.Predictor(model)(images[0], top=3)
-    saved = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"))(images[0], top=3)
-    assert [guess.name for guess in named] == [guess.name for guess in saved]
-    assert np.allclose(
-        [guess.probability for guess in named], [guess.probability for guess in saved], atol=1e-5
-    )
-    with torch.no_grad():
-        model.get_parameter("head.weight").neg_()
-    assert vitkit.Predictor(model)(images[0])[0].name != named[0].name
-
-
-def test_class_names_that_are_given_take_the_place_of_others(
-    images: NDArray[np.uint8], tmp_path: Path
-) -> None:
-    model = built()
+    assert model.training and {guess.name for guess in unnamed} == {"class 0", "class 1", "class 2"}
     model.card = ModelCard(class_names=("x", "y", "z"))
     folder = vitkit.save_model(model, tmp_path / "model")
-    expected = vitkit.Predictor(model, class_names=NAMES)(images[0])
-    guesses = vitkit.Predictor(folder, class_names=list(NAMES))(images[0])
-    assert [guess.name for guess in guesses] == [guess.name for guess in expected]
+    named = vitkit.Predictor(model, class_names=NAMES)(images[0], top=3)
+    assert [NAMES.index(guess.name) for guess in named] == [int(guess.name[-1]) for guess in unnamed]
+    same([vitkit.Predictor(folder, class_names=list(NAMES))(images[0], top=3)], [named])
+    own = vitkit.Predictor(folder)(images[0], top=3)
+    assert ["xyz".index(guess.name) for guess in own] == [NAMES.index(guess.name) for guess in named]
     assert model.card.class_names == ("x", "y", "z")
     with pytest.raises(VitkitError, match="names of 3 classes, found 2"):
         vitkit.Predictor(model, class_names=("a", "b"))
+    with torch.no_grad():
+        model.get_parameter("head.weight").neg_()
+    assert vitkit.Predictor(model)(images[0])[0].name != own[0].name
 
 
 @pytest.mark.parametrize("options", [{"engine": "openvino"}, {"image_size": 16}, {"exact": True}])
