@@ -39,18 +39,15 @@ RUN = replace(
 
 
 def test_the_table_names_its_tasks_as_cards_do() -> None:
-    for name, task in TASKS.items():
-        assert name in typing.get_args(TaskName) and find_task(name) is task
-        assert task.learning.learned(OBJECTIVES[name]()).name == name
-        assert task.learning.monitor.evaluator in task.learning.evaluators(_validation())
-
-
-def _validation() -> Validation:
     def batches(world: World = ALONE) -> Iterator[Batch]:
         yield from ()
 
     config = ClassificationConfig(loss="sigmoid")
-    return Validation(config, ("one", "two"), batches, torch.device("cpu"), "float32")
+    validation = Validation(config, ("one", "two"), batches, torch.device("cpu"), "float32")
+    for name, task in TASKS.items():
+        assert name in typing.get_args(TaskName) and find_task(name) is task
+        assert task.learning.learned(OBJECTIVES[name]()).name == name
+        assert task.learning.monitor.evaluator in task.learning.evaluators(validation)
 
 
 def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
@@ -72,15 +69,12 @@ def test_of_weights_that_score_alike_those_of_the_smaller_loss_are_best(name: Ta
     assert (progress.best_step, progress.best_tie) == (2, 0.5)
 
 
-def test_a_run_of_a_version_without_tasks_is_a_classification() -> None:
+def test_a_run_or_a_card_of_a_version_without_tasks_is_a_classification() -> None:
     recorded = {key: value for key, value in to_json(RUN).items() if key != "task"}
     assert changed_options(recorded, "config.json", RUN) == []
     assert changed_options(recorded, "config.json", replace(RUN, task="multi-label")) == [
         "task: 'classification' -> 'multi-label'"
     ]
-
-
-def test_a_card_that_records_no_task_is_a_classifiers() -> None:
     assert task_of(Card()) is TASKS["classification"] and learned_by(Card()).loss == "softmax"
     assert learned_by(Card(task=LearnedTask(loss="sigmoid"))).loss == "sigmoid"
 
