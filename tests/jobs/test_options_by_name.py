@@ -37,30 +37,33 @@ def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Pat
 
 
 def test_a_recipe_takes_other_values_and_keeps_the_rest() -> None:
+    """Options of the splits have names that Python can write, and a task brings its objective along."""
     plain, changed = vitkit.recipe("photos"), vitkit.recipe("photos", epochs=5, learning_rate=3e-4)
     optimizer = replace(plain.optimizer, learning_rate=3e-4)
     assert changed == replace(plain, training=replace(plain.training, epochs=5.0), optimizer=optimizer)
     assert changed.recipe == "photos"
-
-
-def test_an_option_of_the_splits_has_a_name_that_python_can_write() -> None:
     assert vitkit.recipe("digits", splits_val_fraction=0.25).splits.val_fraction == 0.25
     with pytest.raises(VitkitError, match=r"named val_fraction. Here it is splits_val_fraction"):
         vitkit.recipe("digits", val_fraction=0.25)  # type: ignore[call-arg]
+    run = vitkit.recipe("photos", task="mae", decoder_depth=1)
+    assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
+    assert run.splits.test_fraction == 0.0
 
 
 def test_a_misspelt_option_is_named_with_the_nearest(tmp_path: Path, start: Path) -> None:
     said = "No option of training is named lerning_rate. Did you mean 'learning_rate'?"
     wrong: dict[str, Any] = {"lerning_rate": 1}  # which a type checker would refuse
-    with pytest.raises(VitkitError, match=said):
-        vitkit.recipe("photos", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.train("digits", tmp_path / "run", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.finetune(start, "digits", tmp_path / "run", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.pretrain("digits", out=tmp_path / "run", **wrong)
-    assert not (tmp_path / "run").exists()
+    out = tmp_path / "run"
+    for function, arguments in (
+        (vitkit.recipe, ("photos",)),
+        (vitkit.train, ("digits", out)),
+        (vitkit.finetune, (start, "digits", out)),
+        (vitkit.pretrain, ("digits",)),
+    ):
+        given: Any = function
+        with pytest.raises(VitkitError, match=said):
+            given(*arguments, **wrong)
+    assert not out.exists()
 
 
 def test_names_of_other_libraries_are_all_answered_at_once(tmp_path: Path) -> None:
@@ -89,24 +92,16 @@ def test_epochs_take_the_place_of_the_steps_of_a_recipe() -> None:
     assert vitkit.recipe("masked-patches", steps=7).training.steps == 7
 
 
-def test_a_task_brings_its_objective_along() -> None:
-    run = vitkit.recipe("photos", task="mae", decoder_depth=1)
-    assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
-    assert run.splits.test_fraction == 0.0
-
-
 def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
+    """They go over a run that is given."""
     folder = trained(tmp_path / "run", learning_rate=2e-3, recipe="digits")
     run = vitkit.recipe("digits", **{**TINY, "steps": 4, "learning_rate": 2e-3})
     assert kind_of(folder).run() == run
     hearing = Hearing()
     assert vitkit.train(run, folder, listener=hearing) == folder  # the same run: there is nothing left to do
     assert "This run has finished" in str(hearing.rows)
-
-
-def test_options_go_over_a_run_that_is_given(tmp_path: Path) -> None:
-    folder = vitkit.train(vitkit.recipe("digits", **TINY), tmp_path / "run", steps=2, seed=5)
-    assert (kind_of(folder).run().training.steps, kind_of(folder).run().training.seed) == (2, 5)
+    other = vitkit.train(run, tmp_path / "other", steps=2, seed=5)
+    assert (kind_of(other).run().training.steps, kind_of(other).run().training.seed) == (2, 5)
 
 
 def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
@@ -124,20 +119,14 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert run.optimizer.learning_rate == 1e-3 and run.training.batch_size == 16
     assert run.optimizer.layer_decay == chosen.optimizer.layer_decay
     assert run.augmentation == chosen.augmentation
-
-
-def test_a_warm_up_that_is_left_out_is_a_part_of_the_length_that_is_given(start: Path) -> None:
+    # A warm-up that is left out is a part of the length that is given.
     assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
     assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
-
-
-def test_options_that_decide_what_is_chosen_are_heard_before(start: Path) -> None:
-    """The rate of a head that learns alone is another one, and a part of the images takes another length."""
+    # The rate of a head that learns alone is another one, and a part of the images takes another length.
     alone = vitkit.finetune_run(start, "digits", freeze="trunk")
     assert alone.optimizer.freeze == "trunk" and alone.optimizer.head_rate == 1.0
-    assert vitkit.finetune_run(start, "digits", splits_subset="[:50]").training.batch_size < (
-        vitkit.finetune_run(start, "digits").training.batch_size
-    )
+    part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
+    assert part.training.batch_size < chosen.training.batch_size
 
 
 def test_pre_training_takes_them(tmp_path: Path) -> None:

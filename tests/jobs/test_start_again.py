@@ -5,23 +5,23 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import vitkit
+from tests.helpers.photos import noise_images
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.runs import start
-from vitkit.runs.config import Run, StartConfig
+from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import read_progress
 
+pytestmark = pytest.mark.usefixtures("without_report")
 SHORT = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """A short run of the digits' recipe, whose options give the model another name."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert run(["train", "--recipe", "digits", "--out", str(folder), *SHORT]) == 0
@@ -50,9 +50,11 @@ def test_a_run_whose_options_changed_its_name_can_be_trained_for_longer(
 
 
 def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path) -> None:
+    """Fine-tuned on the same images, it is tested on those of its start."""
     arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
     assert run([*arguments, "--out", str(tmp_path / "best"), *SHORT]) == 0
     assert name_in(tmp_path / "best") == name_in(trained)
+    assert kind_of(tmp_path / "best").run().splits == kind_of(trained).run().splits != Splits()
 
 
 def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
@@ -66,81 +68,63 @@ def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
 
 
 def test_an_unfinished_run_is_described_without_its_weights(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read(checkpoint: Path) -> None:
         raise AssertionError(f"{checkpoint} is read")
 
     part = unfinished(trained, tmp_path / "part")
+    assert run(["card", str(part)]) == 0
+    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
+    assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
     monkeypatch.setattr(start, "load_weights", read)
     assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
     with pytest.raises(AssertionError, match="is read"):
         start.load_any(part)
 
 
-def test_fine_tuning_on_the_same_images_tests_on_those_of_the_start(trained: Path, tmp_path: Path) -> None:
-    out = tmp_path / "tuned"
-    assert run(["finetune", str(trained), "--data", "digits", "--out", str(out), *SHORT]) == 0
-    assert kind_of(out).run().splits == kind_of(trained).run().splits != Splits()
-
-
 def test_a_model_of_a_part_of_the_images_knows_which_ones(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, tuned = tmp_path / "part", tmp_path / "tuned"
+    out, tuned, whole = tmp_path / "part", tmp_path / "tuned", kind_of(trained).run().splits
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *SHORT]
     assert run(arguments) == 0
     assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
-    assert kind_of(out).run().splits == replace(kind_of(trained).run().splits, subset="[:10%]")
-    recorded = json.loads((out / "data.json").read_text())["images"]
-    whole = json.loads((trained / "data.json").read_text())["images"]
-    assert recorded == whole | {"train": round(whole["train"] / 10)}
-    assert vitkit.evaluate(out, split="train").result.count == recorded["train"]
-    part = vitkit.evaluate(trained, split=" test[ -050: ]")
-    assert (part.result.count, part.split) == (50, "test[-50:]")
-    evaluations = {path.name for path in (trained / "evaluation").iterdir()}
-    capsys.readouterr()
-    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
-    printed = capsys.readouterr().out
-    assert "train[:50%] images of digits" in printed and "Kept in" not in printed
-    assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
-    assert run(["evaluate", str(trained), "--split", "test[:9999]"]) == 1
-    assert "goes from image 0 to 9,999" in capsys.readouterr().err
-    assert run(["evaluate", str(trained), "--split", "test[:10%"]) == 1
-    assert "with both brackets at its end" in capsys.readouterr().err
+    assert kind_of(out).run().splits == replace(whole, subset="[:10%]")
+    part, images = (json.loads((folder / "data.json").read_text())["images"] for folder in (out, trained))
+    assert part == images | {"train": round(images["train"] / 10)}
+    assert vitkit.evaluate(out, split="train").result.count == part["train"]
     assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *SHORT]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert f"{out} was trained on the part [:10%] of these training images" in said
-    assert (
-        "--subset '[:10%]'" in said
-        and kind_of(tmp_path / "all").run().splits == kind_of(trained).run().splits
-    )
+    assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
     # Fine-tuned on more of the same images, it is tested on the same ones.
     assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *SHORT]) == 0
     assert "was trained on the part" not in capsys.readouterr().err
-    assert kind_of(tuned).run().splits == replace(kind_of(out).run().splits, subset="[:50%]")
+    assert kind_of(tuned).run().splits == replace(whole, subset="[:50%]")
     assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *SHORT]) == 1  # another run's folder
     assert "subset" in capsys.readouterr().err
 
 
-def test_card_and_few_shot_read_a_run_that_has_not_finished(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    part = unfinished(trained, tmp_path / "part")
-    assert run(["card", str(part)]) == 0
-    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
-    assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
+def test_a_part_of_a_split_is_evaluated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = vitkit.evaluate(trained, split=" test[ -050: ]")
+    assert (part.result.count, part.split) == (50, "test[-50:]")
+    evaluations = {path.name for path in (trained / "evaluation").iterdir()}
+    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
+    printed = capsys.readouterr().out
+    assert "train[:50%] images of digits" in printed and "Kept in" not in printed
+    assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
+    for split, said in (
+        ("test[:9999]", "goes from image 0 to 9,999"),
+        ("test[:10%", "with both brackets at its end"),
+    ):
+        assert run(["evaluate", str(trained), "--split", split]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:
-    for label in ("a", "b"):
-        for i in range(12):
-            path = tmp_path / "images" / label / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.random.default_rng(i).integers(0, 256, (8, 8, 3), np.uint8)).save(path)
-    shutil.copytree(tmp_path / "images", tmp_path / "others")
-    config = replace(Run(data=str(tmp_path / "images"), model="ViT-16x1x2/4"), splits=Splits(fold=0, folds=3))
-    config = replace(config, preprocessing=replace(config.preprocessing, image_size=(8, 8)))
-    config = replace(config, training=replace(config.training, steps=2, batch_size=4))
-    folder = vitkit.train(config, tmp_path / "run")
+    images = noise_images(tmp_path / "images")
+    shutil.copytree(images, tmp_path / "others")
+    config = vitkit.recipe("digits", data=str(images), model="ViT-16x1x2/4", steps=2, batch_size=4)
+    folder = vitkit.train(replace(config, splits=Splits(fold=0, folds=3)), tmp_path / "run")
     assert vitkit.evaluate(folder, str(tmp_path / "others")).result.count == 24
