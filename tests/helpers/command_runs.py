@@ -7,31 +7,10 @@ from pathlib import Path
 from tests.helpers.found_checkpoint import find_checkpoint
 
 SMALL = [
-    *(
-        "--model",
-        "ViT-16x1x2/2",
-        "--image-size",
-        "8",
-        "--batch-size",
-        "16",
-        "--steps",
-        "120",
-        "--warmup-steps",
-        "5",
-    ),
-    *(
-        "--evaluate-every",
-        "20",
-        "--checkpoint-every",
-        "5",
-        "--log-every",
-        "3",
-        "--polyak",
-        "0.99",
-        "--threads",
-        "1",
-    ),
-    *("--dropout", "0.1", "--mixup", "0.2", "--no-flip", "--crop-area", "0.5", "1.0"),
+    *("--model", "ViT-16x1x2/2", "--image-size", "8", "--batch-size", "16", "--steps", "120"),
+    *("--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5", "--log-every", "3"),
+    *("--polyak", "0.99", "--threads", "1", "--dropout", "0.1", "--mixup", "0.2", "--no-flip"),
+    *("--crop-area", "0.5", "1.0"),
 ]
 
 
@@ -53,5 +32,5 @@ def results(run: Path) -> dict[str, bytes]:
     assert checkpoint is not None and not rejected
     names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
     contents = {name: (checkpoint / name).read_bytes() for name in names}
-    contents |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
-    return contents | {"finished": (run / "model.safetensors").read_bytes()}
+    finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
+    return contents | {name: (run / file).read_bytes() for name, file in finished.items()}

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
+from tests.engines.models import NAMES, FakeRunner, fake_engines, small
 from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -198,12 +198,15 @@ def test_an_engine_names_several_labels(tmp_path: Path, monkeypatch: pytest.Monk
     assert np.abs(probabilities(vitkit.Predictor(tmp_path / "out"), images) - expected).max() < 1e-5
 
 
-def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_obeyed_and_what_the_processor_or_the_graph_cannot_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("openvino")
     from vitkit.engines.folder import OpenVINORunner
 
+    model, serving = saved(tmp_path), import_module("vitkit.engines.graph")
     thread_counts: list[Any] = []
-    compile_graph = OpenVINORunner._compile
+    compile_graph, whole = OpenVINORunner._compile, serving.make_runner
 
     def compiled(self: OpenVINORunner, graph: Any) -> Any:
         request = compile_graph(self, graph)
@@ -211,8 +214,19 @@ def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return request
 
     monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
-    vitkit.Predictor(saved(tmp_path), engine="openvino")
+    vitkit.Predictor(model, engine="openvino")
     assert thread_counts == [torch.get_num_threads()]
+    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
+    with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
+        vitkit.Predictor(model, engine="openvino", precision="bfloat16")
+
+    def other(*arguments: Any) -> Any:
+        runner = whole(*arguments)
+        return lambda images: runner(images) + 0.1
+
+    monkeypatch.setattr(serving, "make_runner", other)
+    with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
+        vitkit.Predictor(model, engine="openvino")
 
 
 def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,31 +248,6 @@ def test_hybrids_and_resnets_are_right(name: str, engine: Any, tmp_path: Path) -
     path = saved(tmp_path, small(name, (32, 64)))
     served = vitkit.Predictor(path, engine=engine)
     assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(path), images)).max() < 1e-4
-
-
-def test_bfloat16_is_refused_where_the_processor_lacks_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require("openvino")
-    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
-    with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
-        vitkit.Predictor(saved(tmp_path), engine="openvino", precision="bfloat16")
-
-
-def test_a_graph_that_computes_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require("openvino")
-    serving = import_module("vitkit.engines.graph")
-    whole = serving.make_runner
-
-    def other(*arguments: Any) -> Any:
-        runner = whole(*arguments)
-        return lambda images: runner(images) + 0.1
-
-    monkeypatch.setattr(serving, "make_runner", other)
-    with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
-        vitkit.Predictor(saved(tmp_path, small(SMALL)), engine="openvino")
 
 
 def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_are_gone(

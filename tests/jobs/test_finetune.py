@@ -1,4 +1,4 @@
-"""Runs that begin from the weights of another model."""
+"""Runs that begin from the weights of another model or run: named alike, tested on the same images."""
 
 import json
 import shutil
@@ -10,15 +10,21 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import vitkit
+from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
+from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.runs import start
 from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.folder import kind_of
+from vitkit.training.checkpoint import read_progress
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.create import create_model
 from vitkit.weights.model_card import card_of
@@ -176,11 +182,7 @@ def test_a_head_of_other_classes_cannot_be_kept(
     ],
 )
 def test_options_that_contradict_the_start_are_refused(
-    tmp_path: Path,
-    pretrained: Path,
-    changes: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "begun").mkdir()
@@ -193,12 +195,12 @@ def test_options_that_contradict_the_start_are_refused(
 def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path) -> None:
     stopped = shutil.copytree(pretrained, tmp_path / "stopped")
     (stopped / "model.safetensors").unlink()
-    for start, said in (
+    for chosen, said in (
         (StartConfig(str(stopped)), "(its best checkpoint, step "),
         (StartConfig(str(pretrained), start_from="last"), "(its last checkpoint, step 12)"),
     ):
-        hearing, folder = Hearing(), tmp_path / start.start_from
-        run = from_start(pretrained, start=start, training=SHORT)
+        hearing, folder = Hearing(), tmp_path / chosen.start_from
+        run = from_start(pretrained, start=chosen, training=SHORT)
         training.train_run(run, folder, listener=hearing)
         assert said in dict(hearing.rows)["start"][0]
     (best,) = json.loads((tmp_path / "end/start.json").read_text())["files"].values()
@@ -272,3 +274,116 @@ def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
     assert weights[0] == weights[1]
+
+
+LINE = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    """A short run of the digits' recipe, whose options give the model another name."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert run(["train", "--recipe", "digits", "--out", str(folder), *LINE]) == 0
+    return folder
+
+
+def name_in(folder: Path) -> str:
+    return str(json.loads((folder / "model.json").read_text())["name"])
+
+
+def unfinished(folder: Path, out: Path) -> Path:
+    shutil.copytree(folder, out)
+    (out / "model.json").unlink()  # killed between the two files of the model
+    return out
+
+
+def test_a_run_whose_options_changed_its_name_can_be_trained_for_longer(
+    trained: Path, tmp_path: Path
+) -> None:
+    assert name_in(trained) == "ViT-64x4x4x128/4"
+    assert run(["train", "--start", str(trained), "--out", str(tmp_path / "longer"), *LINE]) == 0
+    assert name_in(tmp_path / "longer") == name_in(trained)
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["train", "--start", str(part), "--out", str(tmp_path / "again"), *LINE]) == 0
+    assert name_in(tmp_path / "again") == name_in(trained)
+
+
+def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path) -> None:
+    """Fine-tuned on the same images, it is tested on those of its start."""
+    arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
+    assert run([*arguments, "--out", str(tmp_path / "best"), *LINE]) == 0
+    assert name_in(tmp_path / "best") == name_in(trained)
+    assert kind_of(tmp_path / "best").run().splits == kind_of(trained).run().splits != Splits()
+
+
+def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "read_progress", lambda path: replace(read_progress(path), best_step=2))
+    arguments = ["finetune", str(trained), "--data", "digits", "--out", str(tmp_path / "tuned"), *LINE]
+    assert run([*arguments, "--start-from", "best"]) == 1
+    assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
+    assert run([*arguments, "--start-from", "last"]) == 0
+
+
+def test_an_unfinished_run_is_described_without_its_weights(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(checkpoint: Path) -> None:
+        raise AssertionError(f"{checkpoint} is read")
+
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["card", str(part)]) == 0
+    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
+    assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
+    monkeypatch.setattr(start, "load_weights", read)
+    assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
+    with pytest.raises(AssertionError, match="is read"):
+        start.load_any(part)
+
+
+def test_a_model_of_a_part_of_the_images_knows_which_ones(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, tuned, whole = tmp_path / "part", tmp_path / "tuned", kind_of(trained).run().splits
+    arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *LINE]
+    assert run(arguments) == 0
+    assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
+    assert kind_of(out).run().splits == replace(whole, subset="[:10%]")
+    part, images = (json.loads((folder / "data.json").read_text())["images"] for folder in (out, trained))
+    assert part == images | {"train": round(images["train"] / 10)}
+    assert vitkit.evaluate(out, split="train").result.count == part["train"]
+    assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{out} was trained on the part [:10%] of these training images" in said
+    assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
+    # Fine-tuned on more of the same images, it is tested on the same ones.
+    assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]) == 0
+    assert "was trained on the part" not in capsys.readouterr().err
+    assert kind_of(tuned).run().splits == replace(whole, subset="[:50%]")
+    assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *LINE]) == 1  # another run's folder
+    assert "subset" in capsys.readouterr().err
+
+
+def test_a_part_of_a_split_is_evaluated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = vitkit.evaluate(trained, split=" test[ -050: ]")
+    assert (part.result.count, part.split) == (50, "test[-50:]")
+    evaluations = {path.name for path in (trained / "evaluation").iterdir()}
+    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
+    printed = capsys.readouterr().out
+    assert "train[:50%] images of digits" in printed and "Kept in" not in printed
+    assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
+    for split, said in (
+        ("test[:9999]", "goes from image 0 to 9,999"),
+        ("test[:10%", "with both brackets at its end"),
+    ):
+        assert run(["evaluate", str(trained), "--split", split]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:
+    images = noise_images(tmp_path / "images")
+    shutil.copytree(images, tmp_path / "others")
+    config = vitkit.recipe("digits", data=str(images), model="ViT-16x1x2/4", steps=2, batch_size=4)
+    folder = vitkit.train(replace(config, splits=Splits(fold=0, folds=3)), tmp_path / "run")
+    assert vitkit.evaluate(folder, str(tmp_path / "others")).result.count == 24

@@ -179,10 +179,7 @@ def test_a_lost_terminal_keeps_no_checkpoint_from_being_written(
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (
-            signal.SIGSTOP,
-            r"Batch \d+ did not come within 1 s: the data loading process \d+.*--worker-t",
-        ),
+        (signal.SIGSTOP, r"Batch \d+ did not come within 1 s: the data loading process \d+.*--worker-t"),
         (signal.SIGKILL, "A data loading process died.*by SIGKILL"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file
 
 import vitkit.jobs.train_run
 from vitkit.cli.main import run
@@ -76,6 +77,9 @@ def test_a_killed_run_ends_with_the_same_bits(
     last = "checkpoints/step-00000008"
     checked = sorted(path.name for path in (whole / last).glob("*.safetensors"))
     assert {"objective.safetensors", "averaged_objective.safetensors"} <= set(checked)
+    # What the objective owns is not in the model.
+    own = load_file(whole / last / "objective.safetensors")
+    assert own and not own.keys() & load_file(whole / "model.safetensors").keys()
     made = ("model.safetensors", "metrics.jsonl", "evaluation/examples.png")
     for file in (*made, *(f"{last}/{x}" for x in checked)):
         assert (whole / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from PIL import Image, ImageDraw
 
 import vitkit
-from tests.jobs.forked_runs import Case, fork_server
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.cli.main import run
@@ -67,11 +65,6 @@ SMALL = Run(
     optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=10),
     training=TrainingConfig(steps=150, batch_size=32, evaluate_every=50, seed=1),
 )
-OPTIONS = [
-    *("--task", "multi-label", "--model", "ViT-16x1x2/4", "--image-size", "12", "16"),
-    *("--steps", "8", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"),
-    *("--evaluate-every", "3", "--log-every", "2", "--mixup", "0.2", "--label-smoothing", "0.1"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -233,21 +226,6 @@ def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
         vitkit.evaluate(trained, str(write_table(root / "unknown.csv", sets)))
 
 
-def test_an_interrupted_run_ends_with_the_same_bits(shapes: Path, tmp_path: Path) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    with fork_server() as ask:
-        again = ["train", "--data", str(shapes), *OPTIONS]
-        outcome = ask(Case([*again, "--out", str(whole)], moment="nowhere"))
-        assert outcome.code == 0, outcome.err
-        outcome = ask(Case([*again, "--out", str(stopped)], (signal.SIGINT,)))
-        assert outcome.code == 130 and "Continue with" in outcome.err, outcome.err
-        assert not (stopped / "model.safetensors").exists()
-        outcome = ask(Case(["train", "--resume", str(stopped), "--threads", "1"], moment="nowhere"))
-        assert outcome.code == 0, outcome.err
-    for name in ("model.safetensors", "metrics.jsonl", "evaluation/test.json", "evaluation/test.logits.npy"):
-        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
-
-
 def test_numbers_are_counted_from_the_predictions(trained: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(trained, tmp_path / "run")
     path = copied / "evaluation" / "test.json"
@@ -292,7 +270,7 @@ def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
         training=TrainingConfig(steps=2, batch_size=16),
         splits=Splits(label_separator=","),
     )
-    folder = vitkit.train(short, tmp_path / "run")
+    folder = vitkit.train(short, tmp_path / "run", mixup=0.2, label_smoothing=0.1)
     card, record = (json.loads((folder / name).read_text()) for name in ("model.json", "data.json"))
     assert card["class_names"] == list(LABELS)
     assert card["data"]["splits"]["label_separator"] == ","

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import vitkit
-from tests.helpers.centred_objective import Centred
 from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
@@ -22,12 +21,10 @@ from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess
 from vitkit.tasks.classification import ClassificationAnswering
-from vitkit.tasks.learning import LabelLearning, Validation
-from vitkit.training.checkpoint import Progress, step_name
+from vitkit.tasks.learning import Validation
+from vitkit.training.checkpoint import Progress
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 from vitkit.training.evaluators import judge
-from vitkit.training.trainer import StepNumbers, Trainer
-from vitkit.weights.files.safetensors import read_safetensors
 from vitkit.world import ALONE, World
 
 RUN = replace(
@@ -77,35 +74,6 @@ def test_a_run_or_a_card_of_a_version_without_tasks_is_a_classification() -> Non
     ]
     assert task_of(Card()) is TASKS["classification"] and learned_by(Card()).loss == "softmax"
     assert learned_by(Card(task=LearnedTask(loss="sigmoid"))).loss == "sigmoid"
-
-
-def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
-    monkeypatch.setattr(
-        LabelLearning, "objective", lambda self, config, model, train: Centred(model.num_classes)
-    )
-    monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
-    vitkit.train(RUN, tmp_path / "whole", threads=1)
-    launch = Trainer.launch
-
-    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
-        if step == 5:
-            raise KeyError("killed")
-        return launch(self, batch, step, rate)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyError):
-        patch.setattr(Trainer, "launch", killed)
-        vitkit.train(RUN, tmp_path / "killed", threads=1)
-    assert not (tmp_path / "killed" / "model.safetensors").exists()
-    vitkit.train(RUN, tmp_path / "killed", threads=1)
-    last = f"checkpoints/{step_name(6)}"
-    for name in ("model.safetensors", "metrics.jsonl", f"{last}/objective.safetensors", f"{last}/state.json"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert read_safetensors(tmp_path / "whole" / last / "objective.safetensors")["calls"] == 6
-    plain = vitkit.create_model("ViT-16x1x2/4", 10, 16)
-    assert read_safetensors(tmp_path / "whole" / "model.safetensors").keys() == plain.state_dict().keys()
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
