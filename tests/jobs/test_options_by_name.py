@@ -151,11 +151,6 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
     assert read_field_texts(SeriesOptions) == {}
 
 
-@pytest.mark.parametrize("paths", ["a", Path("a"), ["a"], (Path("a"),)])
-def test_one_path_or_several_are_names(paths: str | Path | Sequence[str | Path]) -> None:
-    assert as_names(paths) == ("a",)
-
-
 @pytest.mark.parametrize(
     ("module", "name"),
     [
@@ -177,7 +172,9 @@ def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(module
     assert "Args" not in summary_of(function) and summary_of(function)
 
 
-def test_a_number_below_its_bound_is_refused_by_its_name() -> None:
+def test_paths_are_names_and_a_number_below_its_bound_is_refused_by_its_name() -> None:
+    several: tuple[str | Path | Sequence[str | Path], ...] = ("a", Path("a"), ["a"], (Path("a"),))
+    assert [as_names(paths) for paths in several] == [("a",)] * 4
     require_at_least(1, batch_size=1, neighbours=None)
     with pytest.raises(VitkitError, match=r"^neighbours is at least 1, found 0\.$"):
         require_at_least(1, batch_size=1, neighbours=0)

@@ -17,12 +17,10 @@ from PIL import Image
 
 import vitkit
 from vitkit.cli.main import run
-from vitkit.data.decode.image import decode
-from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks.answering import Guess
-from vitkit.weights.model_card import LossFunction, ModelCard, Task
+from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -64,26 +62,6 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
     assert "2 of 3 images could not be read; the others are above" in captured.err
     assert run(["predict", str(trained), "nowhere.png"]) == 1
     assert "1 of 1 images could not be read.\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_predictions_are_probabilities_by_the_loss_of_the_model(
-    loss: LossFunction, photos: Path, tmp_path: Path
-) -> None:
-    model, path = vitkit.create_model("ViT-8x1x2/8", 3, 16), photos / "sky" / "3.png"
-    torch.nn.init.normal_(model.get_parameter("head.weight"))
-    model.card = ModelCard(class_names=("a", "b", "c"), task=Task(loss=loss))
-    predictor = vitkit.Predictor(vitkit.save_model(model, tmp_path / "model"), device="cpu")
-    guesses, rule = predictor(path, top=3), predictor.preprocessing
-    pixels = torch.from_numpy(preprocess(decode(path, rule.decode), rule)).permute(2, 0, 1)
-    with torch.no_grad():
-        logits = model.eval()(pixels[None])[0]
-    shares = logits.sigmoid() if loss == "sigmoid" else logits.softmax(0)
-    expected = sorted(zip(shares.tolist(), "abc", strict=True), reverse=True)
-    assert [guess.name for guess in guesses] == [name for _, name in expected]
-    probabilities = [guess.probability for guess in guesses]
-    assert probabilities == pytest.approx([share for share, _ in expected], abs=1e-6)
-    assert (sum(probabilities) == pytest.approx(1)) == (loss == "softmax")
 
 
 NAMES = ("ant", "bee", "cat")

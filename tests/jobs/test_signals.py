@@ -1,12 +1,8 @@
 """Signals that ask a run to stop: whenever they come, to whomever, nothing is lost. Real processes."""
 
 import itertools
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -207,31 +203,3 @@ def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path) 
     done = forked(Case(arguments(images, tmp_path / "killed", 2), (signal.SIGKILL,)))
     assert done.code == -signal.SIGKILL and done.workers == 2
     assert not done.survivors and not done.shared_memory
-
-
-@pytest.mark.slow
-def test_a_signal_at_a_moment_that_nobody_chose(
-    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    """From outside, to the group of a process begun as users begin it, and then every 20 ms to its end."""
-    run = tmp_path / "run"
-    for number in (TERM, HUP, USR1):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vitkit", *arguments(images, run, 2)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("time"):
-                break
-        while process.poll() is None:
-            os.killpg(process.pid, number)
-            time.sleep(0.02)
-        _, errors = process.communicate()
-        assert process.returncode == 128 + number, errors
-        messages = [line for line in errors.splitlines() if not line.startswith("training ")]
-        assert len(messages) == 1 and messages[0].startswith("vitkit: Stopped "), errors
-    finish(forked, images, run, whole)
