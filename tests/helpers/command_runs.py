@@ -30,7 +30,7 @@ def results(run: Path) -> dict[str, bytes]:
     """Read everything that a run ends with: weights, optimiser, average, progress, log, finished model."""
     checkpoint, rejected = find_checkpoint(run)
     assert checkpoint is not None and not rejected
-    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
-    contents = {name: (checkpoint / name).read_bytes() for name in names}
+    files = [*checkpoint.glob("*.safetensors"), checkpoint / "state.json"]
+    contents = {path.name: path.read_bytes() for path in files}
     finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
     return contents | {name: (run / file).read_bytes() for name, file in finished.items()}

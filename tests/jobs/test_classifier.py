@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_checks
 
@@ -166,7 +166,6 @@ def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None
 def test_scikit_learn_selects_and_composes_it() -> None:
     images, labels = bright_and_dark()
     pipeline = Pipeline([("vit", vitkit.ViTClassifier(**TINY))])
-    assert cross_val_score(pipeline, images, labels, cv=2).shape == (2,)
     grid = {"vit__freeze": [None, "nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
     assert search.fit(images, labels).best_score_ > 0.5

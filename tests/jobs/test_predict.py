@@ -206,7 +206,7 @@ REFUSED: list[tuple[Any, str]] = [
     (np.zeros((5, 12, 9, 3), np.uint8), r"many\(\) takes several images"),
     (io.StringIO("x"), "mode 'rb'"),
     *((form, rf"{ADDRESS} is an address") for form in (ADDRESS, Path(ADDRESS))),
-    *((f"data:{rest}", "") for rest in ("image/png;base64,!!", "image/png", ",", ",text")),
+    *((f"data:{rest}", ".") for rest in ("image/png;base64,!!", "image/png", ",", ",text")),
     ("nowhere.png", r"nowhere\.png: no such file"),
 ]
 

@@ -107,7 +107,9 @@ def check(tmp_path: Path, kills: int, seed: int, *options: str, whom: Sequence[s
     for i in range(chain + 1):
         run = tmp_path / f"run{i}"
         finish(run, *options)
-        for name, content in results(run).items():
+        found = results(run)
+        assert found.keys() == expected.keys()
+        for name, content in found.items():
             assert content == expected[name], f"{name} of run {i} differs after kills with seed {seed}"
 
 
