@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_checks
 
 import vitkit
+from tests.helpers.refusals import refused
 from vitkit.errors import VitkitError
 
 TINY: dict[str, Any] = {
@@ -85,8 +86,7 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
     ],
 )
 def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=said):
-        vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, [0, 1])
+    refused(said, vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit, images, [0, 1])
     assert not (tmp_path / "fit").exists()
 
 
@@ -95,8 +95,7 @@ def test_files_that_cannot_be_read_are_named(
 ) -> None:
     Image.fromarray(bright_and_dark()[0][0]).save(tmp_path / "good.png")
     (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(VitkitError, match=r"bad\.png: not an image"):
-        fitted.predict([tmp_path / "good.png", tmp_path / "bad.png"])
+    refused(r"bad\.png: not an image", fitted.predict, [tmp_path / "good.png", tmp_path / "bad.png"])
 
     def fail(*_: Any) -> bytes:
         raise OSError(errno.EIO, "Input/output error")  # of a read, which names no file
@@ -114,8 +113,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         (np.arange(16) / 8, "Expected names or numbers of classes as labels: "),
         (np.array([1, "cat"] * 8, object), "Expected names or numbers of classes as labels: "),
     ):
-        with pytest.raises(VitkitError, match=said):
-            vitkit.ViTClassifier(**TINY).fit(images, wrong)
+        refused(said, vitkit.ViTClassifier(**TINY).fit, images, wrong)
     with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
         vitkit.ViTClassifier(**TINY, unit_range=True).fit(np.array([[[0.0]], [[2.0]]]), [0, 1])
     with pytest.raises(NotFittedError):
@@ -154,8 +152,7 @@ def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
     assert np.array_equal(again.predict_proba(images), first.predict_proba(images))
     assert vitkit.Predictor(folder)(images[1])[0].name == "light"
-    with pytest.raises(VitkitError, match="images of another fit"):
-        clone(first).fit(images[2:], labels[2:])
+    refused("images of another fit", clone(first).fit, images[2:], labels[2:])
     # It is a start, which is fine-tuned.
     tuned = vitkit.ViTClassifier(folder, freeze="trunk", options={"steps": 3, "evaluate_every": 3})
     assert tuned.fit(images, labels).score(images, labels) > 0.5

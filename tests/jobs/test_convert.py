@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.cli.main import run
@@ -95,8 +96,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = save_model(random_model(PLAIN), tmp_path / "model.npz", "official")
     before = path.read_bytes()
     for out in (path, tmp_path / "model"):  # the suffix is added to the name given
-        with pytest.raises(VitkitError, match="is there already"):
-            convert(path, out, to="official")
+        refused("is there already", convert, path, out, to="official")
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
@@ -122,8 +122,7 @@ def test_a_result_that_differs_is_not_left_behind(
         return save(broken, path, to)
 
     monkeypatch.setattr("vitkit.weights.saving.save", damaging)
-    with pytest.raises(VitkitError, match=r"differs from the source: logits .* differ"):
-        convert(source, tmp_path / "out", to="official")
+    refused(r"differs from the source: logits .* differ", convert, source, tmp_path / "out", to="official")
     assert not [*tmp_path.iterdir()]
 
 
@@ -189,12 +188,10 @@ def test_nothing_is_left_after_a_refusal_or_a_signal(source: Path, tmp_path: Pat
     with pytest.raises(VitkitError, match="no place for register_tokens"):
         convert(tmp_path / "model", tmp_path / "new" / "folders" / "out.npz", to="official")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(VitkitError, match="file is a file, and"):
-        convert(source, tmp_path / "file" / "out")
+    refused("file is a file, and", convert, source, tmp_path / "file" / "out")
     with pytest.raises(VitkitError, match=r"timm format is a folder.*\.safetensors"):
         convert(source, tmp_path / "out.safetensors", to="timm")
-    with pytest.raises(VitkitError, match="neither the source"):
-        convert(source, tmp_path / "out", to="official", against="timm")
+    refused("neither the source", convert, source, tmp_path / "out", to="official", against="timm")
     script = (
         "import os, signal, sys\n"
         "from vitkit.jobs import convert\n"
@@ -241,15 +238,13 @@ def test_the_library_is_held_against_ours(
         result = convert(source, tmp_path / "good", to="timm", against="timm")
         assert result.beside_library is not None and result.beside_library.within(1e-5)
         patch.setattr("vitkit.weights.peers.library_logits", lambda *a: honest(*a) + 0.01)
-        with pytest.raises(VitkitError, match="logits differ from vitkit's"):
-            convert(source, tmp_path / "bad", to="timm", against="timm")
+        refused("logits differ from vitkit's", convert, source, tmp_path / "bad", to="timm", against="timm")
 
     def absent(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
     monkeypatch.setattr("vitkit.weights.peers.import_module", absent)
-    with pytest.raises(VitkitError, match="pip install timm"):
-        convert(source, tmp_path / "bad", to="timm", against="timm")
+    refused("pip install timm", convert, source, tmp_path / "bad", to="timm", against="timm")
     assert not (tmp_path / "bad").exists()
 
 

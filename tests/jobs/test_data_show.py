@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from tests.helpers.photos import noise_images
+from tests.helpers.refusals import refused
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
 from vitkit.jobs.data_show import LABEL, MARGIN, describe_augmentation, see_images, show
 from vitkit.runs.config import Run
 from vitkit.training.config import ClassificationConfig, TrainingConfig
@@ -88,11 +87,9 @@ def test_another_file_is_not_written_over(tmp_path: Path) -> None:
     out = tmp_path / "new" / "cat.png"
     first = show("digits", images=2, out=out, seed=7)[0].read_bytes()
     assert show("digits", images=2, out=out, seed=7)[0].read_bytes() == first  # the same command again
-    with pytest.raises(VitkitError, match=r"cat\.png is there already, with other contents"):
-        show("digits", images=2, out=out, seed=8)
+    refused(r"cat\.png is there already, with other contents", show, "digits", images=2, out=out, seed=8)
     assert out.read_bytes() == first
-    with pytest.raises(VitkitError, match=r"ends in \.html or \.png"):
-        show("digits", out="views.jpg")
+    refused(r"ends in \.html or \.png", show, "digits", out="views.jpg")
 
 
 def test_every_change_is_told() -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import vitkit
 from tests.engines.models import NAMES, FakeRunner, fake_engines, small
+from tests.helpers.refusals import refused
 from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -80,8 +81,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(vitkit.VitkitError, match=said):
-        vitkit.Predictor(tmp_path / "nothing", **options)
+    refused(said, vitkit.Predictor, tmp_path / "nothing", **options)
 
 
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
@@ -144,8 +144,7 @@ def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_fol
         (lambda: vitkit.export(model, out, format=ENGINES[engine]), "is there already"),
     )
     for call, sentence in refused:
-        with pytest.raises(vitkit.VitkitError, match=sentence):
-            call()
+        refused(sentence, call)
 
 
 def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
@@ -182,8 +181,7 @@ def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> N
     assert made.calibration == "20 images of photos"
     served = vitkit.Predictor(made.path)
     assert f"int8 by openvino; when exported: {made.agreement}" in served.notes
-    with pytest.raises(vitkit.VitkitError, match="whose precision is int8, not bfloat16"):
-        vitkit.Predictor(made.path, precision="bfloat16")
+    refused("whose precision is int8, not bfloat16", vitkit.Predictor, made.path, precision="bfloat16")
 
 
 def test_an_engine_names_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,16 +215,14 @@ def test_threads_are_obeyed_and_what_the_processor_or_the_graph_cannot_is_refuse
     vitkit.Predictor(model, engine="openvino")
     assert thread_counts == [torch.get_num_threads()]
     monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
-    with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
-        vitkit.Predictor(model, engine="openvino", precision="bfloat16")
+    refused("no instructions for bfloat16", vitkit.Predictor, model, engine="openvino", precision="bfloat16")
 
     def other(*arguments: Any) -> Any:
         runner = whole(*arguments)
         return lambda images: runner(images) + 0.1
 
     monkeypatch.setattr(serving, "make_runner", other)
-    with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
-        vitkit.Predictor(model, engine="openvino")
+    refused("computes other logits of this model than PyTorch", vitkit.Predictor, model, engine="openvino")
 
 
 def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:

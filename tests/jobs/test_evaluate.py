@@ -13,9 +13,9 @@ from PIL import Image
 
 import vitkit
 from tests.helpers.photos import TINY, picture, saved
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.errors import VitkitError
 from vitkit.models.config.compute_config import Precision
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -40,8 +40,7 @@ def test_evaluate_needs_the_run_alone(
     again = (model / "evaluation" / "test.json").read_bytes()
     assert again == (trained / "evaluation" / "test.json").read_bytes()
     assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
-    with pytest.raises(VitkitError, match="no readable image"):
-        vitkit.evaluate(model, max_pixels=1)
+    refused("no readable image", vitkit.evaluate, model, max_pixels=1)
     # Numbers by another limit, or of another size, are none of the run's.
     for options in (["--max-pixels", "1000000"], ["--image-size", "24"]):
         capsys.readouterr()
@@ -130,8 +129,7 @@ def test_a_model_that_names_no_classes(
     num_classes: int, pool: str, message: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = saved("ViT-16x1x2/4", num_classes, Path("features"), pool=pool)
-    with pytest.raises(VitkitError, match=message):
-        vitkit.Predictor(model)
+    refused(message, vitkit.Predictor, model)
     assert run(["evaluate", model, "--data", str(photos)]) == 1
     assert message in capsys.readouterr().err
     assert run(["card", model]) == 0

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 import vitkit
 from tests.helpers.photos import noise_images
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.finetune_defaults import suit_start
@@ -160,8 +160,7 @@ def test_a_head_of_other_classes_cannot_be_kept(tmp_path: Path, pretrained: Path
     ):
         model.card = replace(card_of(model), class_names=names)
         start = StartConfig(str(save_model(model, tmp_path / "start")), head="keep")
-        with pytest.raises(VitkitError, match=message):
-            training.train_run(from_start(pretrained, start=start), tmp_path / "run")
+        refused(message, training.train_run, from_start(pretrained, start=start), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
@@ -182,8 +181,7 @@ def test_options_that_contradict_the_start_are_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "begun").mkdir()
     shutil.copy(pretrained / "config.json", tmp_path / "begun")
-    with pytest.raises(VitkitError, match=message):
-        training.train_run(from_start(pretrained, **changes), tmp_path / "run")
+    refused(message, training.train_run, from_start(pretrained, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -217,8 +215,7 @@ def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrai
     model = load_model(start)
     model.state_dict()["norm.weight"].add_(1)
     save_model(model, start)
-    with pytest.raises(VitkitError, match=r"The weights of .* have changed since .* was started from it"):
-        training.train_run(run, begun)
+    refused(r"The weights of .* have changed since .* was started from it", training.train_run, run, begun)
     shutil.rmtree(start)
     training.train_run(run, part)
     for name in ("model.safetensors", "metrics.jsonl"):

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_argument_texts, read_field_texts, read_signature, summary_of
@@ -67,8 +68,7 @@ def test_a_misspelt_option_is_named_with_the_nearest(tmp_path: Path, start: Path
         (vitkit.pretrain, ("digits",)),
     ):
         given: Any = function
-        with pytest.raises(VitkitError, match=said):
-            given(*arguments, **wrong)
+        refused(said, given, *arguments, **wrong)
     assert not out.exists()
 
 
@@ -111,8 +111,7 @@ def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
 
 
 def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="not both"):
-        vitkit.train(Run(), recipe="digits")
+    refused("not both", vitkit.train, Run(), recipe="digits")
     with pytest.raises(VitkitError, match=r"begin the run with vitkit.finetune\(start, data\)"):
         vitkit.train(data="digits", start=str(tmp_path))
     with pytest.raises(VitkitError, match="Expected images to train on or weights to begin from"):
@@ -176,5 +175,4 @@ def test_paths_are_names_and_a_number_below_its_bound_is_refused_by_its_name() -
     several: tuple[str | Path | Sequence[str | Path], ...] = ("a", Path("a"), ["a"], (Path("a"),))
     assert [as_names(paths) for paths in several] == [("a",)] * 4
     require_at_least(1, batch_size=1, neighbours=None)
-    with pytest.raises(VitkitError, match=r"^neighbours is at least 1, found 0\.$"):
-        require_at_least(1, batch_size=1, neighbours=0)
+    refused(r"^neighbours is at least 1, found 0\.$", require_at_least, 1, batch_size=1, neighbours=0)

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 import vitkit
 from tests.helpers.guard import watch_files
+from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
@@ -119,8 +120,7 @@ def test_features_in_one_file(photos: Path, model: Path, tmp_path: Path) -> None
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"all.parquet", "all.names.csv", "all.npy", "mine.names.csv", "several"}
     for out, there in (("all.parquet", "parquet"), ("all.npy", "npy"), ("mine.npy", r"mine\.names\.csv")):
-        with pytest.raises(VitkitError, match=rf"{there} is there already"):
-            vitkit.embed(model, photos, tmp_path / out)
+        refused(rf"{there} is there already", vitkit.embed, model, photos, tmp_path / out)
     assert (tmp_path / "mine.names.csv").read_text() == "not ours"
 
 
@@ -195,12 +195,10 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
     assert contents(out) == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(VitkitError, match="is there already and holds no table"):
-        vitkit.embed(model, photos, tmp_path / "mine")
+    refused("is there already and holds no table", vitkit.embed, model, photos, tmp_path / "mine")
     config: Any = vitkit.model_config("ViT-16x1x2/4", num_classes=0, image_size=8)
     vitkit.save_model(vitkit.build_model(replace(config, pool="none")), tmp_path / "unpooled")
-    with pytest.raises(VitkitError, match="has no pooling"):
-        vitkit.embed(tmp_path / "unpooled", photos, tmp_path / "out")
+    refused("has no pooling", vitkit.embed, tmp_path / "unpooled", photos, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -468,6 +466,5 @@ def test_a_cluster_is_refused_without_ray(
     photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(VitkitError, match=r'pip install "vitkit\[ray\]"'):
-        vitkit.embed(model, photos, tmp_path / "out", on="ray")
+    refused(r'pip install "vitkit\[ray\]"', vitkit.embed, model, photos, tmp_path / "out", on="ray")
     assert not (tmp_path / "out").exists()

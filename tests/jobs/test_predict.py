@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitkit
+from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.image_model import ImageModel
@@ -190,10 +191,8 @@ def test_an_image_that_cannot_be_read_ends_a_stream_after_those_before_it(
     assert next(answers) == predictor(images[0])
     with pytest.raises(DecodeError):
         next(answers)
-    with pytest.raises(VitkitError, match="batch_size is at least 1"):
-        predictor.stream(images, batch_size=0)
-    with pytest.raises(VitkitError, match="top is at least 1"):
-        predictor.stream(images, top=0)
+    refused("batch_size is at least 1", predictor.stream, images, batch_size=0)
+    refused("top is at least 1", predictor.stream, images, top=0)
 
 
 ADDRESS = "https://x.org/a.jpg"
@@ -219,17 +218,14 @@ def test_the_rest_is_refused_in_words(
             predictor(thing)
     units, path = images[0] / 255, tmp_path / "text.txt"
     for form, found in ((np.where(units < 0.5, -1.0, units), r"float64 from -1\.0 to"), (images[0], "uint8")):
-        with pytest.raises(VitkitError, match=f"floats from 0 to 1, found {found}"):
-            predictor(form, unit_range=True)
-    with pytest.raises(VitkitError, match="top is at least 1"):
-        predictor(images[0], top=0)
+        refused(f"floats from 0 to 1, found {found}", predictor, form, unit_range=True)
+    refused("top is at least 1", predictor, images[0], top=0)
     path.write_text("no image")
     with pytest.raises(DecodeError, match=r"text\.txt: "):
         predictor.many([path])
     with pytest.raises(DecodeError, match="limit of 100"):
         vitkit.Predictor(built(), max_pixels=100)(png(images[0]))
-    with pytest.raises(VitkitError, match="max_pixels is at least 1"):
-        vitkit.Predictor(built(), max_pixels=0)
+    refused("max_pixels is at least 1", vitkit.Predictor, built(), max_pixels=0)
 
 
 def test_a_model_that_is_built_predicts_as_it_stands(images: NDArray[np.uint8], tmp_path: Path) -> None:
@@ -245,8 +241,7 @@ def test_a_model_that_is_built_predicts_as_it_stands(images: NDArray[np.uint8], 
     own = vitkit.Predictor(folder)(images[0], top=3)
     assert ["xyz".index(guess.name) for guess in own] == [NAMES.index(guess.name) for guess in named]
     assert model.card.class_names == ("x", "y", "z")
-    with pytest.raises(VitkitError, match="names of 3 classes, found 2"):
-        vitkit.Predictor(model, class_names=("a", "b"))
+    refused("names of 3 classes, found 2", vitkit.Predictor, model, class_names=("a", "b"))
     with torch.no_grad():
         model.get_parameter("head.weight").neg_()
     assert vitkit.Predictor(model)(images[0])[0].name != own[0].name

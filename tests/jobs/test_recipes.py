@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.helpers.augmenting import augment
+from tests.helpers.refusals import refused
 from vitkit.config import from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
 from vitkit.jobs.recipes import RECIPES, TABLE_3, departures, paper, recipe
 from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import ResNetConfig
@@ -128,10 +128,8 @@ def test_every_recipe_is_a_run_that_survives_being_written_down() -> None:
 
 
 def test_what_is_no_recipe_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="Did you mean 'imagenet-vit-b16'"):
-        recipe("imagenet-b16")
-    with pytest.raises(VitkitError, match=r"is a folder and no recipe: .* give images with data"):
-        recipe(str(tmp_path))
+    refused("Did you mean 'imagenet-vit-b16'", recipe, "imagenet-b16")
+    refused(r"is a folder and no recipe: .* give images with data", recipe, str(tmp_path))
 
 
 # data -> steps, rates that are swept, part held out (paper, Table 4)
