@@ -72,9 +72,8 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
     assert np.array_equal(units.predict_proba(images / 255), expected)
 
 
-@pytest.mark.parametrize(
-    ("images", "said"),
-    [
+def test_what_is_no_images_is_refused(tmp_path: Path) -> None:
+    cases: tuple[tuple[Any, str], ...] = (
         (np.zeros((2, 8, 8)), "found float64. For floats from 0 to 1 give unit_range=True"),
         (np.zeros((2, 3, 8, 8), np.uint8), r"images.transpose\(0, 2, 3, 1\)"),
         (np.zeros((2, 64), np.uint8), r"found an array \(2, 64\)"),
@@ -83,10 +82,9 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
         (["nowhere.png", "nowhere.png"], "nowhere.png cannot be read"),
         ([np.zeros((8, 8), np.uint8)] * 2, r"into one array \(numpy.stack\)"),
         (np.array([["1.png"], ["2.png"]], object), "Expected the paths of image files in a list"),
-    ],
-)
-def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) -> None:
-    refused(said, vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit, images, [0, 1])
+    )
+    for images, said in cases:
+        refused(said, vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit, images, [0, 1])
     assert not (tmp_path / "fit").exists()
 
 

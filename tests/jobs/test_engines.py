@@ -70,18 +70,14 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(
             vitkit.Predictor(saved(tmp_path), engine=engine)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"engine": "openvino", "exact": True}, r"exact.*leave one of the two out"),
         ({"engine": "openvino", "device": "cuda"}, "processor: expected the device auto or cpu"),
         ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime.*float32 here, not in bfloat16"),
-    ],
-)
-def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(
-    options: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    refused(said, vitkit.Predictor, tmp_path / "nothing", **options)
+    )
+    for options, said in cases:
+        refused(said, vitkit.Predictor, tmp_path / "nothing", **options)
 
 
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
@@ -320,18 +316,17 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
     assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("stored", [True, False])
 def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
-    stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
-    function = "vitkit.runs.trained_model.write_evaluation"
+    function, written = "vitkit.runs.trained_model.write_evaluation", list[str]()
     monkeypatch.setattr(function, lambda run, split, *rest: written.append(split))
     place = Place(str(tmp_path), tmp_path, "run", {})
     numbers: dict[str, Any] = {"split": "test", "result": None, "predictions": None, "model": place}
-    made: Any = SimpleNamespace(**numbers, trained_on=True, as_saved=stored)
-    folder = evaluation.keep_evaluation(made)
-    assert (folder is not None) == stored == (written == ["test"])
+    for stored in (False, True):
+        made: Any = SimpleNamespace(**numbers, trained_on=True, as_saved=stored)
+        folder = evaluation.keep_evaluation(made)
+        assert (folder is not None) == stored == (written == ["test"])
 
 
 def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,25 +164,20 @@ def test_a_head_of_other_classes_cannot_be_kept(tmp_path: Path, pretrained: Path
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_options_that_contradict_the_start_are_refused(tmp_path: Path, pretrained: Path) -> None:
+    (tmp_path / "begun").mkdir()
+    shutil.copy(pretrained / "config.json", tmp_path / "begun")
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
         ({"architecture": Architecture(layer_scale=0.1)}, "Leave layer_scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
         ({**vars(SMALL), "optimizer": OptimizerConfig(freeze="trunk")}, "give a start"),
-        ({"start": StartConfig("begun")}, "has no checkpoint yet"),
-    ],
-)
-def test_options_that_contradict_the_start_are_refused(
-    tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "begun").mkdir()
-    shutil.copy(pretrained / "config.json", tmp_path / "begun")
-    refused(message, training.train_run, from_start(pretrained, **changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+        ({"start": StartConfig(str(tmp_path / "begun"))}, "has no checkpoint yet"),
+    )
+    for changes, message in cases:
+        refused(message, training.train_run, from_start(pretrained, **changes), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path) -> None:
