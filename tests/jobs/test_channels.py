@@ -55,9 +55,7 @@ def seen_by_alpha(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_four_channels_learn_from_alpha_and_predict_by_the_same_rule(
-    tmp_path: Path, seen_by_alpha: Path
-) -> None:
+def test_four_channels_learn_from_alpha_and_predict_by_that_rule(tmp_path: Path, seen_by_alpha: Path) -> None:
     augmented = run_of(seen_by_alpha, 4, augmentation=Augmentation(rand_augment=2))
     refused("rand_augment", training.train_run, augmented, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -82,9 +80,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -
     return training.train_run(run_of(Path("digits")), tmp_path_factory.mktemp("start") / "pretrained")
 
 
-def test_a_start_of_three_channels_begins_on_grey_images_where_it_was(
-    tmp_path: Path, pretrained: Path
-) -> None:
+def test_a_start_of_three_channels_begins_on_grey_where_it_was(tmp_path: Path, pretrained: Path) -> None:
     """At a rate of 1e-30 nothing moves: the logits of the two runs are those of the same start."""
     start, hearing = StartConfig(str(pretrained), head="keep"), Hearing()
     grey = run_of(Path("digits"), 1, model="", start=start, optimizer=STILL)
@@ -153,9 +149,7 @@ def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: P
     assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
 
 
-def test_a_start_of_three_channels_is_fine_tuned_on_five(
-    tmp_path: Path, bands: Path, pretrained: Path
-) -> None:
+def test_a_start_of_three_channels_is_tuned_on_five(tmp_path: Path, bands: Path, pretrained: Path) -> None:
     start, hearing = StartConfig(str(pretrained), measure_pixels=True), Hearing()
     folder = training.train_run(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
     said = dict(hearing.rows)["start"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.random_models import random_model as drawn
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit import load_model
@@ -31,15 +32,12 @@ PLAIN = "ViT-64x2x2/16"
 """A ViT that every format has a name for."""
 
 
-def random_model(name: str, size: int = 32, seed: int = 0, **changes: Any) -> ImageModel:
-    """Make a model in which every parameter is random, its head too."""
-    generator = torch.Generator().manual_seed(seed)
-    model = build_model(dataclasses.replace(vit_config(name, 3, size), **changes), generator)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+def random_model(name: str, **changes: Any) -> ImageModel:
+    """Make a model in which every parameter is random, its head too; the same at every call."""
+    torch.manual_seed(0)
+    model = drawn(dataclasses.replace(vit_config(name, 3, 32), **changes))
     model.card = ModelCard(class_names=("cat", "dog", "émeu"))
-    return model.eval()
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(random_model(PLAIN), tmp_path_factory.mktemp("source") / "model")
 
 
-def test_a_conversion_prints_nothing_and_tells_how_far_it_is(
+def test_a_conversion_is_silent_and_tells_how_far_it_is(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Names of classes are kept or said to be lost. Without a head features are compared."""
@@ -100,7 +98,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
-def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
+def test_arithmetic_of_no_format_is_refused_or_measured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_model(random_model(PLAIN, gelu="erf"), tmp_path / "erf")
@@ -112,7 +110,7 @@ def test_arithmetic_that_a_format_cannot_say_is_refused_or_measured(
     assert not result.parity.within(1e-5) and any("GELU" in sentence for sentence in result.lost)
 
 
-def test_a_result_that_differs_is_not_left_behind(
+def test_a_result_that_differs_is_not_left(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaging(model: ImageModel, path: Path, to: Format) -> tuple[Path, list[str]]:
@@ -167,7 +165,7 @@ def test_what_a_format_cannot_say_is_said_to_be_lost(tmp_path: Path) -> None:
     assert "interpolation: 'bicubic' becomes 'bilinear'" in lost("official")
 
 
-def test_pixel_statistics_that_a_file_does_not_say_are_given(
+def test_pixel_statistics_that_a_file_lacks_are_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save_model(random_model(PLAIN, gelu="erf", norm_eps=1e-6), tmp_path / "timm", "timm")
@@ -224,7 +222,7 @@ def test_a_resnet_that_does_not_say_its_size(tmp_path: Path, capsys: pytest.Capt
     assert run(["convert", str(path), str(tmp_path / "out"), "--image-size", "40", "40"]) == 0
 
 
-def test_the_library_is_held_against_ours(
+def test_a_library_is_held_against_ours(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(source)

@@ -52,16 +52,15 @@ def photos(folder: Path, count: int = 30, seed: int = 0) -> Path:
 
 def probabilities(predictor: vitkit.Predictor, images: list[Path]) -> np.ndarray:
     predictions = predictor.many(images, top=len(NAMES))
-    return np.array(
-        [[{g.name: g.probability for g in guesses}[name] for name in NAMES] for guesses in predictions]
-    )
+    by_name = [{guess.name: guess.probability for guess in guesses} for guesses in predictions]
+    return np.array([[shares[name] for name in NAMES] for shares in by_name])
 
 
 ENGINES: dict[str, Any] = {"openvino": "openvino", "onnxruntime": "onnx"}
 """The format that an export for each engine has."""
 
 
-def test_an_engine_that_is_not_installed_is_named_with_its_extra(
+def test_an_engine_that_is_missing_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
@@ -282,9 +281,7 @@ def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_a
     assert any("cannot be compared on" in note for note in heard.notes)
 
 
-def test_another_graph_and_other_answers_are_refused_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_graph_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, heard = small(), Hearing()
     path, folder = saved(tmp_path, model), str(photos(tmp_path / "photos"))
     fake_engines(monkeypatch, model, lambda logits: logits * np.float32(1.001))
@@ -316,7 +313,7 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
     assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
 
 
-def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
+def test_a_run_keeps_numbers_of_its_model_as_saved_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, written = "vitkit.runs.trained_model.write_evaluation", list[str]()

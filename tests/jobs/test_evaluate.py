@@ -49,7 +49,7 @@ def test_evaluate_needs_the_run_alone(
         assert (model / "evaluation" / "test.json").read_bytes() == again
 
 
-def test_the_precision_of_the_options_is_computed(
+def test_the_precision_given_is_computed(
     trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
@@ -68,7 +68,7 @@ def test_the_precision_of_the_options_is_computed(
         assert outputs[0] != outputs[1]
 
 
-def test_other_data_is_matched_by_class_name(
+def test_other_data_is_matched_by_name(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for i in range(3):
@@ -96,7 +96,7 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
             (folder / name).mkdir(parents=True, exist_ok=True)
             picture((60, 90, 220) if i else (90, 200, 90), 100 + i).save(folder / name / f"{i}.png")
     printed = {}
-    for data in ("new", str(namesake), f"{new}/", "new"):  # the first one three times
+    for data in ("new", str(namesake), f"{new}/"):  # the first one twice
         assert run(["evaluate", str(model), "--data", data, "--json"]) == 0
         printed[data] = json.loads(capsys.readouterr().out)
     folders = [model / "evaluation" / name for name in ("new", "new-2")]
@@ -139,7 +139,7 @@ def test_a_model_that_names_no_classes(
     assert "attention-rollout.png" in capsys.readouterr().out
 
 
-def test_outputs_without_names_are_matched_in_order(
+def test_unnamed_outputs_have_an_order(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two, three = (saved("ViT-16x1x2/4", count, tmp_path / str(count)) for count in (2, 3))
@@ -170,9 +170,7 @@ def test_another_size_and_heads_that_the_file_does_not_say(
         assert "5" in capsys.readouterr().err
 
 
-def test_a_run_without_splits_says_so(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_without_splits_say_so(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = ["--splits.val-fraction", "0", "--splits.test-fraction", "0", "--steps", "1"]
     assert run(["train", "--data", str(photos), "--out", "run", *TINY, *whole]) == 0
     capsys.readouterr()
@@ -249,9 +247,7 @@ def test_training_images_are_found_among_other_data(repeating: tuple[Path, Heari
     assert "; 1 image is a training image too: without it " in evaluation.result.sentence("images")
 
 
-def test_it_is_said_where_the_training_images_are_gone(
-    repeating: tuple[Path, Hearing], tmp_path: Path
-) -> None:
+def test_it_is_said_where_training_images_are_gone(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
     folder, heard = repeating[0], Hearing()
     for label in "ab":
         draw(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))

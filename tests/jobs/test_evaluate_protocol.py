@@ -80,9 +80,8 @@ def test_class_numbers_are_no_words(checkpoint: Path, tmp_path: Path) -> None:
         folder = rank(seed)[0] if seed % 2 else folders[seed // 2]
         expected += folder == rank(seed)[0]
         picture(tmp_path / "v2" / str(folder) / f"{seed}.png", seed)
-    evaluation = vitkit.evaluate_protocol(
-        checkpoint, tmp_path / "v2", "imagenet-v2", device="cpu", batch_size=5
-    )
+    data = tmp_path / "v2"
+    evaluation = vitkit.evaluate_protocol(checkpoint, data, "imagenet-v2", device="cpu", batch_size=5)
     assert expected >= 6 and (evaluation.count, evaluation.correct) == (12, expected)
     assert evaluation.accuracy_interval == binomial_interval(expected, 12)
     assert evaluation.candidates == 1000 and "because it names no classes" in evaluation.note
@@ -112,9 +111,8 @@ def test_a_model_chooses_among_the_classes_of_the_set(
         mine = [seed for seed in expected if labels[seed] == score.name]
         assert (score.count, score.correct) == (len(mine), sum(expected[seed] for seed in mine))
     assert sum(score.count for score in evaluation.per_class) == 16
-    assert [score.accuracy for score in evaluation.per_class] == sorted(
-        s.accuracy for s in evaluation.per_class
-    )
+    accuracies = [score.accuracy for score in evaluation.per_class]
+    assert accuracies == sorted(accuracies)
     if mark:  # without the restriction the answer would be another
         assert any(rank(seed)[0] not in allowed for seed in range(16))
 
@@ -256,9 +254,7 @@ def set_of_ten(root: Path, rank: Callable[[int], list[int]]) -> Path:
 
 
 @pytest.mark.parametrize("by", ["names", "file", "folder"])
-def test_outputs_in_another_order_are_matched_by_wordnet_ids(
-    by: str, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_outputs_in_another_order_are_matched_by_wnids(by: str, checkpoint: Path, tmp_path: Path) -> None:
     data, wnids = set_of_ten(tmp_path / "set", ranking(checkpoint)), None
     loaded = vitkit.load_model(checkpoint)
     order = np.arange(1000) if by == "folder" else np.random.default_rng(0).permutation(1000)

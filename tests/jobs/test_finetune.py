@@ -247,9 +247,7 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 
-def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
-    tmp_path: Path, pretrained: Path
-) -> None:
+def test_a_head_that_is_trained_alone_learns_at_the_given_rate(tmp_path: Path, pretrained: Path) -> None:
     """Twice the factor and half the rate are the same run, to the bit, for both are powers of two."""
     weights = []
     for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
@@ -284,9 +282,7 @@ def unfinished(folder: Path, out: Path) -> Path:
     return out
 
 
-def test_a_run_whose_options_changed_its_name_can_be_trained_for_longer(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_options_changed_its_name_can_train_longer(trained: Path, tmp_path: Path) -> None:
     assert name_in(trained) == "ViT-64x4x4x128/4"
     assert run(["train", "--start", str(trained), "--out", str(tmp_path / "longer"), *LINE]) == 0
     assert name_in(tmp_path / "longer") == name_in(trained)

@@ -46,9 +46,8 @@ def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     start = training.train_run(made, place / "start")
     line = shlex.join(["vitkit", "finetune", str(start), "--data", str(photos), f"--out={place / 'tuned'}"])
-    return training.train_run(
-        replace(made, model="", start=StartConfig(str(start))), place / "tuned", command=line
-    )
+    tuned = replace(made, model="", start=StartConfig(str(start)))
+    return training.train_run(tuned, place / "tuned", command=line)
 
 
 def test_no_path_of_the_disk_is_in_what_is_given_away(
@@ -60,9 +59,8 @@ def test_no_path_of_the_disk_is_in_what_is_given_away(
     card = json.loads((tuned / "model.json").read_text())
     assert (card["data"]["spec"], card["data"]["name"]) == ("my photos", "my photos")
     assert card["origin"]["start"]["from"] == "start"
-    assert (
-        "vitkit finetune start --data &#39;my photos&#39; --out=tuned" in (tuned / "report.html").read_text()
-    )
+    shown = "vitkit finetune start --data &#39;my photos&#39; --out=tuned"
+    assert shown in (tuned / "report.html").read_text()
     for options in ([], ["--json"]):
         assert command(["card", str(tuned), *options]) == 0
         printed = capsys.readouterr().out.replace("\n", "")
@@ -79,18 +77,15 @@ def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> 
     assert run.splits.test_fraction == 0.5
 
 
-def test_a_model_alone_asks_for_its_data_and_knows_it_again(
-    tuned: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         shutil.copy(tuned / name, tmp_path)
     with pytest.raises(
         VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
     ):
         evaluate(tmp_path)
-    assert (
-        evaluate(tmp_path, data=str(photos)).result.count == 12
-    )  # its test images alone, no training images
+    # Its test images alone, and no training images.
+    assert evaluate(tmp_path, data=str(photos)).result.count == 12
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
     assert run.splits.test_fraction == 0.5
     hearing = Hearing()
@@ -102,7 +97,7 @@ def test_a_model_alone_asks_for_its_data_and_knows_it_again(
     assert evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
 
 
-def test_cards_with_paths_of_earlier_versions_are_used_and_not_passed_on(
+def test_paths_in_cards_of_earlier_versions_are_not_passed_on(
     tuned: Path, photos: Path, tmp_path: Path
 ) -> None:
     old = shutil.copytree(tuned, tmp_path / "old", ignore=shutil.ignore_patterns("config.json", "data.json"))

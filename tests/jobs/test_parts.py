@@ -124,9 +124,7 @@ def test_features_in_one_file(photos: Path, model: Path, tmp_path: Path) -> None
     assert (tmp_path / "mine.names.csv").read_text() == "not ours"
 
 
-def test_a_part_that_is_not_as_it_was_written_is_computed_again(
-    photos: Path, model: Path, tmp_path: Path
-) -> None:
+def test_a_part_that_is_not_as_written_is_computed_again(photos: Path, model: Path, tmp_path: Path) -> None:
     out = vitkit.embed(model, photos, tmp_path / "features", batch_size=3).out
     path, record = out / "part-00001.parquet", out / "_parts.json"
     whole, facts, table = path.read_bytes(), json.loads(record.read_bytes()), pq.read_table(path)
@@ -160,7 +158,7 @@ def test_a_part_that_is_not_as_it_was_written_is_computed_again(
     assert path.read_bytes() == whole and json.loads(record.read_bytes()) == facts
 
 
-def test_a_record_of_another_number_of_rows_is_refused(
+def test_a_record_of_other_numbers_of_rows_is_refused(
     working: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["predict", "model", "photos", "--out", "out", "--batch-size", "3"]
@@ -273,9 +271,7 @@ def test_images_that_were_mended_are_read_again(working: Path, capsys: pytest.Ca
         assert "could not be read" not in capsys.readouterr().out
 
 
-def test_predictions_in_files_are_those_of_the_predictor(
-    working: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_in_files_are_the_predictor_s(working: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = ["photos/cats", "photos/dogs"]
     arguments = ["predict", "model", *images, "--out", "out", "--batch-size", "3", "--top", "2"]
     assert run(arguments) == 1  # one image cannot be read

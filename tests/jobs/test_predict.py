@@ -69,10 +69,9 @@ NAMES = ("ant", "bee", "cat")
 
 
 def built() -> ImageModel:
-    model = vitkit.create_model(
-        "ViT-16x1x2/4", num_classes=3, image_size=8, generator=torch.Generator().manual_seed(0)
-    )
-    torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    torch.nn.init.normal_(model.get_parameter("head.weight"))
     return model
 
 
@@ -107,14 +106,13 @@ def same(answers: Iterable[list[Guess]], expected: Sequence[list[Guess]]) -> Non
         )
 
 
-def test_an_image_may_have_any_form(
+def test_an_image_has_any_form(
     predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     image, path = images[0], tmp_path / "one.png"
     expected, grey = predictor(image), image[:, :, 0]
-    assert [guess.probability for guess in expected] == sorted(
-        (guess.probability for guess in expected), reverse=True
-    )
+    probabilities = [guess.probability for guess in expected]
+    assert probabilities == sorted(probabilities, reverse=True)
     path.write_bytes(png(image))
     tensor, units = torch.from_numpy(image).permute(2, 0, 1), image / 255
     text = base64.b64encode(png(image)).decode()
@@ -138,7 +136,7 @@ def test_an_image_may_have_any_form(
         assert [guess.name for guess in answered] == [guess.name for guess in expected]
 
 
-def test_several_images_give_several_answers(
+def test_several_images_have_answers(
     predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
 ) -> None:
     expected = [predictor(image) for image in images]
@@ -152,9 +150,7 @@ def test_several_images_give_several_answers(
     assert len(predictor([images[0]], top=1)[0]) == 1
 
 
-def test_a_generator_is_answered_while_it_runs(
-    predictor: vitkit.Predictor, images: NDArray[np.uint8]
-) -> None:
+def test_a_generator_is_answered_as_it_runs(predictor: vitkit.Predictor, images: NDArray[np.uint8]) -> None:
     drawn, threads = list[int](), set[str]()
 
     def endless() -> Iterator[NDArray[np.uint8]]:
@@ -210,9 +206,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-def test_the_rest_is_refused_in_words(
-    predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path
-) -> None:
+def test_the_rest_is_refused(predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path) -> None:
     for thing, message in REFUSED:
         with pytest.raises((VitkitError, DecodeError), match=message):
             predictor(thing)

@@ -127,7 +127,7 @@ def test_each_step_is_sent_once_and_the_run_is_continued(
         assert module.codes == [0, 0] and "Trackio" not in capsys.readouterr().out
 
 
-def test_a_log_that_is_named_twice_is_written_once(
+def test_a_log_named_twice_is_written_once(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is heard besides goes on being heard."""
@@ -157,7 +157,7 @@ def test_steps_are_sent_again_only_where_they_were_not_sent(
     assert sorted({step for step, _ in module.sent}) == sent
 
 
-def test_without_a_network_the_numbers_wait_in_the_run_folder(
+def test_without_a_network_numbers_wait_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, heard = fake(monkeypatch, reachable=False), Hearing()
@@ -188,7 +188,7 @@ def test_a_package_that_fails_does_not_end_the_run(
     assert recorded == (1 if name == "wandb" else 0)
 
 
-def test_a_run_that_was_given_away_sends_nothing_unasked(
+def test_a_run_that_was_given_sends_nothing(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / "run")
@@ -247,9 +247,7 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
         assert [value for _, value in points] == pytest.approx([measured[step][name] for step in steps])
 
 
-def test_the_example_of_the_page_on_trackers_logs_to_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_page_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "trackers.md").read_text()
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "mlflow" in code]
     mlflow: Any = types.ModuleType("mlflow")

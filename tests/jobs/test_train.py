@@ -75,9 +75,8 @@ def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_
     assert vitkit.Predictor(run_folder).preprocessing == vitkit.Predictor(trained).preprocessing
 
 
-def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder(
-    photos: Path, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_without_out_a_run_is_found_again_and_another_has_its_folder(photos: Path, tmp_path: Path) -> None:
     base = ["train", "--data", str(photos), *TINY, "--steps", "1"]
     assert run(base) == 0
     assert run(base) == 0
@@ -86,6 +85,7 @@ def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [name, f"{name}-2"]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +96,6 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
         return predict(*arguments, **options)
 
     monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
-    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
     assert len(precisions) >= 3 and set(precisions) == {"bfloat16"}
@@ -127,6 +126,7 @@ def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
     assert run(["evaluate", "run"]) == 0
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +176,7 @@ def test_ended_after_training_the_rest_is_made_up_for(
     assert (tmp_path / "run" / "evaluation" / "test.json").exists()
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_damaged_best_checkpoint_is_not_used(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ class BeganError(Exception):
     """The steps began: nothing after that is tested."""
 
 
+@pytest.mark.usefixtures("no_report")
 def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those for memory may be others than the ones that the folder was begun with."""
     folder = vitkit.train(RUN, tmp_path / "run")

