@@ -63,9 +63,8 @@ def test_the_report_can_be_written_again_also_without_the_images(
     assert "no run folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_mistakes_get_one_message_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, message in (
         ("train --recipe digits --model ViT-Q/4", "No model is named"),
         ("train --recipe digits --optimizer adam", "adamw"),
         ("train --recipe digits --threads 0", "threads"),
@@ -80,15 +79,10 @@ def test_the_report_can_be_written_again_also_without_the_images(
         ("models ViT-7x1x2/4", "width 7"),
         ("data check nowhere", "nowhere"),
         ("data check ~nobody_of_this_name/x", "~nobody_of_this_name"),
-    ],
-)
-def test_mistakes_get_one_message_each(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(line.split()) == 1
-    captured = capsys.readouterr()
-    assert message in captured.err + captured.out and "Traceback" not in captured.err
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    ):
+        assert run(line.split()) == 1, line
+        captured = capsys.readouterr()
+        assert message in captured.err + captured.out and "Traceback" not in captured.err
     assert run(["--version"]) == 0
     assert vitkit.__version__ in capsys.readouterr().out
 

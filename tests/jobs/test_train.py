@@ -126,7 +126,6 @@ def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
     assert run(["evaluate", "run"]) == 0
 
 
-@pytest.mark.usefixtures("no_report")
 def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
