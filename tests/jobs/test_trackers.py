@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -34,12 +34,8 @@ def expected(folder: Path) -> dict[int, dict[str, float]]:
     """Give the contents that a log must have: by step, the numbers of metrics.jsonl by their source."""
     contents: dict[int, dict[str, float]] = {}
     for line in metrics(folder):
-        who = line.get("evaluator", line["kind"])
-        numbers = {
-            f"{who}/{name}": value
-            for name, value in line.items()
-            if name not in ("kind", "step", "epoch", "evaluator")
-        }
+        who, kept = line.get("evaluator", line["kind"]), line.keys() - {"kind", "step", "epoch", "evaluator"}
+        numbers = {f"{who}/{name}": line[name] for name in kept}
         contents.setdefault(line["step"], {"epoch": line["epoch"]}).update(numbers)
     return contents
 
@@ -250,21 +246,12 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
 def test_the_example_of_the_page_logs_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "trackers.md").read_text()
     (example,) = [code for code in re.findall(r"```python\n(.*?)```", page, flags=re.S) if "mlflow" in code]
-    mlflow: Any = types.ModuleType("mlflow")
-    runs: list[str] = []
-    logged: dict[int, dict[str, float]] = {}
-
-    @contextmanager
-    def start_run(run_name: str) -> Iterator[None]:
-        runs.append(run_name)
-        yield
-
-    mlflow.start_run = start_run
+    mlflow, names, logged = MagicMock(), dict[str, Any](), dict[int, dict[str, float]]()
     mlflow.log_metrics = lambda numbers, step: logged.setdefault(step, {}).update(numbers)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    names: dict[str, Any] = {}
     exec(compile(example, "trackers.md", "exec"), names)
     vitkit.train(SMALL, tmp_path / "run", listener=names["MLflowListener"]())
-    assert runs == ["run"] and sorted(logged) == [1, 2, 3, 4, 5, 6]
+    (begun,) = mlflow.start_run.call_args_list
+    assert [*begun.args, *begun.kwargs.values()] == ["run"] and sorted(logged) == [1, 2, 3, 4, 5, 6]
     last = [line for line in metrics(tmp_path / "run") if line["kind"] == "validation"][-1]
     assert logged[6]["validation/accuracy"] == last["accuracy"]
