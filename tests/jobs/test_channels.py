@@ -16,7 +16,6 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing
 from vitkit.data.sources import open_data
 from vitkit.jobs import train_run as training
-from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.plan import with_measured_pixels
 from vitkit.training.config import OptimizerConfig, TrainingConfig
@@ -72,7 +71,7 @@ def test_four_channels_learn_from_alpha_and_predict_by_that_rule(tmp_path: Path,
         assert predictor(image, top=1)[0].name == name
     assert predictor(array, top=1)[0].name == "above"
     refused(r"\(height, width, 4\)", predictor, array[:, :, :3])
-    assert write_report(folder).read_text().count("data:image/") >= 4
+    assert vitkit.write_report(folder).read_text().count("data:image/") >= 4
 
 
 @pytest.fixture(scope="module")

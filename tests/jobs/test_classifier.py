@@ -20,7 +20,6 @@ from sklearn.utils import estimator_checks
 
 import vitkit
 from tests.helpers.refusals import refused
-from vitkit.errors import VitkitError
 
 TINY: dict[str, Any] = {
     "model": "ViT-16x1x2/4",
@@ -99,7 +98,7 @@ def test_files_that_cannot_be_read_are_named(
         raise OSError(errno.EIO, "Input/output error")  # of a read, which names no file
 
     monkeypatch.setattr("vitkit.jobs.classifier.read_regular_file", fail)
-    with pytest.raises(VitkitError, match=r"first\.png cannot be read: Input/output error"):
+    with pytest.raises(vitkit.VitkitError, match=r"first\.png cannot be read: Input/output error"):
         vitkit.ViTClassifier(**TINY).fit(["first.png", "second.png"], [0, 1])
 
 
@@ -112,7 +111,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
         (np.array([1, "cat"] * 8, object), "Expected names or numbers of classes as labels: "),
     ):
         refused(said, vitkit.ViTClassifier(**TINY).fit, images, wrong)
-    with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
+    with pytest.raises(vitkit.VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
         vitkit.ViTClassifier(**TINY, unit_range=True).fit(np.array([[[0.0]], [[2.0]]]), [0, 1])
     with pytest.raises(NotFittedError):
         vitkit.ViTClassifier().predict(images)
@@ -154,7 +153,7 @@ def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None
     # It is a start, which is fine-tuned.
     tuned = vitkit.ViTClassifier(folder, freeze="trunk", options={"steps": 3, "evaluate_every": 3})
     assert tuned.fit(images, labels).score(images, labels) > 0.5
-    with pytest.raises(VitkitError, match="No option of training is named lerning_rate"):
+    with pytest.raises(vitkit.VitkitError, match="No option of training is named lerning_rate"):
         vitkit.ViTClassifier(folder, options={"lerning_rate": 1}).fit(images, labels)
 
 

@@ -15,11 +15,9 @@ from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
 from vitkit.data.imagenet_config import ProtocolName
-from vitkit.errors import VitkitError
 from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 WNIDS = imagenet_wnids()
 SIDE = 8
@@ -39,7 +37,7 @@ def make_model(folder: Path, outputs: int, names: tuple[str, ...] = ()) -> Path:
             if parameter.ndim > 1 and not parameter.any():
                 parameter.normal_()
     model.card = ModelCard(class_names=names)
-    return save_model(model, folder)
+    return vitkit.save_model(model, folder)
 
 
 def picture(path: Path, seed: int, border: int = 0) -> Path:
@@ -159,7 +157,7 @@ def test_any_of_the_reassessed_labels_is_right(checkpoint: Path, tmp_path: Path)
         (tmp_path / "real.json").write_text(wrong)
         refused(r"real\.json", list_labelled, "imagenet-real", str(images))
     (tmp_path / "real.json").unlink()
-    with pytest.raises(VitkitError, match=r"Expected the labels in .*real\.json.*labels"):
+    with pytest.raises(vitkit.VitkitError, match=r"Expected the labels in .*real\.json.*labels"):
         vitkit.evaluate_protocol(checkpoint, images, "imagenet-real")
 
 
@@ -237,7 +235,7 @@ def test_mappings_of_other_values_are_refused(tmp_path: Path) -> None:
         path = tmp_path / "mappings" / f"{name}.json"
         whole = path.read_text()
         path.write_text(json.dumps({**json.loads(whole), key: value} if key else {}))
-        with pytest.raises(VitkitError, match="cannot be read as mappings of ObjectNet that agree"):
+        with pytest.raises(vitkit.VitkitError, match="cannot be read as mappings of ObjectNet that agree"):
             list_labelled("objectnet", str(tmp_path))
         path.write_text(whole)
     path.unlink()
@@ -263,7 +261,7 @@ def test_outputs_in_another_order_are_matched_by_wnids(by: str, checkpoint: Path
             getattr(loaded.head, name).copy_(getattr(loaded.head, name)[torch.from_numpy(order)])
     names = tuple(WNIDS[i] for i in order)
     loaded.card = ModelCard(class_names=names if by == "names" else ())
-    save_model(loaded, tmp_path / "model")
+    vitkit.save_model(loaded, tmp_path / "model")
     if by == "file":
         wnids = tmp_path / "LOC_synset_mapping.txt"
         wnids.write_text("".join(f"{name} some words, more words\n" for name in names))
@@ -302,12 +300,12 @@ def test_words_are_taken_in_the_usual_order_if_they_are_in_it(checkpoint: Path, 
     data = set_of_ten(tmp_path / "set", ranking(checkpoint))
     loaded = vitkit.load_model(checkpoint)
     loaded.card = ModelCard(class_names=CLASS_NAMES)
-    save_model(loaded, tmp_path / "right")
+    vitkit.save_model(loaded, tmp_path / "right")
     evaluation = vitkit.evaluate_protocol(tmp_path / "right", data, "imagenet", device="cpu")
     assert evaluation.correct == 5 and re.match(r"n\d{8} \(.*\w.*\)$", evaluation.per_class[0].name)
     loaded.card = ModelCard(class_names=tuple(sorted(CLASS_NAMES)))
-    save_model(loaded, tmp_path / "sorted")
-    with pytest.raises(VitkitError, match="where class 0 is tench, found 'goldfish'"):
+    vitkit.save_model(loaded, tmp_path / "sorted")
+    with pytest.raises(vitkit.VitkitError, match="where class 0 is tench, found 'goldfish'"):
         vitkit.evaluate_protocol(tmp_path / "sorted", data, "imagenet", device="cpu")
 
 
@@ -329,10 +327,10 @@ def test_lists_of_wordnet_ids_that_are_none_are_refused(checkpoint: Path, tmp_pa
         refused(r"wnids\.txt", read_wnids, str(tmp_path / "wnids.txt"))
     (tmp_path / "wnids.txt").write_text("\n".join(WNIDS[:999]))
     image = picture(tmp_path / "set" / WNIDS[0] / "0.png", 0)
-    with pytest.raises(VitkitError, match=r"1,000 outputs, and wnids lists 999"):
+    with pytest.raises(vitkit.VitkitError, match=r"1,000 outputs, and wnids lists 999"):
         vitkit.evaluate_protocol(checkpoint, tmp_path / "set", "imagenet", wnids=tmp_path / "wnids.txt")
     image.write_bytes(b"no image")
-    with pytest.raises(VitkitError, match="None of the images could be read"):
+    with pytest.raises(vitkit.VitkitError, match="None of the images could be read"):
         vitkit.evaluate_protocol(checkpoint, tmp_path / "set", "imagenet", device="cpu")
 
 

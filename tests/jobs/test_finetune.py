@@ -14,11 +14,9 @@ import vitkit
 from tests.helpers.photos import noise_images
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.jobs import train_run as training
-from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.finetune_defaults import suit_start
 from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
 from vitkit.runs import start
@@ -26,10 +24,8 @@ from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.training.checkpoint import read_progress
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.create import create_model
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import pretraining_images
-from vitkit.weights.saving import save_model
 
 SMALL = Run(
     data="digits",
@@ -93,20 +89,20 @@ def test_what_a_run_changes_of_its_start_is_told_and_kept(tmp_path: Path, pretra
     )
     hearing = Hearing()
     folder = training.train_run(run, tmp_path / "run", listener=hearing)
-    said, model = dict(hearing.rows)["start"], load_model(folder)
+    said, model = dict(hearing.rows)["start"], vitkit.load_model(folder)
     rule = "the original's rule (bilinear, corners aligned)"
     assert f"positions: resized from a grid of 4x4 to 6x4 by {rule}" in said
     assert any("instead of the start's" in line for line in said)
     assert (model.config.image_size, model.config.dropout) == ((12, 8), 0.25)
     assert (model.config.image_mean, model.config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
     # The card tells where the start came from, and how many images the first training had.
-    before = card_of(load_model(pretrained))
+    before = card_of(vitkit.load_model(pretrained))
     count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
     assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
     assert "training_images" not in card_of(model).origin
     assert pretraining_images(folder, card_of(model)) == count
     again = training.train_run(from_start(folder, training=SHORT), tmp_path / "again")
-    origin = card_of(load_model(again)).origin["start"]
+    origin = card_of(vitkit.load_model(again)).origin["start"]
     digest = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
     assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
     assert origin["start"]["from"] == pretrained.name
@@ -117,9 +113,9 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     given: Interpolation | None, tmp_path: Path, pretrained: Path
 ) -> None:
     """The weights keep the rule in the runs that follow, also while these are not finished."""
-    model = load_model(pretrained)
+    model = vitkit.load_model(pretrained)
     model.card = replace(model.card, position_interpolation="timm")
-    save_model(model, tmp_path / "timms")
+    vitkit.save_model(model, tmp_path / "timms")
     rule: Interpolation = given or "timm"
     start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
     run = from_start(pretrained, start=start, optimizer=STILL, preprocessing=Preprocessing((12, 8)))
@@ -127,39 +123,39 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     training.train_run(replace(run, training=SHORT), tmp_path / "run", listener=hearing)
     line = f"positions: resized from a grid of 4x4 to 6x4 by {INTERPOLATIONS[rule]}"
     assert line in dict(hearing.rows)["start"]
-    name, trained = "positions.0.embedding", load_model(tmp_path / "run")
-    expected = load_model(tmp_path / "timms", image_size=(12, 8), position_interpolation=rule)
+    name, trained = "positions.0.embedding", vitkit.load_model(tmp_path / "run")
+    expected = vitkit.load_model(tmp_path / "timms", image_size=(12, 8), position_interpolation=rule)
     torch.testing.assert_close(trained.state_dict()[name], expected.state_dict()[name], rtol=0, atol=1e-6)
     assert trained.card.position_interpolation == rule
     for left in ("model.json", "model.safetensors", "ended.json"):
         (tmp_path / "run" / left).unlink(missing_ok=True)
-    assert load_model(tmp_path / "run").card.position_interpolation == rule
+    assert vitkit.load_model(tmp_path / "run").card.position_interpolation == rule
     training.train_run(from_start(tmp_path / "run", training=SHORT), tmp_path / "again")
-    assert load_model(tmp_path / "again").card.position_interpolation == rule
+    assert vitkit.load_model(tmp_path / "again").card.position_interpolation == rule
 
 
 def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pretrained: Path) -> None:
     """A start whose classes stand in another order predicts the same after the run has begun from it."""
-    model = load_model(pretrained)
+    model = vitkit.load_model(pretrained)
     card, order = card_of(model), torch.arange(9, -1, -1)
     model.card = replace(card, class_names=tuple(reversed(card.class_names)))
     weights = model.state_dict()
     for name in ("head.weight", "head.bias"):
         weights[name].copy_(weights[name][order].clone())
-    save_model(model, tmp_path / "reversed")
+    vitkit.save_model(model, tmp_path / "reversed")
     keep = StartConfig(str(tmp_path / "reversed"), head="keep")
     run = from_start(pretrained, start=keep, optimizer=STILL, training=SHORT)
     require_same(pretrained, training.train_run(run, tmp_path / "run"), set(), set())
 
 
 def test_a_head_of_other_classes_cannot_be_kept(tmp_path: Path, pretrained: Path) -> None:
-    model = load_model(pretrained)
+    model = vitkit.load_model(pretrained)
     for names, message in (
         ((), "does not say the names of its 10 classes"),
         (("zero", *"123456789"), "only the images have 0; only the start has zero"),
     ):
         model.card = replace(card_of(model), class_names=names)
-        start = StartConfig(str(save_model(model, tmp_path / "start")), head="keep")
+        start = StartConfig(str(vitkit.save_model(model, tmp_path / "start")), head="keep")
         refused(message, training.train_run, from_start(pretrained, start=start), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
@@ -207,9 +203,9 @@ def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrai
     (part / "report.html").unlink()
     begun = shutil.copytree(whole, tmp_path / "begun")
     shutil.rmtree(begun / "checkpoints")
-    model = load_model(start)
+    model = vitkit.load_model(start)
     model.state_dict()["norm.weight"].add_(1)
-    save_model(model, start)
+    vitkit.save_model(model, start)
     refused(r"The weights of .* have changed since .* was started from it", training.train_run, run, begun)
     shutil.rmtree(start)
     training.train_run(run, part)
@@ -222,7 +218,7 @@ def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrai
     [("BiT-R2-2-2x0.5", "stages.0.0.", "stages.0.1."), ("R+ViT-Ti/16", "blocks.0.", "blocks.1.")],
 )
 def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str, first: str, second: str) -> None:
-    start = save_model(create_model(name, num_classes=7, image_size=32), tmp_path / "start")
+    start = vitkit.save_model(vitkit.create_model(name, num_classes=7, image_size=32), tmp_path / "start")
     run = from_start(
         start,
         preprocessing=Preprocessing((32, 32)),
@@ -238,9 +234,9 @@ def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str, first: st
 
 def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     """A new head learns at 3e-3, alone or with the layers at 5e-4; a kept one has nothing to catch up on."""
-    new = finetune_run(str(pretrained), "digits").optimizer
+    new = vitkit.finetune_run(str(pretrained), "digits").optimizer
     assert (new.learning_rate, new.head_rate) == (5e-4, 6)
-    start_head = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
+    start_head = vitkit.finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
     fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = suit_start(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer

@@ -8,22 +8,18 @@ from pathlib import Path
 
 import pytest
 
+import vitkit
 from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
-from vitkit.jobs.evaluate import evaluate
-from vitkit.jobs.fewshot import fewshot
 from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
 from vitkit.weights.loading import load
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
-from vitkit.weights.saving import save_model
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
 
@@ -71,7 +67,7 @@ def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> 
     for path in (tuned, tuned / "model.safetensors"):
         record = card_of(load_any(path).model).data
         assert record is not None and record.spec == str(photos)
-    assert evaluate(tuned).result.count == 12
+    assert vitkit.evaluate(tuned).result.count == 12
     # As a start too: its images are cut as they were, so that none of its training images is tested on.
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tuned)))).run
     assert run.splits.test_fraction == 0.5
@@ -81,20 +77,20 @@ def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Pat
     for name in ("model.safetensors", "model.json"):
         shutil.copy(tuned / name, tmp_path)
     with pytest.raises(
-        VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
+        vitkit.VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
     ):
-        evaluate(tmp_path)
+        vitkit.evaluate(tmp_path)
     # Its test images alone, and no training images.
-    assert evaluate(tmp_path, data=str(photos)).result.count == 12
+    assert vitkit.evaluate(tmp_path, data=str(photos)).result.count == 12
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
     assert run.splits.test_fraction == 0.5
     hearing = Hearing()
-    few = fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)
+    few = vitkit.fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)
     assert few.test_images == 12
     assert any("shots are training images of its own" in note for note in hearing.notes)
     other = shutil.copytree(photos, tmp_path / "others")
     (other / "a" / "00.png").unlink()
-    assert evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
+    assert vitkit.evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
 
 
 def test_paths_in_cards_of_earlier_versions_are_not_passed_on(
@@ -104,12 +100,12 @@ def test_paths_in_cards_of_earlier_versions_are_not_passed_on(
     card = json.loads((old / "model.json").read_text())
     card["data"]["spec"] = str(photos)
     (old / "model.json").write_text(json.dumps(card))
-    assert evaluate(old).result.count == 12
-    again = save_model(load(old).model, tmp_path / "again")
+    assert vitkit.evaluate(old).result.count == 12
+    again = vitkit.save_model(load(old).model, tmp_path / "again")
     # Images that were moved are known again: no training image is tested on.
     card["data"]["spec"] = str(tmp_path / "where they were")
     (old / "model.json").write_text(json.dumps(card))
-    assert evaluate(old, data=str(photos)).result.count == 12
+    assert vitkit.evaluate(old, data=str(photos)).result.count == 12
     assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
 
 
@@ -136,5 +132,5 @@ def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Pa
         for split, counts in record["counts"].items()
     }
     (folder / "data.json").write_text(json.dumps(record))
-    page = write_report(folder).read_text()
+    page = vitkit.write_report(folder).read_text()
     assert "<td>/m/a</td>" in page and ">1,006</td>" in page and "of a person" not in page

@@ -14,7 +14,6 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
-from vitkit.errors import VitkitError
 from vitkit.jobs.data_check import check
 from vitkit.jobs.inspect import place_of_pictures
 from vitkit.jobs.predict import predict_images
@@ -142,7 +141,7 @@ def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert run(command) == 1
         assert "Too many levels of symbolic links" in " ".join(capsys.readouterr().err.split())
     model = vitkit.create_model("ViT-8x1x1/8", num_classes=2, image_size=16)
-    with pytest.raises(VitkitError, match="Too many levels of symbolic links"):
+    with pytest.raises(vitkit.VitkitError, match="Too many levels of symbolic links"):
         open_model_data(model, str(loop))
 
 

@@ -12,14 +12,12 @@ import pytest
 import vitkit
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit.errors import VitkitError
 from vitkit.jobs.functions import read_argument_texts, read_field_texts, read_signature, summary_of
 from vitkit.jobs.options import as_names, require_at_least
 from vitkit.models.config.card import TaskName
 from vitkit.runs.config import Run, options_of, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun
-from vitkit.runs.series_options import SeriesOptions
 from vitkit.training.config import MAEConfig
 
 TINY: dict[str, Any] = {
@@ -50,7 +48,7 @@ def test_a_recipe_takes_other_values_and_keeps_the_rest() -> None:
     assert changed == replace(plain, training=replace(plain.training, epochs=5.0), optimizer=optimizer)
     assert changed.recipe == "photos"
     assert vitkit.recipe("digits", splits_val_fraction=0.25).splits.val_fraction == 0.25
-    with pytest.raises(VitkitError, match=r"named val_fraction. Here it is splits_val_fraction"):
+    with pytest.raises(vitkit.VitkitError, match=r"named val_fraction. Here it is splits_val_fraction"):
         vitkit.recipe("digits", val_fraction=0.25)  # type: ignore[call-arg]
     run = vitkit.recipe("photos", task="mae", decoder_depth=1)
     assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
@@ -74,7 +72,7 @@ def test_a_misspelt_option_is_named_with_the_nearest(tmp_path: Path, start: Path
 
 def test_names_of_other_libraries_are_all_answered_at_once(tmp_path: Path) -> None:
     theirs: dict[str, Any] = {"lr": 1e-3, "batch": 32, "imgsz": 8, "stepps": 3}
-    with pytest.raises(VitkitError) as error:
+    with pytest.raises(vitkit.VitkitError) as error:
         vitkit.train("digits", tmp_path / "run", **theirs)
     assert str(error.value) == (
         "No option of training is named lr. Here it is learning_rate. "
@@ -112,9 +110,9 @@ def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
 
 def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
     refused("not both", vitkit.train, Run(), recipe="digits")
-    with pytest.raises(VitkitError, match=r"begin the run with vitkit.finetune\(start, data\)"):
+    with pytest.raises(vitkit.VitkitError, match=r"begin the run with vitkit.finetune\(start, data\)"):
         vitkit.train(data="digits", start=str(tmp_path))
-    with pytest.raises(VitkitError, match="Expected images to train on or weights to begin from"):
+    with pytest.raises(vitkit.VitkitError, match="Expected images to train on or weights to begin from"):
         vitkit.finetune(tmp_path, learning_rate=1e-3)
 
 
@@ -145,9 +143,9 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
     def nowhere(_: object) -> str:
         raise OSError
 
-    assert read_field_texts(SeriesOptions)
+    assert read_field_texts(vitkit.SeriesOptions)
     monkeypatch.setattr("vitkit.jobs.functions.inspect.getsource", nowhere)
-    assert read_field_texts(SeriesOptions) == {}
+    assert read_field_texts(vitkit.SeriesOptions) == {}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
-from vitkit.errors import VitkitError
 from vitkit.jobs import embed, parts
 from vitkit.jobs.predict import open_rows
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -188,7 +187,7 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
         (fewer, model, 3, "other images"),
         (photos, tmp_path / "other", 4, "another model\n  batch_size 3"),
     ):
-        with pytest.raises(VitkitError, match=rf"holds another table:\n  {word}\nGive another out"):
+        with pytest.raises(vitkit.VitkitError, match=rf"holds another table:\n  {word}\nGive another out"):
             vitkit.embed(start, data, out, batch_size=size)
     assert contents(out) == before
     (tmp_path / "mine").mkdir()
@@ -240,11 +239,11 @@ def test_folders_of_features_and_predictions_are_no_images(
 def test_a_file_is_written_by_one_command_at_a_time(
     photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments, others = (model, photos, tmp_path / "all.NPY"), list[VitkitError]()
+    arguments, others = (model, photos, tmp_path / "all.NPY"), list[vitkit.VitkitError]()
     join, remove = embed._join, parts.remove_parts
 
     def interrupted(step: Callable[..., None], *given: Any) -> None:
-        with pytest.raises(VitkitError, match=r"is at work in|is there already") as other:
+        with pytest.raises(vitkit.VitkitError, match=r"is at work in|is there already") as other:
             vitkit.embed(*arguments)
         others.append(other.value)
         step(*given)

@@ -14,13 +14,11 @@ from tests.helpers.photos import TINY
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
-from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
 from vitkit.jobs import train_run as following
 from vitkit.jobs.train_run import Invitation
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.runs.build import Parts
-from vitkit.runs.config import Run
 from vitkit.runs.trained_model import RejectedFiles, read_record
 from vitkit.training.config import TrainingConfig
 from vitkit.world import World
@@ -225,7 +223,7 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr() == ("", "")
 
 
-RUN = Run(
+RUN = vitkit.Run(
     data="digits",
     model="ViT-16x1x2/4",
     preprocessing=Preprocessing(image_size=(8, 8)),
@@ -249,7 +247,7 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
     invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
     elsewhere = replace(invitation, folder=tmp_path / "elsewhere")
     monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: elsewhere)
-    with pytest.raises(VitkitError, match="cannot be seen by process 1"):
+    with pytest.raises(vitkit.VitkitError, match="cannot be seen by process 1"):
         following.follow(World(1, 2, 1, 2))
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:

@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+import vitkit
 from vitkit.data.config import DEFAULT_RULE, Preprocessing
 from vitkit.data.listing import Files
 from vitkit.data.sources import Samples
@@ -20,8 +21,6 @@ from vitkit.errors import DecodeError
 from vitkit.evaluation.classify import Classification, classification, overconfidence
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
@@ -30,7 +29,6 @@ from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
-from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -81,7 +79,7 @@ def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predic
 def content(
     classes: int = 4, count: int = 60, split: str = "test", damaged: bool = True, **changes: Any
 ) -> ReportContent:
-    model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
+    model = vitkit.create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
     model.card = ModelCard(
         "ViT-16x2x2/2", names(classes), preprocessing=Preprocessing((8, 8)), origin={"run": HOSTILE}
@@ -325,7 +323,7 @@ def test_models_of_mean_pooling_oblong_images_or_without_attention() -> None:
     model = ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
     filled = bare(model=model, evaluations=square.evaluations, samples=square.samples)
     has(render_report(filled), "images of 8 x 6 pixels")
-    resnet = build_model(ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
+    resnet = vitkit.build_model(vitkit.ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
     page = has(render_report(bare(model=resnet)), "no attention between all its places")
     assert "nothing to lay attention over" not in page.text and "no images at hand" not in page.text
 

@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw
 import vitkit
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
@@ -190,7 +189,7 @@ def test_a_classifier_is_fine_tuned_to_several_labels(tmp_path: Path, shapes: Pa
     start = vitkit.save_model(vitkit.create_model(SMALL.model, 5, (12, 16)), tmp_path / "start")
     short = TrainingConfig(steps=1, batch_size=16)
     tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=short)
-    model = load_model(vitkit.train(tuned, tmp_path / "tuned"))
+    model = vitkit.load_model(vitkit.train(tuned, tmp_path / "tuned"))
     assert isinstance(model.card, ModelCard) and model.card.task is not None
     assert (model.card.task.name, model.card.loss) == ("multi-label", "sigmoid")
     assert model.card.class_names == LABELS
@@ -263,5 +262,5 @@ def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
     result = vitkit.evaluate(folder).result
     assert result.count + result.bad == 8
     assert vitkit.evaluate(folder, str(quoted(root / "others.csv"))).result.count == 39
-    shown = load_model(folder).card
+    shown = vitkit.load_model(folder).card
     assert isinstance(shown, ModelCard) and shown.history()["task"] == "multi-label"

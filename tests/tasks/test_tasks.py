@@ -12,7 +12,6 @@ import torch
 import vitkit
 from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
-from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config.card import Card, TaskName
@@ -51,7 +50,7 @@ def test_a_missing_task_is_refused_before_a_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": TASKS["classification"]})
-    with pytest.raises(VitkitError, match="one of the tasks classification, found multi-label"):
+    with pytest.raises(vitkit.VitkitError, match="one of the tasks classification, found multi-label"):
         vitkit.train(replace(RUN, task="multi-label"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
