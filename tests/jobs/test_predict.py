@@ -172,12 +172,9 @@ def test_one_image_in_place_of_several_is_refused(
 ) -> None:
     drawn = Image.fromarray(images[0])
     for image in (images[0], torch.from_numpy(images[0]), drawn, png(images[0]), "a.png", tmp_path):
-        with pytest.raises(VitkitError, match=r"many\(\) takes several images"):
-            predictor.many(image)  # type: ignore[arg-type]
-        with pytest.raises(VitkitError, match=r"stream\(\) takes several images"):
-            predictor.stream(image)  # type: ignore[arg-type]
-    with pytest.raises(VitkitError, match=r"give a generator to stream\(\)"):
-        predictor.many(iter(images))  # type: ignore[arg-type]
+        refused(r"many\(\) takes several images", predictor.many, image)
+        refused(r"stream\(\) takes several images", predictor.stream, image)
+    refused(r"give a generator to stream\(\)", predictor.many, iter(images))
 
 
 def test_an_image_that_cannot_be_read_ends_a_stream_after_those_before_it(

@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing, Interrupting
 from vitkit.cli.main import run as run_command
@@ -189,8 +190,7 @@ def test_a_run_that_was_given_sends_nothing(
     module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / "run")
     assert run_command(["train", "--resume", str(folder), "--quiet"]) == 0
     assert module.begun == []
-    with pytest.raises(vitkit.VitkitError, match="expected eight small letters and digits"):
-        SentRecord("../../x")
+    refused("expected eight small letters and digits", SentRecord, "../../x")
 
 
 def test_the_command_line_names_what_is_missing_and_is_quiet(
@@ -206,8 +206,7 @@ def test_the_command_line_names_what_is_missing_and_is_quiet(
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(vitkit.VitkitError, match="choose tensorboard, wandb or trackio"):
-        vitkit.log_to("tensorbored")  # type: ignore[arg-type]
+    refused("choose tensorboard, wandb or trackio", vitkit.log_to, "tensorbored")
     assert run_command([*line, "wandb"]) == 0
     assert sorted({step for step, _ in module.sent}) == [2, 4]
     printed = capsys.readouterr()  # the result of a command, and no progress
