@@ -158,7 +158,7 @@ def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None
 def test_scikit_learn_selects_and_composes_it() -> None:
     images, labels = bright_and_dark()
     pipeline = Pipeline([("vit", vitkit.ViTClassifier(**TINY))])
-    grid = {"vit__freeze": [None, "nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
+    grid = {"vit__freeze": ["nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
     assert search.fit(images, labels).best_score_ > 0.5
 

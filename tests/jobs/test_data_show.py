@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.helpers.photos import noise_images
 from tests.helpers.refusals import refused
-from vitkit.data.config import Augmentation, Preprocessing
+from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.data.transforms import preprocess
@@ -24,6 +24,7 @@ RUN = Run(
     data="digits",
     preprocessing=Preprocessing((16, 12)),
     augmentation=Augmentation(shift=2, rand_augment=1, random_erasing=0.5),
+    splits=Splits(subset="[:10%]"),
     training=TrainingConfig(seed=7),
 )
 """The options that the run changes, with their values."""
@@ -52,7 +53,7 @@ def test_the_versions_are_those_that_training_yields() -> None:
 
 def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"image_size": (16, 12), "shift": 2, "rand_augment": 1, "random_erasing": 0.5}
-    changes |= {"images": 3, "versions": 4, "seed": 7}
+    changes |= {"images": 3, "versions": 4, "seed": 7, "splits_subset": "[:10%]"}
     out, run = show("digits", out=tmp_path / "a.html", **changes)
     assert replace(run, augmentation=RUN.augmentation) == RUN
     view, page = see_images(run, 3, 4), out.read_text()

@@ -64,8 +64,8 @@ def test_an_engine_that_is_missing_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     for engine in ENGINES:
-        with pytest.raises(vitkit.VitkitError, match=rf"not installed: pip install 'vitkit\[{engine}\]'"):
-            vitkit.Predictor(saved(tmp_path), engine=engine)
+        said = rf"not installed: pip install 'vitkit\[{engine}\]'"
+        refused(said, vitkit.Predictor, saved(tmp_path), engine=engine)
 
 
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: Path) -> None:

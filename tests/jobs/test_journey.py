@@ -115,7 +115,7 @@ def test_inspect_measures_on_as_many_images_as_the_paper(tmp_path: Path) -> None
 
 def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, size, reason in (
-        ("BiT-R50x1", 32, "a ResNet has none"),
+        ("BiT-R2-2-2x0.5", 32, "a ResNet has none"),
         ("Axial-ViT-16x1x2/4", 16, "along rows and columns"),
         ("ViT-16x1x2/16", 16, "one patch"),
         ("ViT-16x1x2/4", 16, "give some with --images"),

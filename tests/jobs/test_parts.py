@@ -136,6 +136,10 @@ def test_a_part_that_is_not_as_written_is_computed_again(photos: Path, model: Pa
         finished = {**facts["finished"], path.name: {"bytes": size, "xxh3_128": digest}}
         record.write_text(json.dumps({**facts, "finished": finished}))
 
+    def put_a_pipe() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
     flipped = whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]
     damages: tuple[Callable[[], object], ...] = (
         path.unlink,
@@ -144,7 +148,7 @@ def test_a_part_that_is_not_as_written_is_computed_again(photos: Path, model: Pa
         lambda: pq.write_table(table.slice(0, 1).take([0] * len(table)), path),
         lambda: with_its_checksum(table.rename_columns(["image", "split", "classes", "error"])),
         lambda: with_its_checksum(table.slice(0, 2)),
-        lambda: (path.unlink(), os.mkfifo(path)),
+        put_a_pipe,
         lambda: os.truncate(path, 6 << 30),
     )
     for number, damage in enumerate(damages):
