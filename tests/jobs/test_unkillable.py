@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.command_runs import command, finish, results
 from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.guard import background_saves
+from tests.helpers.photos import noise_images
 
 SECONDS = 600.0
 """After which processes are given up; a machine under load is slow."""
@@ -138,6 +139,17 @@ def test_many_kills_however_a_run_saves_and_computes(
     if background:
         monkeypatch.setenv(background_saves.VARIABLE, "1")
     check(tmp_path, kills, 3, *options, whom=whom)
+
+
+@pytest.mark.slow
+def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path) -> None:
+    """Not kept in memory, read by workers: their number changes nothing either."""
+    options = ("--data", str(noise_images(tmp_path / "images", 30)), "--memory-gib", "0")
+    finish(tmp_path / "whole", *options, "--workers", "0")
+    for number in range(2):
+        kill_once(tmp_path / "run", random.Random(number), number == 1, (*options, "--workers", "2"))
+    finish(tmp_path / "run", *options, "--workers", "1")
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 """The sum of two numbers is the same in either order, which would hide a fault; that of three is not."""
