@@ -13,14 +13,12 @@ import vitkit
 from tests.helpers.photos import TINY
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.data.config import Preprocessing
 from vitkit.evaluation import run_model
 from vitkit.jobs import train_run as following
 from vitkit.jobs.train_run import Invitation
 from vitkit.models.config.compute_config import PLAIN
 from vitkit.runs.build import Parts
 from vitkit.runs.trained_model import RejectedFiles, read_record
-from vitkit.training.config import TrainingConfig
 from vitkit.world import World
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -223,25 +221,14 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr() == ("", "")
 
 
-RUN = vitkit.Run(
-    data="digits",
-    model="ViT-16x1x2/4",
-    preprocessing=Preprocessing(image_size=(8, 8)),
-    training=TrainingConfig(steps=1, batch_size=8, evaluate_test=False),
-)
-
-
-class BeganError(Exception):
-    """The steps began: nothing after that is tested."""
-
-
 @pytest.mark.usefixtures("no_report")
 def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those for memory may be others than the ones that the folder was begun with."""
-    folder = vitkit.train(RUN, tmp_path / "run")
+    begun = vitkit.recipe("digits", model="ViT-16x1x2/4", image_size=8, steps=1, batch_size=8)
+    folder = vitkit.train(begun, tmp_path / "run")
     record, began = read_record(folder), dict[str, Any]()
     assert record is not None
-    changed = replace(RUN, training=replace(RUN.training, micro_batch_size=3, recompute=True))
+    changed = replace(begun, training=replace(begun.training, micro_batch_size=3, recompute=True))
     model, threads = vitkit.load_model(folder), torch.get_num_threads()
     facts = record.fingerprint, model.config, model.card, RejectedFiles(folder, record), PLAIN
     invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
@@ -252,10 +239,10 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:
         began.update(options, run=parts.run)
-        raise BeganError
+        raise StopIteration  # nothing after that is tested
 
     monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: invitation)
     monkeypatch.setattr("vitkit.runs.build.begin_steps", begin)
-    with pytest.raises(BeganError):
+    with pytest.raises(StopIteration):
         following.follow(World(1, 2, 1, 2))
     assert began == {"run": changed, "sharding": "hsdp"}
