@@ -153,16 +153,9 @@ def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> N
     pytest.importorskip("nncf")
     require("openvino")
     model, folder, heard = saved(tmp_path), photos(tmp_path / "photos", 60), Hearing()
-    made = vitkit.export(
-        model,
-        tmp_path / "out",
-        precision="int8",
-        calibration=str(folder),
-        calibration_images=20,
-        check_images=40,
-        accept_change=True,
-        listener=heard,
-    )
+    numbers: dict[str, Any] = {"calibration_images": 20, "check_images": 40, "accept_change": True}
+    numbers |= {"precision": "int8", "calibration": str(folder), "listener": heard}
+    made = vitkit.export(model, tmp_path / "out", **numbers)
     # Quantised it is, and not much of another model.
     assert 1e-4 < made.agreement.logit_error < 0.3 and made.agreement.images == 40
     assert made.calibration == "20 images of photos"

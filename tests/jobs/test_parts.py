@@ -60,9 +60,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
-    path = tmp_path_factory.mktemp("model") / "model"
-    vitkit.save_model(made, path)
-    return path
+    return vitkit.save_model(made, tmp_path_factory.mktemp("model") / "model")
 
 
 @pytest.fixture
@@ -353,9 +351,8 @@ def test_a_command_that_was_killed_goes_on(photos: Path, model: Path, tmp_path: 
     process.kill()
     process.wait()
     assert run(arguments) == 0
-    names = [path.name for path in sorted(whole.glob("*.parquet"))]
-    for name in names:
-        assert pq.read_table(out / name).equals(pq.read_table(whole / name))
+    for path in whole.glob("*.parquet"):
+        assert pq.read_table(out / path.name).equals(pq.read_table(path))
 
 
 @pytest.fixture
@@ -378,15 +375,9 @@ def on_ray(sockets: str, *arguments: str) -> "subprocess.Popen[str]":
     )
     # Without the watch over files: Ray's own are where Ray puts them.
     environment = {name: value for name, value in os.environ.items() if name != watch_files.OFFENCES}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments, "--on", "ray", "--processes", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=sockets,
-        start_new_session=True,
-    )
+    line = [sys.executable, "-c", code, *arguments, "--on", "ray", "--processes", "2"]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(line, env=environment, cwd=sockets, start_new_session=True, **options)
 
 
 def actors() -> list[int]:
@@ -411,7 +402,8 @@ def require_same_rows(table: Path, other: Path, numbers: str) -> None:
 def wait_until(condition: Callable[[], object], process: "subprocess.Popen[Any]") -> None:
     end = time.monotonic() + 600
     while not condition():
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
         time.sleep(0.001)
 
 

@@ -5,10 +5,7 @@ All commands run in one process: importing PyTorch takes longer than most of the
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +96,6 @@ Done = tuple[Path, dict[str, Any], str]
 """A folder with runs of the task, how each command ended, and all that was printed."""
 
 
-def run_program(folder: Path, program: str) -> Done:
-    """Run a program with the changed package in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "source")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder, json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """Train twice, once killed and resumed; and try what the task refuses."""
@@ -133,7 +117,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Done:
         shade = np.linspace(number, 255 - number, 32).astype(np.uint8)[:, None, None]
         (folder / "images").mkdir(exist_ok=True)
         Image.fromarray(np.broadcast_to(shade, (32, 32, 3)).copy()).save(folder / f"images/{number}.png")
-    return run_program(folder, PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "source")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, json.loads(done.stdout.splitlines()[-1]), done.stdout + done.stderr
 
 
 def test_it_costs_two_files_and_three_edits() -> None:
