@@ -5,7 +5,10 @@ All commands run in one process: importing PyTorch takes longer than most of the
 """
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
