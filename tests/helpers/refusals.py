@@ -8,7 +8,7 @@ import pytest
 from vitkit.errors import VitkitError
 
 
-def refused(words: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
+def refused(sentence: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
     """Check that a call ends in a sentence for its user, in which a regular expression is found."""
-    with pytest.raises(VitkitError, match=words):
+    with pytest.raises(VitkitError, match=sentence):
         call(*arguments, **options)

@@ -179,8 +179,8 @@ def test_training_warns_of_memory_that_decoding_may_lack(
     root = noise_images(tmp_path / "data")
     tiny = ("--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0")
     command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]
-    for kept in (True, False):
-        options = [] if kept else ["--memory-gib", "0"]
-        assert run([*command, *options, "--out", str(tmp_path / f"run-{kept}")]) == 0
+    for in_memory in (True, False):
+        options = [] if in_memory else ["--memory-gib", "0"]
+        assert run([*command, *options, "--out", str(tmp_path / f"run-{in_memory}")]) == 0
         shown = " ".join(capsys.readouterr().err.split())
-        assert ("train: Decoding may take" in shown) == ("Give fewer --workers" in shown) == (not kept)
+        assert ("train: Decoding may take" in shown) == ("Give fewer --workers" in shown) == (not in_memory)

@@ -126,7 +126,7 @@ def test_a_part_that_is_not_as_written_is_computed_again(photos: Path, model: Pa
     path, record = out / "part-00001.parquet", out / "_parts.json"
     whole, facts, table = path.read_bytes(), json.loads(record.read_bytes()), pq.read_table(path)
     place = whole.index(np.float32(table["features"][0].as_py()[0]).tobytes()) + 3
-    kept = {name: (out / name).stat().st_mtime_ns for name in ("part-00000.parquet", "part-00003.parquet")}
+    times = {name: (out / name).stat().st_mtime_ns for name in ("part-00000.parquet", "part-00003.parquet")}
 
     def with_its_checksum(other: pa.Table) -> None:
         pq.write_table(other, path)
@@ -153,7 +153,7 @@ def test_a_part_that_is_not_as_written_is_computed_again(photos: Path, model: Pa
         damage()
         assert vitkit.embed(model, photos, out, batch_size=3).continued == 3, number
         assert path.read_bytes() == whole and json.loads(record.read_bytes()) == facts, number
-    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
+    assert {name: (out / name).stat().st_mtime_ns for name in times} == times
     record.write_text(json.dumps({**facts, "finished": {}}))
     assert vitkit.embed(model, photos, out, batch_size=3).continued == 0
     assert path.read_bytes() == whole and json.loads(record.read_bytes()) == facts

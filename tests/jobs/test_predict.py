@@ -201,8 +201,8 @@ def test_the_rest_is_refused(predictor: vitkit.Predictor, images: NDArray[np.uin
         with pytest.raises((VitkitError, DecodeError), match=message):
             predictor(thing)
     units, path = images[0] / 255, tmp_path / "text.txt"
-    for form, found in ((np.where(units < 0.5, -1.0, units), r"float64 from -1\.0 to"), (images[0], "uint8")):
-        refused(f"floats from 0 to 1, found {found}", predictor, form, unit_range=True)
+    for form, kind in ((np.where(units < 0.5, -1.0, units), r"float64 from -1\.0 to"), (images[0], "uint8")):
+        refused(f"floats from 0 to 1, found {kind}", predictor, form, unit_range=True)
     refused("top is at least 1", predictor, images[0], top=0)
     path.write_text("no image")
     with pytest.raises(DecodeError, match=r"text\.txt: "):

@@ -34,8 +34,8 @@ def expected(folder: Path) -> dict[int, dict[str, float]]:
     """Give the contents that a log must have: by step, the numbers of metrics.jsonl by their source."""
     contents: dict[int, dict[str, float]] = {}
     for line in metrics(folder):
-        who, kept = line.get("evaluator", line["kind"]), line.keys() - {"kind", "step", "epoch", "evaluator"}
-        numbers = {f"{who}/{name}": line[name] for name in kept}
+        who, names = line.get("evaluator", line["kind"]), line.keys() - {"kind", "step", "epoch", "evaluator"}
+        numbers = {f"{who}/{name}": line[name] for name in names}
         contents.setdefault(line["step"], {"epoch": line["epoch"]}).update(numbers)
     return contents
 

@@ -93,9 +93,9 @@ def check(tmp_path: Path, kills: int, seed: int, *options: str, whom: Sequence[s
     for i in range(chain + 1):
         run = tmp_path / f"run{i}"
         finish(run, *options)
-        found = results(run)
-        assert found.keys() == expected.keys()
-        for name, content in found.items():
+        contents = results(run)
+        assert contents.keys() == expected.keys()
+        for name, content in contents.items():
             assert content == expected[name], f"{name} of run {i} differs after kills with seed {seed}"
 
 
