@@ -20,12 +20,12 @@ from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.weights.format_names import Format, format_for
+from vitkit.weights.loading import save, save_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
-from vitkit.weights.saving import save, save_model
 from vitkit.weights.table import find_format
 
 PLAIN = "ViT-64x2x2/16"
@@ -119,7 +119,7 @@ def test_a_result_that_differs_is_not_left(
             broken.get_parameter("blocks.1.mlp.fc2.weight")[3, 4] += 0.5
         return save(broken, path, to)
 
-    monkeypatch.setattr("vitkit.weights.saving.save", damaging)
+    monkeypatch.setattr("vitkit.weights.loading.save", damaging)
     refused(r"differs from the source: logits .* differ", convert, source, tmp_path / "out", to="official")
     assert not [*tmp_path.iterdir()]
 
@@ -231,16 +231,16 @@ def test_a_library_is_held_against_ours(
             return model(images)  # type: ignore[no-any-return]
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitkit.weights.peers.library_logits", honest)
+        patch.setattr("vitkit.jobs.convert.library_logits", honest)
         result = convert(source, tmp_path / "good", to="timm", against="timm")
         assert result.beside_library is not None and result.beside_library.within(1e-5)
-        patch.setattr("vitkit.weights.peers.library_logits", lambda *a: honest(*a) + 0.01)
+        patch.setattr("vitkit.jobs.convert.library_logits", lambda *a: honest(*a) + 0.01)
         refused("logits differ from vitkit's", convert, source, tmp_path / "bad", to="timm", against="timm")
 
     def absent(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr("vitkit.weights.peers.import_module", absent)
+    monkeypatch.setattr("vitkit.jobs.convert.import_module", absent)
     refused("pip install timm", convert, source, tmp_path / "bad", to="timm", against="timm")
     assert not (tmp_path / "bad").exists()
 

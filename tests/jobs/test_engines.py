@@ -26,7 +26,7 @@ from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
 from vitkit.listener import SILENT
-from vitkit.models.config.card import Task
+from vitkit.models.config import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.runs.folder import Place, kind_of
 from vitkit.runs.trained_model import require_same_images

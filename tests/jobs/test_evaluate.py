@@ -16,7 +16,7 @@ from tests.helpers.photos import TINY, picture, saved
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

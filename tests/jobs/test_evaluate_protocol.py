@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vitkit.evaluation.statistics import binomial_interval
 
 import vitkit
 from tests.helpers.refusals import refused
 from vitkit.cli.main import run
+from vitkit.data.config import ProtocolName
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
-from vitkit.data.imagenet_config import ProtocolName
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.weights.model_card import ModelCard
 

@@ -17,8 +17,8 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.jobs import train_run as training
-from vitkit.jobs.finetune_defaults import suit_start
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.jobs.finetune import suit_start
+from vitkit.models.config import INTERPOLATIONS, Interpolation
 from vitkit.runs import start
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.folder import kind_of

@@ -14,7 +14,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.jobs import train_run as training
-from vitkit.jobs.finetune_defaults import suit_start
+from vitkit.jobs.finetune import suit_start
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig

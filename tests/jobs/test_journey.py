@@ -14,7 +14,7 @@ from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.paths import absolute_spec
-from vitkit.jobs.data_check import check
+from vitkit.jobs.data_show import check
 from vitkit.jobs.inspect import place_of_pictures
 from vitkit.jobs.predict import predict_images
 from vitkit.runs import build as building

@@ -12,9 +12,9 @@ import pytest
 import vitkit
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit.jobs.functions import read_argument_texts, read_field_texts, read_signature, summary_of
+from vitkit.cli.verb_options import read_argument_texts, read_field_texts, read_signature, summary_of
 from vitkit.jobs.options import as_names, require_at_least
-from vitkit.models.config.card import TaskName
+from vitkit.models.config import TaskName
 from vitkit.runs.config import Run, options_of, with_task
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import OptionsOfRun
@@ -138,7 +138,7 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
         raise OSError
 
     assert read_field_texts(vitkit.SeriesOptions)
-    monkeypatch.setattr("vitkit.jobs.functions.inspect.getsource", nowhere)
+    monkeypatch.setattr("vitkit.cli.verb_options.inspect.getsource", nowhere)
     assert read_field_texts(vitkit.SeriesOptions) == {}
 
 

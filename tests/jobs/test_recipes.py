@@ -14,8 +14,7 @@ from vitkit.data.config import Augmentation, Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.jobs.recipes import RECIPES, TABLE_3, departures, paper, recipe
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ResNetConfig, ViTConfig
 from vitkit.models.measure import forward_flops
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run

@@ -188,7 +188,7 @@ def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path) 
     run = tmp_path / "run"
     assert forked(Case(arguments(images, run), moment="nowhere")).code == 0
     for command, moment in (
-        (["data", "check", str(images)], "vitkit.jobs.data_check.check_data"),
+        (["data", "check", str(images)], "vitkit.jobs.data_show.check_data"),
         (["evaluate", str(run), "--workers", "2"], "evaluation"),
     ):
         done = forked(Case(command, (HUP, HUP), moment, group=True))

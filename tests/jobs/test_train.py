@@ -16,7 +16,7 @@ from vitkit.cli.main import run
 from vitkit.evaluation import run_model
 from vitkit.jobs import train_run as following
 from vitkit.jobs.train_run import Invitation
-from vitkit.models.config.compute_config import PLAIN
+from vitkit.models.config import PLAIN
 from vitkit.runs.build import Parts
 from vitkit.runs.trained_model import RejectedFiles, read_record
 from vitkit.world import World

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import vitkit.jobs.train_run
 from vitkit.cli.main import run
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.zoo import model_config, with_channels
 from vitkit.tasks import find_task
 from vitkit.tasks.masked_images import judge_loss

@@ -14,8 +14,8 @@ from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.evaluation.classify import Classification
 from vitkit.evaluation.predictions import Predictions
-from vitkit.models.config.card import Card, TaskName
-from vitkit.models.config.card import Task as LearnedTask
+from vitkit.models.config import Card, TaskName
+from vitkit.models.config import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess
