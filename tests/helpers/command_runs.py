@@ -6,10 +6,12 @@ from pathlib import Path
 
 from tests.helpers.found_checkpoint import find_checkpoint
 
-LINE = """--model ViT-16x1x2/2 --image-size 8 --batch-size 16 --steps 120 --warmup-steps 5 --evaluate-every 20
---checkpoint-every 5 --log-every 3 --polyak 0.99 --threads 1 --dropout 0.1 --mixup 0.2 --no-flip
---crop-area 0.5 1.0"""
-SMALL = LINE.split()
+SMALL = [
+    *("--model", "ViT-16x1x2/2", "--image-size", "8", "--batch-size", "16", "--steps", "120"),
+    *("--warmup-steps", "5", "--evaluate-every", "20", "--checkpoint-every", "5", "--log-every", "3"),
+    *("--polyak", "0.99", "--threads", "1", "--dropout", "0.1", "--mixup", "0.2", "--no-flip"),
+    *("--crop-area", "0.5", "1.0"),
+]
 
 
 def command(out: Path, *options: str) -> list[str]:
@@ -28,7 +30,7 @@ def results(run: Path) -> dict[str, bytes]:
     """Read everything that a run ends with: weights, optimiser, average, progress, log, finished model."""
     checkpoint, rejected = find_checkpoint(run)
     assert checkpoint is not None and not rejected
-    names = ("model.safetensors", "average.safetensors", "optimizer.safetensors", "state.json")
-    contents = {name: (checkpoint / name).read_bytes() for name in names}
-    contents |= {name: (run / name).read_bytes() for name in ("metrics.jsonl",)}
-    return contents | {"finished": (run / "model.safetensors").read_bytes()}
+    files = [*checkpoint.glob("*.safetensors"), checkpoint / "state.json"]
+    contents = {path.name: path.read_bytes() for path in files}
+    finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
+    return contents | {name: (run / file).read_bytes() for name, file in finished.items()}

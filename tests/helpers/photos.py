@@ -10,8 +10,8 @@ from PIL import Image
 import vitkit
 
 TINY = (
-    *("--model", "ViT-16x2x2/4", "--image-size", "16", "--batch-size", "8"),
-    *("--warmup-steps", "0", "--epochs", "2"),
+    *("--model", "ViT-16x2x2/4", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0"),
+    *("--epochs", "2"),
 )
 """The options of `vitkit train` for a run of two epochs in a second."""
 

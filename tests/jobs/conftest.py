@@ -12,19 +12,12 @@ from vitkit.cli.main import run
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mixed sizes and formats, a grey and a CMYK image, and two files that are no images."""
     root = tmp_path_factory.mktemp("photos")
+    forms = {0: ("CMYK", "jpg"), 1: ("L", "png"), 2: ("RGBA", "webp")}
     for name, colour in (("red fruit", (200, 40, 40)), ("sky", (60, 90, 220))):
         (root / name).mkdir()
         for i in range(24):
-            image = picture(colour, i)
-            match i % 6:
-                case 0:
-                    image.convert("CMYK").save(root / name / f"{i}.jpg")
-                case 1:
-                    image.convert("L").save(root / name / f"{i}.png")
-                case 2:
-                    image.convert("RGBA").save(root / name / f"{i}.webp", lossless=True)
-                case _:
-                    image.save(root / name / f"{i}.png")
+            mode, ending = forms.get(i % 6, ("RGB", "png"))
+            picture(colour, i).convert(mode).save(root / name / f"{i}.{ending}", lossless=True)
     (root / "sky" / "page.jpg").write_text("<html>not found</html>")
     whole = (root / "sky" / "3.png").read_bytes()
     (root / "sky" / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -43,3 +36,9 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def no_report(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no more reports, whose pictures take seconds, once a run has its own."""
+    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_: folder)

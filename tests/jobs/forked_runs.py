@@ -72,27 +72,18 @@ class Outcome:
 @contextmanager
 def fork_server() -> Iterator[Callable[[Case], Outcome]]:
     """A process that has imported everything; call it with a case."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.jobs.forked_runs"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert server.stdin is not None and server.stdout is not None
-    answers, questions = server.stdout, server.stdin
+    line, root = [sys.executable, "-m", "tests.jobs.forked_runs"], Path(__file__).parents[2]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdin=pipe, stdout=pipe, text=True, cwd=root) as server:
+        assert server.stdin is not None and server.stdout is not None
+        answers, questions = server.stdout, server.stdin
 
-    def ask(case: Case) -> Outcome:
-        questions.write(json.dumps(asdict(case)) + "\n")
-        questions.flush()
-        return Outcome(**json.loads(answers.readline()))
+        def ask(case: Case) -> Outcome:
+            questions.write(json.dumps(asdict(case)) + "\n")
+            questions.flush()
+            return Outcome(**json.loads(answers.readline()))
 
-    try:
         yield ask
-    finally:
-        questions.close()
-        server.wait()
-        answers.close()
 
 
 def serve() -> None:

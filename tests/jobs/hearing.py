@@ -23,6 +23,8 @@ class Hearing(Listener):
         """Loop, units that were done, and the details, of each moment worth a line."""
         self.done: dict[str, int] = {}
         """Units that a loop had done when it last said so."""
+        self.steps: dict[str, list[tuple[int, int | None]]] = {}
+        """By loop, the units that were done and their number, each time that it said so."""
         self.details: dict[tuple[str, int], str] = {}
         """Details by loop and units that were done."""
         self.runs: list[tuple[Path, int, int]] = []
@@ -44,11 +46,13 @@ class Hearing(Listener):
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
         self.loops.append(what)
         self.order.append(what)
+        steps, first = self.steps.setdefault(what, []), total
 
         def progress(
             done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
         ) -> None:
             self.done[what] = done
+            steps.append((done, first if total is None else total))
             self.details[what, done] = detail
             if milestone:
                 self.milestones.append((what, done, detail))

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils import estimator_checks
 
 import vitkit
-from vitkit.errors import VitkitError
+from tests.helpers.refusals import refused
 
 TINY: dict[str, Any] = {
     "model": "ViT-16x1x2/4",
@@ -52,13 +52,6 @@ def test_it_learns_and_answers_in_the_labels_that_it_was_given(fitted: vitkit.Vi
     assert (fitted.predict(images) == np.where(probabilities[:, 1] > 0.5, "light", "dark")).all()
 
 
-def test_labels_that_are_numbers_come_back_as_numbers() -> None:
-    images, labels = bright_and_dark()
-    numbers = np.where(labels == "light", 10, 9)  # as text 10 would come before 9
-    answered = vitkit.ViTClassifier(**TINY).fit(images, numbers).predict(images)
-    assert answered.dtype == numbers.dtype and (answered == numbers).all()
-
-
 def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifier, tmp_path: Path) -> None:
     images = bright_and_dark()[0][:4]
     expected = fitted.predict_proba(images)
@@ -78,9 +71,8 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
     assert np.array_equal(units.predict_proba(images / 255), expected)
 
 
-@pytest.mark.parametrize(
-    ("images", "said"),
-    [
+def test_what_is_no_images_is_refused(tmp_path: Path) -> None:
+    cases: tuple[tuple[Any, str], ...] = (
         (np.zeros((2, 8, 8)), "found float64. For floats from 0 to 1 give unit_range=True"),
         (np.zeros((2, 3, 8, 8), np.uint8), r"images.transpose\(0, 2, 3, 1\)"),
         (np.zeros((2, 64), np.uint8), r"found an array \(2, 64\)"),
@@ -89,55 +81,50 @@ def test_the_same_images_in_another_form_are_the_same(fitted: vitkit.ViTClassifi
         (["nowhere.png", "nowhere.png"], "nowhere.png cannot be read"),
         ([np.zeros((8, 8), np.uint8)] * 2, r"into one array \(numpy.stack\)"),
         (np.array([["1.png"], ["2.png"]], object), "Expected the paths of image files in a list"),
-    ],
-)
-def test_what_is_no_images_is_refused(images: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=said):
-        vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, [0, 1])
+    )
+    for images, said in cases:
+        refused(said, vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit, images, [0, 1])
     assert not (tmp_path / "fit").exists()
 
 
-def test_an_image_on_a_disk_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read_are_named(
+    fitted: vitkit.ViTClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(bright_and_dark()[0][0]).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    refused(r"bad\.png: not an image", fitted.predict, [tmp_path / "good.png", tmp_path / "bad.png"])
+
     def fail(*_: Any) -> bytes:
         raise OSError(errno.EIO, "Input/output error")  # of a read, which names no file
 
     monkeypatch.setattr("vitkit.jobs.classifier.read_regular_file", fail)
-    with pytest.raises(VitkitError, match=r"first\.png cannot be read: Input/output error"):
-        vitkit.ViTClassifier(**TINY).fit(["first.png", "second.png"], [0, 1])
+    refused("first.*Input/output", vitkit.ViTClassifier(**TINY).fit, ["first.png", "second.png"], [0, 1])
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:
     images, labels = bright_and_dark()
-    with pytest.raises(
-        VitkitError, match=r"one label for each of 16 images, found labels of the shape \(15,\)"
+    for wrong, said in (
+        (labels[1:], r"one label for each of 16 images, found labels of the shape \(15,\)"),
+        (["cat"] * 16, "two classes or more, found 1"),
+        (np.arange(16) / 8, "Expected names or numbers of classes as labels: "),
+        (np.array([1, "cat"] * 8, object), "Expected names or numbers of classes as labels: "),
     ):
-        vitkit.ViTClassifier(**TINY).fit(images, labels[1:])
-    with pytest.raises(VitkitError, match="two classes or more, found 1"):
-        vitkit.ViTClassifier(**TINY).fit(images, ["cat"] * 16)
-    for wrong in (np.arange(16) / 8, np.array([1, "cat"] * 8, object)):
-        with pytest.raises(VitkitError, match="Expected names or numbers of classes as labels: "):
-            vitkit.ViTClassifier(**TINY).fit(images, wrong)
-    with pytest.raises(VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
+        refused(said, vitkit.ViTClassifier(**TINY).fit, images, wrong)
+    with pytest.raises(vitkit.VitkitError, match=r"floats from 0 to 1, found float64 from 0\.0 to 2\.0"):
         vitkit.ViTClassifier(**TINY, unit_range=True).fit(np.array([[[0.0]], [[2.0]]]), [0, 1])
-
-
-def test_a_file_that_cannot_be_read_is_named(fitted: vitkit.ViTClassifier, tmp_path: Path) -> None:
-    Image.fromarray(bright_and_dark()[0][0]).save(tmp_path / "good.png")
-    (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(VitkitError, match=r"bad\.png: not an image"):
-        fitted.predict([tmp_path / "good.png", tmp_path / "bad.png"])
-
-
-def test_nothing_is_answered_before_it_is_fitted() -> None:
     with pytest.raises(NotFittedError):
-        vitkit.ViTClassifier().predict(bright_and_dark()[0])
+        vitkit.ViTClassifier().predict(images)
 
 
 def test_the_random_state_decides(fitted: vitkit.ViTClassifier) -> None:
+    """Labels that are numbers come back as numbers, in their order: as text 10 would come before 9."""
     images, labels = bright_and_dark()
-    same, other = (clone(fitted).set_params(random_state=seed).fit(images, labels) for seed in (0, 1))
+    numbers = np.where(labels == "light", 10, 9)
+    same, other = (clone(fitted).set_params(random_state=seed).fit(images, numbers) for seed in (0, 1))
     assert np.array_equal(same.predict_proba(images), fitted.predict_proba(images))
     assert not np.array_equal(other.predict_proba(images), fitted.predict_proba(images))
+    answered = same.predict(images)
+    assert answered.dtype == numbers.dtype and (answered == numbers).all()
 
 
 def test_it_is_copied_whole_to_another_process(fitted: vitkit.ViTClassifier) -> None:
@@ -155,54 +142,41 @@ def test_it_is_copied_whole_to_another_process(fitted: vitkit.ViTClassifier) -> 
 def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None:
     images, labels = bright_and_dark()
     first = vitkit.ViTClassifier(**TINY, folder=tmp_path / "fit").fit(images, labels)
-    weights = tmp_path / "fit" / "run" / "model.safetensors"
-    written = weights.stat().st_mtime_ns
+    folder = tmp_path / "fit" / "run"
+    written = (folder / "model.safetensors").stat().st_mtime_ns
     again = clone(first).fit(images, labels)  # the run has finished: it is read, and not trained again
-    assert weights.stat().st_mtime_ns == written
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
     assert np.array_equal(again.predict_proba(images), first.predict_proba(images))
-    assert vitkit.Predictor(tmp_path / "fit" / "run")(images[1])[0].name == "light"
-    with pytest.raises(VitkitError, match="images of another fit"):
-        clone(first).fit(images[2:], labels[2:])
-
-
-def test_a_start_is_fine_tuned(tmp_path: Path) -> None:
-    images, labels = bright_and_dark()
-    options = {**TINY, "folder": tmp_path / "fit"}
-    vitkit.ViTClassifier(**options).fit(images, labels)
-    tuned = vitkit.ViTClassifier(
-        tmp_path / "fit" / "run", freeze="trunk", options={"steps": 3, "evaluate_every": 3}
-    )
+    assert vitkit.Predictor(folder)(images[1])[0].name == "light"
+    refused("images of another fit", clone(first).fit, images[2:], labels[2:])
+    # It is a start, which is fine-tuned.
+    tuned = vitkit.ViTClassifier(folder, freeze="trunk", options={"steps": 3, "evaluate_every": 3})
     assert tuned.fit(images, labels).score(images, labels) > 0.5
-    with pytest.raises(VitkitError, match="No option of training is named lerning_rate"):
-        vitkit.ViTClassifier(tmp_path / "fit" / "run", options={"lerning_rate": 1}).fit(images, labels)
+    refused("lerning_rate", vitkit.ViTClassifier(folder, options={"lerning_rate": 1}).fit, images, labels)
 
 
 def test_scikit_learn_selects_and_composes_it() -> None:
     images, labels = bright_and_dark()
     pipeline = Pipeline([("vit", vitkit.ViTClassifier(**TINY))])
-    assert cross_val_score(pipeline, images, labels, cv=2).shape == (2,)
-    grid = {"vit__freeze": [None, "nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
+    grid = {"vit__freeze": ["nothing"], "vit__batch_size": np.arange(8, 9)}  # numbers of numpy
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
     assert search.fit(images, labels).best_score_ > 0.5
 
 
 CHECKS = (
-    *(
-        "check_parameters_default_constructible",
-        "check_no_attributes_set_in_init",
-        "check_get_params_invariance",
-    ),
-    *("check_set_params", "check_estimator_cloneable", "check_estimator_repr", "check_mixin_order"),
-    "check_estimator_tags_renamed",
+    "parameters_default_constructible no_attributes_set_in_init get_params_invariance set_params "
+    "estimator_cloneable estimator_repr mixin_order estimator_tags_renamed"
 )
 """scikit-learn's checks that fit nothing. The others fit tables `(N, features)`, which are no images."""
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_it_passes_the_checks_of_scikit_learn_that_fit_no_table(check: str) -> None:
-    if not hasattr(estimator_checks, check):
-        pytest.skip(f"this scikit-learn has no {check}")
-    getattr(estimator_checks, check)("ViTClassifier", vitkit.ViTClassifier())
+def test_it_passes_the_checks_of_scikit_learn_that_fit_no_table() -> None:
+    passed = 0
+    for name in CHECKS.split():
+        if check := getattr(estimator_checks, f"check_{name}", None):  # an older scikit-learn has fewer
+            check("ViTClassifier", vitkit.ViTClassifier())
+            passed += 1
+    assert passed >= 6
 
 
 def test_looking_at_it_does_not_import_torch() -> None:

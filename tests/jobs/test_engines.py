@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 import vitkit
-from tests.engines.models import NAMES, SMALL, FakeRunner, fake_engines, small
+from tests.engines.models import NAMES, FakeRunner, fake_engines, small
+from tests.helpers.refusals import refused
 from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -50,32 +51,31 @@ def photos(folder: Path, count: int = 30, seed: int = 0) -> Path:
 
 def probabilities(predictor: vitkit.Predictor, images: list[Path]) -> np.ndarray:
     predictions = predictor.many(images, top=len(NAMES))
-    return np.array(
-        [[{g.name: g.probability for g in guesses}[name] for name in NAMES] for guesses in predictions]
-    )
+    by_name = [{guess.name: guess.probability for guess in guesses} for guesses in predictions]
+    return np.array([[shares[name] for name in NAMES] for shares in by_name])
 
 
-@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
-def test_an_engine_that_is_not_installed_is_named_with_its_extra(
-    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+ENGINES: dict[str, Any] = {"openvino": "openvino", "onnxruntime": "onnx"}
+"""The format that an export for each engine has."""
+
+
+def test_an_engine_that_is_missing_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
-    with pytest.raises(vitkit.VitkitError, match=rf"not installed: pip install 'vitkit\[{engine}\]'"):
-        vitkit.Predictor(saved(tmp_path), engine=engine)
+    for engine in ENGINES:
+        said = rf"not installed: pip install 'vitkit\[{engine}\]'"
+        refused(said, vitkit.Predictor, saved(tmp_path), engine=engine)
 
 
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    nothing = tmp_path / "nothing"
-    with pytest.raises(vitkit.VitkitError, match=r"exact.*leave one of the two out"):
-        vitkit.Predictor(nothing, engine="openvino", exact=True)
-    with pytest.raises(
-        vitkit.VitkitError, match="computes on the processor: expected the device auto or cpu"
-    ):
-        vitkit.Predictor(nothing, engine="openvino", device="cuda")
-    with pytest.raises(vitkit.VitkitError, match="ONNX Runtime computes in float32 here, not in bfloat16"):
-        vitkit.Predictor(nothing, engine="onnxruntime", precision="bfloat16")
-    with pytest.raises(vitkit.VitkitError, match="check_images is at least 10, found 3"):
-        vitkit.export(nothing, tmp_path / "out", check_images=3)
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"engine": "openvino", "exact": True}, r"exact.*leave one of the two out"),
+        ({"engine": "openvino", "device": "cuda"}, "processor: expected the device auto or cpu"),
+        ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime.*float32 here, not in bfloat16"),
+    )
+    for options, said in cases:
+        refused(said, vitkit.Predictor, tmp_path / "nothing", **options)
 
 
 def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path: Path) -> None:
@@ -89,29 +89,10 @@ def test_images_to_check_with_are_others_than_those_of_the_calibration(tmp_path:
     assert images.pixels[0].shape == (3, 16, 24)
     again = read_calibration(small(), folder, 10, 10, Hearing())
     assert [pixels.tobytes() for pixels in (*again[0].pixels, *again[1].pixels)] == everything
-
-
-def test_too_few_images_are_refused(tmp_path: Path) -> None:
-    folder = str(photos(tmp_path / "photos", 12))
-    with pytest.raises(vitkit.VitkitError, match=r"at least 10 readable images .* found 4 and 8"):
-        read_calibration(small(), folder, 300, 500, Hearing())
-    with pytest.raises(vitkit.VitkitError, match="does not say where the images are that it was trained on"):
-        read_calibration(small(), None, 300, 500, Hearing())
-
-
-@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
-def test_an_engine_predicts_what_pytorch_does_for_any_number_of_images(engine: Any, tmp_path: Path) -> None:
-    require(engine)
-    images = sorted(photos(tmp_path / "photos", 5).glob("[0-9]*.png"))
-    model = saved(tmp_path)
-    plain, served = vitkit.Predictor(model), vitkit.Predictor(model, engine=engine)
-    expected = probabilities(plain, images)
-    for count in (5, 5, 3, 1, 5):  # a size that comes twice running is compiled for
-        engine_probabilities = probabilities(served, images[:count])
-        assert np.abs(engine_probabilities - expected[:count]).max() < 1e-5
-
-
-FORMATS: dict[str, Any] = {"openvino": "openvino", "onnxruntime": "onnx"}
+    folder = str(photos(tmp_path / "few", 12))
+    refused("10 readable images .* found 4 and 8", read_calibration, small(), folder, 300, 500, Hearing())
+    refused("does not say where the images are", read_calibration, small(), None, 300, 500, Hearing())
+    refused("check_images.*found 3", vitkit.export, tmp_path / "nothing", tmp_path / "out", check_images=3)
 
 
 def require(engine: str) -> None:
@@ -120,47 +101,37 @@ def require(engine: str) -> None:
         pytest.importorskip(package)
 
 
-@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
-def test_an_exported_folder_predicts_the_same_without_torch(engine: Any, tmp_path: Path) -> None:
-    require(engine)
-    out = vitkit.export(saved(tmp_path), tmp_path / "out", format=FORMATS[engine]).path
-    images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
-    command = ("-m", "vitkit", "predict", str(out), *map(str, images), "--json")
-    lines = run_without_torch(tmp_path, *command).splitlines()
-    expected = vitkit.Predictor(out).many(images)
-    for line, guesses in zip(lines, expected, strict=True):
-        predictions = json.loads(line)["predictions"]
-        assert [prediction["class"] for prediction in predictions] == [guess.name for guess in guesses]
-        # Threads may be others, by which sums are rounded otherwise.
-        assert [prediction["probability"] for prediction in predictions] == pytest.approx(
-            [g.probability for g in guesses], abs=2e-6
-        )
-
-
-@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
-def test_an_exported_folder_predicts_and_evaluates_and_does_nothing_else(
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_folder(
     engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(engine)
     model, out, folder = saved(tmp_path), tmp_path / "out", photos(tmp_path / "photos")
-    assert (
-        run(["export", str(model), str(out), "--format", FORMATS[engine], "--calibration", str(folder)]) == 0
-    )
+    made = ["export", str(model), str(out), "--format", ENGINES[engine], "--calibration", str(folder)]
+    assert run(made) == 0
     said = capsys.readouterr().out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
     assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
-    images = sorted(folder.glob("[0-9]*.png"))
-    served = vitkit.Predictor(out)
-    assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(model), images)).max() < 1e-5
-    assert f"float32 by {engine}; when exported:" in served.notes[0]
-    with pytest.raises(vitkit.VitkitError, match="predicts and evaluates, and holds no weights"):
-        vitkit.load_model(out)
-    with pytest.raises(vitkit.VitkitError, match=r"whose image size is .*leave that option out"):
-        vitkit.Predictor(out, image_size=32)
-    with pytest.raises(vitkit.VitkitError, match="whose engine is"):
-        vitkit.Predictor(out, engine="torch")
-    with pytest.raises(vitkit.VitkitError, match="is there already"):
-        vitkit.export(model, out, format=FORMATS[engine])
+    images, exported = sorted(folder.glob("[0-9]*.png")), vitkit.Predictor(out)
+    expected = probabilities(vitkit.Predictor(model), images)
+    assert np.abs(probabilities(exported, images) - expected).max() < 1e-5
+    assert f"float32 by {engine}; when exported:" in exported.notes[0]
+    served = vitkit.Predictor(model, engine=engine)
+    for count in (5, 5, 3, 1, 5):  # a size that comes twice running is compiled for
+        assert np.abs(probabilities(served, images[:count]) - expected[:count]).max() < 1e-5
+    command = ("-m", "vitkit", "predict", str(out), *map(str, images[:3]), "--json")
+    lines = run_without_torch(tmp_path, *command).splitlines()
+    for line, guesses in zip(lines, exported.many(images[:3]), strict=True):
+        predictions = json.loads(line)["predictions"]
+        assert [prediction["class"] for prediction in predictions] == [guess.name for guess in guesses]
+        # Threads may be others, by which sums are rounded otherwise.
+        assert [prediction["probability"] for prediction in predictions] == pytest.approx(
+            [guess.probability for guess in guesses], abs=2e-6
+        )
+    refused("predicts and evaluates, and holds no weights", vitkit.load_model, out)
+    refused(r"whose image size is .*leave that option out", vitkit.Predictor, out, image_size=32)
+    refused("whose engine is", vitkit.Predictor, out, engine="torch")
+    refused("is there already", vitkit.export, model, out, format=ENGINES[engine])
 
 
 def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
@@ -178,58 +149,24 @@ def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:
     assert abs(served.result.loss - plain.result.loss) < 1e-5
 
 
-def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
-    require("openvino")
-    out = vitkit.export(saved(tmp_path), tmp_path / "out").path
-    weights = bytearray((out / "graph.bin").read_bytes())
-    weights[100] ^= 1
-    (out / "graph.bin").write_bytes(weights)
-    with pytest.raises(vitkit.VitkitError, match=r"graph\.bin is not the file that engine\.json beside it"):
-        vitkit.Predictor(out)
-    (out / "graph.bin").unlink()
-    with pytest.raises(vitkit.VitkitError, match="missing, was damaged or replaced"):
-        vitkit.Predictor(out)
-
-
 def test_int8_is_measured_on_images_and_says_how_good_it_is(tmp_path: Path) -> None:
     pytest.importorskip("nncf")
     require("openvino")
     model, folder, heard = saved(tmp_path), photos(tmp_path / "photos", 60), Hearing()
-    made = vitkit.export(
-        model,
-        tmp_path / "out",
-        precision="int8",
-        calibration=str(folder),
-        calibration_images=20,
-        check_images=40,
-        accept_change=True,
-        listener=heard,
-    )
+    numbers: dict[str, Any] = {"calibration_images": 20, "check_images": 40, "accept_change": True}
+    numbers |= {"precision": "int8", "calibration": str(folder), "listener": heard}
+    made = vitkit.export(model, tmp_path / "out", **numbers)
     # Quantised it is, and not much of another model.
     assert 1e-4 < made.agreement.logit_error < 0.3 and made.agreement.images == 40
     assert made.calibration == "20 images of photos"
     served = vitkit.Predictor(made.path)
     assert f"int8 by openvino; when exported: {made.agreement}" in served.notes
-    with pytest.raises(vitkit.VitkitError, match="whose precision is int8, not bfloat16"):
-        vitkit.Predictor(made.path, precision="bfloat16")
+    refused("whose precision is int8, not bfloat16", vitkit.Predictor, made.path, precision="bfloat16")
 
 
-def test_an_export_that_answers_otherwise_is_refused_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require("openvino")
-    monkeypatch.setattr("vitkit.jobs.export.LOWEST_AGREEMENT", 1.01)
-    model, folder, heard = saved(tmp_path), photos(tmp_path / "photos"), Hearing()
-    with pytest.raises(vitkit.VitkitError, match=r"In float32 it is another model.*Nothing is left at"):
-        vitkit.export(model, tmp_path / "a" / "out", calibration=str(folder))
-    assert not (tmp_path / "a").exists()
-    vitkit.export(model, tmp_path / "out", calibration=str(folder), accept_change=True, listener=heard)
-    assert "kept because of --accept-change" in heard.warnings[0]
-
-
-def test_an_engine_names_several_labels(tmp_path: Path) -> None:
-    require("openvino")
+def test_an_engine_names_several_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
+    fake_engines(monkeypatch, model)
     model.card = ModelCard(class_names=NAMES, task=Task("multi-label", "sigmoid"))
     images = sorted(photos(tmp_path / "photos", 3).glob("[0-9]*.png"))
     path = saved(tmp_path, model)
@@ -239,12 +176,15 @@ def test_an_engine_names_several_labels(tmp_path: Path) -> None:
     assert np.abs(probabilities(vitkit.Predictor(tmp_path / "out"), images) - expected).max() < 1e-5
 
 
-def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_obeyed_and_what_the_processor_or_the_graph_cannot_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require("openvino")
     from vitkit.engines.folder import OpenVINORunner
 
+    model, serving = saved(tmp_path), import_module("vitkit.engines.graph")
     thread_counts: list[Any] = []
-    compile_graph = OpenVINORunner._compile
+    compile_graph, whole = OpenVINORunner._compile, serving.make_runner
 
     def compiled(self: OpenVINORunner, graph: Any) -> Any:
         request = compile_graph(self, graph)
@@ -252,8 +192,17 @@ def test_threads_are_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return request
 
     monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
-    vitkit.Predictor(saved(tmp_path), engine="openvino")
+    vitkit.Predictor(model, engine="openvino")
     assert thread_counts == [torch.get_num_threads()]
+    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
+    refused("no instructions for bfloat16", vitkit.Predictor, model, engine="openvino", precision="bfloat16")
+
+    def other(*arguments: Any) -> Any:
+        runner = whole(*arguments)
+        return lambda images: runner(images) + 0.1
+
+    monkeypatch.setattr(serving, "make_runner", other)
+    refused("computes other logits of this model than PyTorch", vitkit.Predictor, model, engine="openvino")
 
 
 def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +216,7 @@ def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["R26+ViT-S/32", "BiT-R26x1"])
-@pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.slow
 def test_hybrids_and_resnets_are_right(name: str, engine: Any, tmp_path: Path) -> None:
     require(engine)
@@ -277,51 +226,19 @@ def test_hybrids_and_resnets_are_right(name: str, engine: Any, tmp_path: Path) -
     assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(path), images)).max() < 1e-4
 
 
-def test_bfloat16_is_refused_where_the_processor_lacks_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    require("openvino")
-    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
-    with pytest.raises(vitkit.VitkitError, match="no instructions for bfloat16"):
-        vitkit.Predictor(saved(tmp_path), engine="openvino", precision="bfloat16")
-
-
-def test_a_graph_that_computes_something_else_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require("openvino")
-    serving = import_module("vitkit.engines.graph")
-    whole = serving.make_runner
-
-    def other(*arguments: Any) -> Any:
-        runner = whole(*arguments)
-        return lambda images: runner(images) + 0.1
-
-    monkeypatch.setattr(serving, "make_runner", other)
-    with pytest.raises(vitkit.VitkitError, match="computes other logits of this model than PyTorch"):
-        vitkit.Predictor(saved(tmp_path, small(SMALL)), engine="openvino")
-
-
-def of_photos(tmp_path: Path) -> tuple[ImageModel, Path]:
-    """Save a model in a run folder that says where the photos are that it was trained with."""
-    spec = tmp_path / "data"
+    spec, splits, model = tmp_path / "data", Splits(val_fraction=0, test_fraction=0.25), small()
     spec.mkdir()
     for number, name in enumerate(NAMES):
         photos(spec / name, 8 + number, number)
-    splits = Splits(val_fraction=0, test_fraction=0.25)
-    model = small()
-    data = task_of(model.card).learning.open_data(str(spec), splits, preprocessing_of(model).decode, NAMES)
+    rule = preprocessing_of(model)
+    data = task_of(model.card).learning.open_data(str(spec), splits, rule.decode, NAMES)
     record = TrainingData(str(spec), "pets", splits, data.fingerprint())
     model.card = ModelCard(class_names=NAMES, data=record)
-    folder = vitkit.save_model(model, tmp_path / "model")
-    require_same_images(folder, data, data.fingerprint(), "names", SILENT)
-    return model, folder
-
-
-def test_an_export_is_compared_on_the_run_s_own_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, path = of_photos(tmp_path)
+    path = saved(tmp_path, model)
+    require_same_images(path, data, data.fingerprint(), "names", SILENT)
     seen: list[np.ndarray] = []
     runner = fake_engines(monkeypatch, model)
     whole = FakeRunner.__call__
@@ -335,56 +252,31 @@ def test_an_export_is_compared_on_the_run_s_own_images(
     said = capsys.readouterr().out
     assert "on 12 test images of data in batches of 1, 3 and 8" in " ".join(said.split())
     assert "in bfloat16 its GELU is computed in the exact form (erf)" in said
-    rule = preprocessing_of(model)
     read = {
         preprocess(decode(file, rule.decode), rule).transpose(2, 0, 1).tobytes()
-        for file in (tmp_path / "data").rglob("[0-9]*.png")
+        for file in spec.rglob("[0-9]*.png")
     }
     pixels = [image.tobytes() for image in np.concatenate(seen)]
     assert len(pixels) >= 8 and set(pixels) <= read
     assert runner.batches[:2] == [1, 3]
-
-
-def test_an_export_whose_images_are_gone_says_so_and_is_compared_on_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, path = of_photos(tmp_path)
-    (tmp_path / "data").rename(tmp_path / "moved")
-    fake_engines(monkeypatch, model)
+    spec.rename(tmp_path / "moved")
     heard = Hearing()
-    made = vitkit.export(path, tmp_path / "out", listener=heard)
+    made = vitkit.export(path, tmp_path / "others", listener=heard)
     assert "images that are made up" in made.agreement.compared_on
     assert any("cannot be compared on" in note for note in heard.notes)
 
 
 def test_another_graph_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small()
-    fake_engines(monkeypatch, model, lambda logits: logits * np.float32(1.001))
-    with pytest.raises(vitkit.VitkitError, match="onnxruntime computes other logits of this model"):
-        vitkit.export(saved(tmp_path, model), tmp_path / "out", format="onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_other_answers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, heard = small(), Hearing()
-    fake_engines(monkeypatch, model, lambda logits: np.roll(logits, 1, axis=1))
     path, folder = saved(tmp_path, model), str(photos(tmp_path / "photos"))
+    fake_engines(monkeypatch, model, lambda logits: logits * np.float32(1.001))
+    refused("onnxruntime computes other logits", vitkit.export, path, tmp_path / "a" / "out", format="onnx")
+    fake_engines(monkeypatch, model, lambda logits: np.roll(logits, 1, axis=1))
     numbers: dict[str, Any] = {"precision": "int8", "calibration": folder}
-    with pytest.raises(vitkit.VitkitError, match=r"another model: 0 of .* \(0\.00%.* expected 99% or more"):
-        vitkit.export(path, tmp_path / "out", **numbers)
-    assert not (tmp_path / "out").exists()
+    refused(r"0 of .* \(0\.00%.* 99% or more", vitkit.export, path, tmp_path / "a" / "out", **numbers)
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "photos"}
     vitkit.export(path, tmp_path / "out", **numbers, accept_change=True, listener=heard)
     assert "kept because of --accept-change" in heard.warnings[0]
-
-
-def test_relative_positions_are_refused_before_an_export(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = small("ViT-32x2x4/8-relative")
-    runner = fake_engines(monkeypatch, model)
-    with pytest.raises(vitkit.VitkitError, match="no operation for the relative positions"):
-        vitkit.export(saved(tmp_path, model), tmp_path / "out", format="onnx")
-    assert runner.batches == []
 
 
 def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
@@ -393,33 +285,28 @@ def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
     model, folder = small(), photos(tmp_path / "photos", 2)
     fake_engines(monkeypatch, model)
     out = vitkit.export(saved(tmp_path, model), tmp_path / "out").path
-    assert run(["predict", str(out), str(folder / "0.png"), str(folder / "1.png"), "--json"]) == 0
+    arguments = ["predict", str(out), str(folder / "0.png"), str(folder / "1.png"), "--json"]
+    assert run(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [len(json.loads(line)) > 0 for line in lines] == [True, True]
     (out / "graph.bin").write_bytes(b"")
-    assert run(["predict", str(out), str(folder / "0.png"), "--json"]) == 1
+    assert run(arguments) == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["exit_code"] == 1
     assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_run_keeps_the_numbers_of_its_model_as_it_was_saved_alone(
-    stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_keeps_numbers_of_its_model_as_saved_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
-    function = "vitkit.runs.trained_model.write_evaluation"
+    function, written = "vitkit.runs.trained_model.write_evaluation", list[str]()
     monkeypatch.setattr(function, lambda run, split, *rest: written.append(split))
-    run_evaluation: Any = SimpleNamespace(
-        split="test",
-        result=None,
-        predictions=None,
-        model=Place(str(tmp_path), tmp_path, "run", {}),
-        trained_on=True,
-        as_saved=stored,
-    )
-    folder = evaluation.keep_evaluation(run_evaluation)
-    assert (folder is not None) == stored == (written == ["test"])
+    place = Place(str(tmp_path), tmp_path, "run", {})
+    numbers: dict[str, Any] = {"split": "test", "result": None, "predictions": None, "model": place}
+    for stored in (False, True):
+        made: Any = SimpleNamespace(**numbers, trained_on=True, as_saved=stored)
+        folder = evaluation.keep_evaluation(made)
+        assert (folder is not None) == stored == (written == ["test"])
 
 
 def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

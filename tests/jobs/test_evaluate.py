@@ -2,19 +2,20 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitkit
 from tests.helpers.photos import TINY, picture, saved
+from tests.helpers.refusals import refused
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.data.config import WORKER_TIMEOUT
-from vitkit.data.stream.loader import evaluation_batches
-from vitkit.errors import VitkitError
 from vitkit.models.config import Precision
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -22,9 +23,10 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 
 
-def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(trained)]) == 0
-    assert "accuracy" in capsys.readouterr().out
+def test_evaluate_needs_the_run_alone(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And its training data, given by its path, is the run's own."""
     assert run(["evaluate", str(trained), "--split", "train", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     recorded = json.loads((trained / "evaluation" / "train.json").read_text())
@@ -32,10 +34,23 @@ def test_evaluate_needs_the_run_alone(trained: Path, capsys: pytest.CaptureFixtu
     assert numbers["count"] + numbers["bad"] == sum(
         json.loads((trained / "data.json").read_text())["counts"]["train"].values()
     )
+    model = shutil.copytree(trained, tmp_path / "run")
+    (model / "evaluation" / "test.json").unlink()
+    assert run(["evaluate", str(model), "--data", str(photos)]) == 0
+    again = (model / "evaluation" / "test.json").read_bytes()
+    assert again == (trained / "evaluation" / "test.json").read_bytes()
+    assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
+    refused("no readable image", vitkit.evaluate, model, max_pixels=1)
+    # Numbers by another limit, or of another size, are none of the run's.
+    for options in (["--max-pixels", "1000000"], ["--image-size", "24"]):
+        capsys.readouterr()
+        assert run(["evaluate", str(model), *options]) == 0
+        assert "Kept in" not in capsys.readouterr().out
+        assert (model / "evaluation" / "test.json").read_bytes() == again
 
 
-def test_the_precision_of_the_options_is_computed(
-    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_precision_given_is_computed(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exact, rounded = (vitkit.evaluate(trained, precision=name) for name in PRECISIONS)
     assert (vitkit.evaluate(trained).predictions.logits == exact.predictions.logits).all()  # on a CPU
@@ -45,45 +60,15 @@ def test_the_precision_of_the_options_is_computed(
     guesses = [vitkit.Predictor(trained, precision=name)(image)[0] for name in PRECISIONS]
     assert guesses[0].name == guesses[1].name and guesses[0].probability != guesses[1].probability
     assert vitkit.Predictor(trained)(image)[0] == guesses[0]
-    outputs = []
-    for name in PRECISIONS:
-        assert run(["predict", str(trained), str(image), "--json", "--precision", name]) == 0
-        assert run(["evaluate", str(trained), "--split", "train", "--json", "--precision", name]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] != outputs[1]
+    for command in (["predict", str(trained), str(image)], ["evaluate", str(trained), "--split", "train"]):
+        outputs = []
+        for name in PRECISIONS:
+            assert run([*command, "--json", "--precision", name]) == 0
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] != outputs[1]
 
 
-def test_evaluation_obeys_the_limit_of_pixels_and_keeps_no_such_numbers(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(trained, copy)
-    before = (copy / "evaluation" / "test.json").read_bytes()
-    with pytest.raises(VitkitError, match="no readable image"):
-        vitkit.evaluate(copy, max_pixels=1)
-    assert run(["evaluate", str(copy), "--max-pixels", "1000000"]) == 0
-    assert "Kept in" not in capsys.readouterr().out
-    assert (copy / "evaluation" / "test.json").read_bytes() == before
-
-
-def test_evaluation_waits_for_workers_as_long_as_asked(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    timeouts = []
-
-    def spy(*arguments: Any, **options: Any) -> Any:
-        timeouts.append(options["worker_timeout"])
-        return evaluation_batches(*arguments, **options)
-
-    monkeypatch.setattr("vitkit.runs.steps.evaluation_batches", spy)
-    assert run(["evaluate", str(trained), "--worker-timeout", "12.5"]) == 0
-    vitkit.evaluate(trained)
-    assert timeouts == [12.5, WORKER_TIMEOUT]
-    assert run(["evaluate", str(trained), "--worker-timeout", "-1"]) == 1
-    assert "--worker-timeout is at least 0, found -1" in " ".join(capsys.readouterr().err.split())
-
-
-def test_other_data_is_matched_by_class_name(
+def test_other_data_is_matched_by_name(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for i in range(3):
@@ -111,7 +96,7 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
             (folder / name).mkdir(parents=True, exist_ok=True)
             picture((60, 90, 220) if i else (90, 200, 90), 100 + i).save(folder / name / f"{i}.png")
     printed = {}
-    for data in ("new", str(namesake), f"{new}/", "new"):  # the first one three times
+    for data in ("new", str(namesake), f"{new}/"):  # the first one twice
         assert run(["evaluate", str(model), "--data", data, "--json"]) == 0
         printed[data] = json.loads(capsys.readouterr().out)
     folders = [model / "evaluation" / name for name in ("new", "new-2")]
@@ -137,29 +122,14 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
     assert "test images of" in (tmp_path / "page.html").read_text()
 
 
-def test_the_training_data_by_its_path_is_the_runs_own(trained: Path, photos: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(trained, tmp_path / "run")
-    (model / "evaluation" / "test.json").unlink()
-    assert run(["evaluate", str(model), "--data", str(photos)]) == 0
-    again = (model / "evaluation" / "test.json").read_bytes()
-    assert again == (trained / "evaluation" / "test.json").read_bytes()
-    assert not [path for path in (model / "evaluation").iterdir() if path.is_dir()]
-
-
 @pytest.mark.parametrize(
     ("num_classes", "pool", "message"), [(0, "mean", "has no head"), (2, "none", "no prediction")]
 )
 def test_a_model_that_names_no_classes(
-    num_classes: int,
-    pool: str,
-    message: str,
-    photos: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    num_classes: int, pool: str, message: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = saved("ViT-16x1x2/4", num_classes, tmp_path / "features", pool=pool)
-    with pytest.raises(VitkitError, match=message):
-        vitkit.Predictor(model)
+    model = saved("ViT-16x1x2/4", num_classes, Path("features"), pool=pool)
+    refused(message, vitkit.Predictor, model)
     assert run(["evaluate", model, "--data", str(photos)]) == 1
     assert message in capsys.readouterr().err
     assert run(["card", model]) == 0
@@ -169,7 +139,7 @@ def test_a_model_that_names_no_classes(
     assert "attention-rollout.png" in capsys.readouterr().out
 
 
-def test_outputs_without_names_are_matched_in_order(
+def test_unnamed_outputs_have_an_order(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two, three = (saved("ViT-16x1x2/4", count, tmp_path / str(count)) for count in (2, 3))
@@ -177,45 +147,30 @@ def test_outputs_without_names_are_matched_in_order(
     captured = capsys.readouterr()
     assert "no class names" in captured.err and "alphabetical order: red fruit, sky." in captured.err
     assert f"on 48 images of {photos.name}" in captured.out
-    assert run(["evaluate", three, "--data", str(photos)]) == 1
-    assert "3 outputs and no class names" in capsys.readouterr().err
-    assert run(["evaluate", two, "--data", str(photos), "--split", "test"]) == 1
-    assert "Leave out --split" in capsys.readouterr().err
+    for arguments, said in (([three], "3 outputs and no class names"), ([two, "--split", "test"], "--split")):
+        assert run(["evaluate", *arguments, "--data", str(photos)]) == 1
+        assert said in capsys.readouterr().err
 
 
 def test_another_size_and_heads_that_the_file_does_not_say(
     trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = (trained / "evaluation" / "test.json").read_bytes()
-    assert run(["evaluate", str(trained), "--image-size", "24"]) == 0
-    assert (trained / "evaluation" / "test.json").read_bytes() == before  # those of the model as it is
-    assert run(["predict", str(trained), "--image-size", "24", str(photos / "sky" / "3.png")]) == 0
-    assert "24 x 24" in distances_at_24(trained, tmp_path / "larger")
+    image = str(photos / "sky" / "3.png")
+    assert run(["predict", str(trained), "--image-size", "24", image]) == 0
+    assert run(["inspect", str(trained), "--image-size", "24", "--out", "larger"]) == 0
+    assert "24 x 24" in (tmp_path / "larger" / "attention-distance.svg").read_text()
     predictor = vitkit.Predictor(trained, image_size=24)
     assert predictor.preprocessing.image_size == predictor.model.config.image_size == (24, 24)
     model = vitkit.create_model("ViT-12x1x3/4", 2, 16)
     file = str(vitkit.save_model(model, tmp_path / "model.npz", format="official"))
-    image = str(photos / "sky" / "3.png")
     capsys.readouterr()
-    for arguments in (
-        ["predict", file, image],
-        ["evaluate", file, "--data", str(photos)],
-        ["inspect", file],
-        ["card", file],
-        ["cost", file],
-    ):
+    verbs = (["predict", file, image], ["evaluate", file, "--data", str(photos)])
+    for arguments in (*verbs, ["inspect", file], ["card", file], ["cost", file]):
         assert run([*arguments, "--num-heads", "5"]) == 1
         assert "5" in capsys.readouterr().err
 
 
-def distances_at_24(model: Path, out: Path) -> str:
-    assert run(["inspect", str(model), "--image-size", "24", "--out", str(out)]) == 0
-    return (out / "attention-distance.svg").read_text()
-
-
-def test_a_run_without_splits_says_so(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_without_splits_say_so(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = ["--splits.val-fraction", "0", "--splits.test-fraction", "0", "--steps", "1"]
     assert run(["train", "--data", str(photos), "--out", "run", *TINY, *whole]) == 0
     capsys.readouterr()
@@ -238,15 +193,69 @@ def test_prediction_is_evaluation(trained: Path) -> None:
         assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
 
 
-def test_data_that_changed_is_not_taken_for_the_models_own(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(photos, tmp_path / "images")
-    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
-    before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
-    picture((60, 90, 220), 7).save(tmp_path / "images" / "sky" / "new.png")
-    assert run(["evaluate", "run"]) == 1
-    assert "have changed since the model was trained" in capsys.readouterr().err
-    assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
-    assert run(["report", "run"]) == 0
-    assert "Without pictures" in capsys.readouterr().err
+def draw(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
+    """A run on data whose test split holds six training images among 16."""
+    root, heard = tmp_path_factory.mktemp("repeats"), Hearing()
+    for number, label in enumerate("ab"):
+        for i in range(20):
+            draw(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
+        for i in range(8):
+            draw(root / "data" / "test" / label / f"{i}.png", (i if i < 3 else 500 + i) + 1000 * number)
+    options: dict[str, Any] = {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
+    return vitkit.train(root / "data", root / "run", **options, listener=heard), heard
+
+
+def test_accuracy_is_given_with_and_without_them(repeating: tuple[Path, Hearing]) -> None:
+    folder, heard = repeating
+    recorded = json.loads((folder / "evaluation" / "test.json").read_text())
+    again = vitkit.evaluate(folder)
+    repeated = np.isin(again.predictions.ids, [0, 1, 2, 8, 9, 10])
+    right = again.predictions.predicted == again.predictions.labels
+    assert recorded["repeated"]["count"] == 6 == again.result.repeated.count
+    assert recorded["repeated"]["accuracy_without"] == right[~repeated].mean()
+    assert again.result == replace(again.result, accuracy=right.mean())
+    sentence = "6 images of test are in train too, pixel for pixel"
+    assert any(sentence in warning for warning in heard.warnings)
+    assert "6 images are training images too: without them" in str(heard.rows)
+    assert "6 of these images are training images too" in (folder / "report.html").read_text()
+    assert json.loads((folder / "evaluation" / "val.json").read_text())["repeated"]["count"] == 0
+    (line,) = dict(heard.rows)["weights"]  # the screen says once that weights are weights
+    assert line.startswith("of ") and line.endswith(str(folder / "model.safetensors"))
+
+
+def test_training_images_are_found_among_other_data(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
+    folder, _ = repeating
+    for label in "ab":
+        for i in range(5):  # of each class two were trained on
+            draw(tmp_path / "train" / label / f"{i}.png", (i if i < 2 else 700 + i) + 1000 * (label == "b"))
+    heard = Hearing()
+    evaluation = vitkit.evaluate(folder, data=str(tmp_path / "train"), listener=heard)
+    assert evaluation.result.count == 10 and evaluation.result.repeated.count == 4
+    sentence = "4 images of train are in the training images of data too, pixel for pixel"
+    assert any(sentence in warning for warning in heard.warnings)
+    for label in "ab":
+        (tmp_path / "train" / label / ("1.png" if label == "a" else "0.png")).unlink()
+        (tmp_path / "train" / label / "0.png").unlink(missing_ok=label == "b")
+    evaluation = vitkit.evaluate(folder, data=str(tmp_path / "train"))
+    assert "; 1 image is a training image too: without it " in evaluation.result.sentence("images")
+
+
+def test_it_is_said_where_training_images_are_gone(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
+    folder, heard = repeating[0], Hearing()
+    for label in "ab":
+        draw(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
+    moved = folder.parent / "data"
+    moved.rename(folder.parent / "elsewhere")
+    try:
+        evaluation = vitkit.evaluate(folder, data=str(tmp_path / "other"), listener=heard)
+    finally:
+        (folder.parent / "elsewhere").rename(moved)
+    assert evaluation.result.repeated is None
+    assert any("training images are not where they were" in note for note in heard.notes)

@@ -1,4 +1,4 @@
-"""Runs that begin from the weights of another model."""
+"""Runs that begin from the weights of another model or run: named alike, tested on the same images."""
 
 import json
 import shutil
@@ -10,17 +10,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import vitkit
+from tests.helpers.photos import noise_images
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit import load_model
+from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
-from vitkit.jobs.finetune import finetune_run, suit_start
+from vitkit.jobs.finetune import suit_start
 from vitkit.models.config import INTERPOLATIONS, Interpolation
+from vitkit.runs import start
 from vitkit.runs.config import Architecture, Run, StartConfig
+from vitkit.runs.folder import kind_of
+from vitkit.training.checkpoint import read_progress
 from vitkit.training.config import OptimizerConfig, TrainingConfig
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
 from vitkit.weights.published import pretraining_images
 
@@ -32,6 +35,9 @@ SMALL = Run(
     optimizer=OptimizerConfig(learning_rate=0.01, warmup_steps=2),
     training=TrainingConfig(steps=12, batch_size=16, evaluate_every=4, checkpoint_every=4, log_every=3),
 )
+
+
+SHORT = replace(SMALL.training, steps=2, evaluate_every=2, checkpoint_every=2, log_every=2)
 
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -48,28 +54,58 @@ def from_start(folder: Path, **changes: Any) -> Run:
     return replace(run, **changes)
 
 
+STILL = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+"""At this rate nothing moves: what a run ends with is what it began with."""
+
+
+def require_same(folder: Path, other: Path, missing: set[str], new: set[str]) -> None:
+    """Compare the weights of two runs; those of one alone are named, and new ones are zeros."""
+    before, after = (load_file(run / "model.safetensors") for run in (folder, other))
+    assert {*before} - {*after} == missing
+    for name, tensor in after.items():
+        start = torch.zeros_like(tensor) if name in new else before[name]
+        assert torch.allclose(start, tensor, rtol=0, atol=1e-27), name
+
+
 def test_fine_tuning_begins_with_the_weights_and_a_new_head(tmp_path: Path, pretrained: Path) -> None:
-    """At a rate of 1e-30 nothing moves: what the run ends with is what it began with."""
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     hearing = Hearing()
-    training.train_run(from_start(pretrained, optimizer=still), tmp_path / "run", listener=hearing)
-    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
-    assert {*before} - {*after} == {"pre_logits.weight", "pre_logits.bias"}
-    assert all(after.pop(name).abs().max() < 1e-27 for name in ("head.weight", "head.bias"))
-    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+    training.train_run(from_start(pretrained, optimizer=STILL), tmp_path / "run", listener=hearing)
+    missing = {"pre_logits.weight", "pre_logits.bias"}
+    require_same(pretrained, tmp_path / "run", missing, {"head.weight", "head.bias"})
     said = dict(hearing.rows)["start"]
     assert "head: new, zeros, 10 classes, in place of the head of 10 classes with its tanh layer" in said
     assert "preprocessing: the start's" in said
 
 
-def test_positions_are_resized_to_another_image_size(tmp_path: Path, pretrained: Path) -> None:
-    run = from_start(pretrained, preprocessing=Preprocessing((12, 8), resize="crop"))
+def test_what_a_run_changes_of_its_start_is_told_and_kept(tmp_path: Path, pretrained: Path) -> None:
+    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
+    run = from_start(
+        pretrained,
+        start=start,
+        preprocessing=Preprocessing((12, 8), resize="crop"),
+        architecture=Architecture(dropout=0.25),
+        splits=Splits(test_fraction=0.4, val_fraction=0.4),
+        training=SHORT,
+    )
     hearing = Hearing()
-    training.train_run(run, tmp_path / "run", listener=hearing)
+    folder = training.train_run(run, tmp_path / "run", listener=hearing)
+    said, model = dict(hearing.rows)["start"], vitkit.load_model(folder)
     rule = "the original's rule (bilinear, corners aligned)"
-    line = f"positions: resized from a grid of 4x4 to 6x4 by {rule}"
-    assert line in dict(hearing.rows)["start"]
-    assert load_model(tmp_path / "run").config.image_size == (12, 8)
+    assert f"positions: resized from a grid of 4x4 to 6x4 by {rule}" in said
+    assert any("instead of the start's" in line for line in said)
+    assert (model.config.image_size, model.config.dropout) == ((12, 8), 0.25)
+    assert (model.config.image_mean, model.config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
+    # The card tells where the start came from, and how many images the first training had.
+    before = card_of(vitkit.load_model(pretrained))
+    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
+    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
+    assert "training_images" not in card_of(model).origin
+    assert pretraining_images(folder, card_of(model)) == count
+    again = training.train_run(from_start(folder, training=SHORT), tmp_path / "again")
+    origin = card_of(vitkit.load_model(again)).origin["start"]
+    digest = json.loads((folder / "model.json").read_text())["weights"]["sha256"]
+    assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
+    assert origin["start"]["from"] == pretrained.name
 
 
 @pytest.mark.parametrize("given", [None, "huggingface"])
@@ -77,217 +113,256 @@ def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
     given: Interpolation | None, tmp_path: Path, pretrained: Path
 ) -> None:
     """The weights keep the rule in the runs that follow, also while these are not finished."""
-    model = load_model(pretrained)
+    model = vitkit.load_model(pretrained)
     model.card = replace(model.card, position_interpolation="timm")
-    save_model(model, tmp_path / "timms")
+    vitkit.save_model(model, tmp_path / "timms")
     rule: Interpolation = given or "timm"
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
     start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
-    run = from_start(pretrained, start=start, optimizer=still, preprocessing=Preprocessing((12, 8)))
+    run = from_start(pretrained, start=start, optimizer=STILL, preprocessing=Preprocessing((12, 8)))
     hearing = Hearing()
-    training.train_run(run, tmp_path / "run", listener=hearing)
+    training.train_run(replace(run, training=SHORT), tmp_path / "run", listener=hearing)
     line = f"positions: resized from a grid of 4x4 to 6x4 by {INTERPOLATIONS[rule]}"
     assert line in dict(hearing.rows)["start"]
-    name, trained = "positions.0.embedding", load_model(tmp_path / "run")
-    expected = load_model(tmp_path / "timms", image_size=(12, 8), position_interpolation=rule)
+    name, trained = "positions.0.embedding", vitkit.load_model(tmp_path / "run")
+    expected = vitkit.load_model(tmp_path / "timms", image_size=(12, 8), position_interpolation=rule)
     torch.testing.assert_close(trained.state_dict()[name], expected.state_dict()[name], rtol=0, atol=1e-6)
     assert trained.card.position_interpolation == rule
     for left in ("model.json", "model.safetensors", "ended.json"):
         (tmp_path / "run" / left).unlink(missing_ok=True)
-    assert load_model(tmp_path / "run").card.position_interpolation == rule
-    training.train_run(from_start(tmp_path / "run", optimizer=still), tmp_path / "again")
-    assert load_model(tmp_path / "again").card.position_interpolation == rule
-
-
-def test_the_card_keeps_where_the_start_came_from(tmp_path: Path, pretrained: Path) -> None:
-    run = training.train_run(from_start(pretrained), tmp_path / "run")
-    again = training.train_run(from_start(run), tmp_path / "again")
-    origin = card_of(load_model(again)).origin["start"]
-    digest = json.loads((run / "model.json").read_text())["weights"]["sha256"]
-    assert (origin["from"], origin["sha256"], origin["model"]) == ("run", digest, "ViT-16x2x2/2")
-    assert origin["start"]["from"] == pretrained.name
+    assert vitkit.load_model(tmp_path / "run").card.position_interpolation == rule
+    training.train_run(from_start(tmp_path / "run", training=SHORT), tmp_path / "again")
+    assert vitkit.load_model(tmp_path / "again").card.position_interpolation == rule
 
 
 def test_a_kept_head_is_matched_by_the_names_of_the_classes(tmp_path: Path, pretrained: Path) -> None:
     """A start whose classes stand in another order predicts the same after the run has begun from it."""
-    model = load_model(pretrained)
+    model = vitkit.load_model(pretrained)
     card, order = card_of(model), torch.arange(9, -1, -1)
     model.card = replace(card, class_names=tuple(reversed(card.class_names)))
     weights = model.state_dict()
     for name in ("head.weight", "head.bias"):
         weights[name].copy_(weights[name][order].clone())
-    save_model(model, tmp_path / "reversed")
-    still = OptimizerConfig(learning_rate=1e-30, weight_decay=0.0)
+    vitkit.save_model(model, tmp_path / "reversed")
     keep = StartConfig(str(tmp_path / "reversed"), head="keep")
-    training.train_run(from_start(pretrained, start=keep, optimizer=still), tmp_path / "run")
-    before, after = load_file(pretrained / "model.safetensors"), load_file(tmp_path / "run/model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(torch.allclose(before[name], tensor, rtol=0, atol=1e-27) for name, tensor in after.items())
+    run = from_start(pretrained, start=keep, optimizer=STILL, training=SHORT)
+    require_same(pretrained, training.train_run(run, tmp_path / "run"), set(), set())
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
+def test_a_head_of_other_classes_cannot_be_kept(tmp_path: Path, pretrained: Path) -> None:
+    model = vitkit.load_model(pretrained)
+    for names, message in (
         ((), "does not say the names of its 10 classes"),
         (("zero", *"123456789"), "only the images have 0; only the start has zero"),
-    ],
-)
-def test_a_head_of_other_classes_cannot_be_kept(
-    tmp_path: Path, pretrained: Path, names: tuple[str, ...], message: str
-) -> None:
-    model = load_model(pretrained)
-    model.card = replace(card_of(model), class_names=names)
-    save_model(model, tmp_path / "start")
-    run = from_start(pretrained, start=StartConfig(str(tmp_path / "start"), head="keep"))
-    with pytest.raises(VitkitError, match=message):
-        training.train_run(run, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    ):
+        model.card = replace(card_of(model), class_names=names)
+        start = StartConfig(str(vitkit.save_model(model, tmp_path / "start")), head="keep")
+        refused(message, training.train_run, from_start(pretrained, start=start), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_options_that_contradict_the_start_are_refused(tmp_path: Path, pretrained: Path) -> None:
+    (tmp_path / "begun").mkdir()
+    shutil.copy(pretrained / "config.json", tmp_path / "begun")
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"model": "ViT-B/16"}, "so a run that begins from it trains the same model, found model"),
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
         ({"architecture": Architecture(layer_scale=0.1)}, "Leave layer_scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
-    ],
-)
-def test_options_that_contradict_the_start_are_refused(
-    tmp_path: Path, pretrained: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(VitkitError, match=message):
-        training.train_run(from_start(pretrained, **changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_dropout_is_the_runs_own_choice(tmp_path: Path, pretrained: Path) -> None:
-    run = from_start(pretrained, architecture=Architecture(dropout=0.25))
-    training.train_run(run, tmp_path / "run")
-    assert load_model(tmp_path / "run").config.dropout == 0.25
+        ({**vars(SMALL), "optimizer": OptimizerConfig(freeze="trunk")}, "give a start"),
+        ({"start": StartConfig(str(tmp_path / "begun"))}, "has no checkpoint yet"),
+    )
+    for changes, message in cases:
+        refused(message, training.train_run, from_start(pretrained, **changes), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_was_stopped_can_be_a_start(tmp_path: Path, pretrained: Path) -> None:
-    stopped = tmp_path / "stopped"
-    shutil.copytree(pretrained, stopped)
+    stopped = shutil.copytree(pretrained, tmp_path / "stopped")
     (stopped / "model.safetensors").unlink()
-    hearing = Hearing()
-    training.train_run(from_start(stopped), tmp_path / "run", listener=hearing)
-    assert "(its best checkpoint, step " in dict(hearing.rows)["start"][0]
-    last = from_start(pretrained, start=StartConfig(str(pretrained), start_from="last"))
-    hearing = Hearing()
-    training.train_run(last, tmp_path / "last", listener=hearing)
-    assert "(its last checkpoint, step 12)" in dict(hearing.rows)["start"][0]
-    (best,) = json.loads((tmp_path / "run/start.json").read_text())["files"].values()
+    for chosen, said in (
+        (StartConfig(str(stopped)), "(its best checkpoint, step "),
+        (StartConfig(str(pretrained), start_from="last"), "(its last checkpoint, step 12)"),
+    ):
+        hearing, folder = Hearing(), tmp_path / chosen.start_from
+        run = from_start(pretrained, start=chosen, training=SHORT)
+        training.train_run(run, folder, listener=hearing)
+        assert said in dict(hearing.rows)["start"][0]
+    (best,) = json.loads((tmp_path / "end/start.json").read_text())["files"].values()
     assert best in {
         json.loads(path.read_text())["files"]["model.safetensors"]["sha256"]
         for path in stopped.glob("checkpoints/*/manifest.json")
     }
 
 
-def test_a_run_without_a_checkpoint_is_no_start(tmp_path: Path, pretrained: Path) -> None:
-    (tmp_path / "begun").mkdir()
-    shutil.copy(pretrained / "config.json", tmp_path / "begun")
-    with pytest.raises(VitkitError, match="has no checkpoint yet"):
-        training.train_run(from_start(tmp_path / "begun"), tmp_path / "run")
-
-
-def test_a_run_goes_on_without_its_start_once_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
-    shutil.copytree(pretrained, tmp_path / "start")
-    run = from_start(tmp_path / "start", model=SMALL.model)
+def test_a_run_needs_its_start_until_it_has_a_checkpoint(tmp_path: Path, pretrained: Path) -> None:
+    start = shutil.copytree(pretrained, tmp_path / "start")
+    run = from_start(start, model=SMALL.model)
     whole = training.train_run(run, tmp_path / "whole")
-    shutil.copytree(whole, tmp_path / "part")
-    shutil.rmtree(tmp_path / "part/checkpoints/step-00000012")
-    (tmp_path / "part/report.html").unlink()
-    shutil.rmtree(tmp_path / "start")
-    training.train_run(run, tmp_path / "part")
-    for name in ("model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "part" / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_a_start_that_changed_before_the_first_checkpoint_is_refused(
-    tmp_path: Path, pretrained: Path
-) -> None:
-    shutil.copytree(pretrained, tmp_path / "start")
-    run = from_start(tmp_path / "start")
-    training.train_run(run, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run/checkpoints")
-    model = load_model(tmp_path / "start")
+    part = shutil.copytree(whole, tmp_path / "part")
+    shutil.rmtree(part / "checkpoints/step-00000012")
+    (part / "report.html").unlink()
+    begun = shutil.copytree(whole, tmp_path / "begun")
+    shutil.rmtree(begun / "checkpoints")
+    model = vitkit.load_model(start)
     model.state_dict()["norm.weight"].add_(1)
-    save_model(model, tmp_path / "start")
-    with pytest.raises(VitkitError, match=r"The weights of .* have changed since .* was started from it"):
-        training.train_run(replace(run, model=SMALL.model), tmp_path / "run")
+    vitkit.save_model(model, start)
+    refused(r"The weights of .* have changed since .* was started from it", training.train_run, run, begun)
+    shutil.rmtree(start)
+    training.train_run(run, part)
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["BiT-R2-2-2x0.5", "R+ViT-Ti/16"])
-def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str) -> None:
-    model = create_model(name, num_classes=7, image_size=32)
-    save_model(model, tmp_path / "start")
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("BiT-R2-2-2x0.5", "stages.0.0.", "stages.0.1."), ("R+ViT-Ti/16", "blocks.0.", "blocks.1.")],
+)
+def test_resnets_and_hybrids_are_fine_tuned(tmp_path: Path, name: str, first: str, second: str) -> None:
+    start = vitkit.save_model(vitkit.create_model(name, num_classes=7, image_size=32), tmp_path / "start")
     run = from_start(
-        tmp_path / "start",
+        start,
         preprocessing=Preprocessing((32, 32)),
         optimizer=OptimizerConfig(freeze_layers=1, layer_decay=0.5),
         training=TrainingConfig(steps=2, batch_size=4),
     )
-    training.train_run(run, tmp_path / "run")
-    before, after = (
-        load_file(tmp_path / "start/model.safetensors"),
-        load_file(tmp_path / "run/model.safetensors"),
-    )
+    folder = training.train_run(run, tmp_path / "run")
+    before, after = (load_file(made / "model.safetensors") for made in (start, folder))
     same = {key for key, tensor in after.items() if key in before and torch.equal(before[key], tensor)}
-    first = "stages.0.0." if name == "BiT-R2-2-2x0.5" else "blocks.0."
-    second = "stages.0.1." if name == "BiT-R2-2-2x0.5" else "blocks.1."
     assert same >= {key for key in after if key.startswith((first, "root.", "stem."))}
     assert not any(key.startswith(second) for key in same if key.endswith("weight"))
 
 
-def test_new_weights_cannot_be_frozen(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="give a start"):
-        training.train_run(replace(SMALL, optimizer=OptimizerConfig(freeze="trunk")), tmp_path / "run")
-
-
-def test_pixel_statistics_can_be_given(tmp_path: Path, pretrained: Path) -> None:
-    start = StartConfig(str(pretrained), image_mean=(0.25,), image_std=(0.5, 0.5, 0.25))
-    hearing = Hearing()
-    training.train_run(from_start(pretrained, start=start), tmp_path / "run", listener=hearing)
-    config = load_model(tmp_path / "run").config
-    assert (config.image_mean, config.image_std) == ((0.25, 0.25, 0.25), (0.5, 0.5, 0.25))
-    assert any("instead of the start's" in line for line in dict(hearing.rows)["start"])
-
-
 def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     """A new head learns at 3e-3, alone or with the layers at 5e-4; a kept one has nothing to catch up on."""
-    new = finetune_run(str(pretrained), "digits").optimizer
+    new = vitkit.finetune_run(str(pretrained), "digits").optimizer
     assert (new.learning_rate, new.head_rate) == (5e-4, 6)
-    start_head = finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
+    start_head = vitkit.finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
     fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
     alone = suit_start(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 
-def test_a_head_that_is_trained_alone_learns_at_the_rate_that_is_given(
-    tmp_path: Path, pretrained: Path
-) -> None:
+def test_a_head_that_is_trained_alone_learns_at_the_given_rate(tmp_path: Path, pretrained: Path) -> None:
     """Twice the factor and half the rate are the same run, to the bit, for both are powers of two."""
     weights = []
     for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
         hearing, folder = Hearing(), tmp_path / str(factor)
         optimizer = OptimizerConfig(learning_rate=rate, freeze="trunk", head_rate=factor, weight_decay=0.0)
-        training.train_run(from_start(pretrained, optimizer=optimizer), folder, listener=hearing)
+        run = from_start(pretrained, optimizer=optimizer, training=SHORT)
+        training.train_run(run, folder, listener=hearing)
         weights.append((folder / "model.safetensors").read_bytes())
         said = dict(hearing.rows)["learns"]
         assert ("the head at 2 times the learning rate" in said) == (factor == 2)
     assert weights[0] == weights[1]
 
 
-def test_the_card_tells_how_many_images_the_first_training_had(tmp_path: Path, pretrained: Path) -> None:
-    before = card_of(load_model(pretrained))
-    count = json.loads((pretrained / "data.json").read_text())["images"]["train"]
-    assert before.origin["training_images"] == count == pretraining_images(pretrained, before)
-    short = replace(SMALL.training, steps=1, evaluate_every=1, checkpoint_every=1, log_every=1)
-    splits = Splits(test_fraction=0.4, val_fraction=0.4)
-    training.train_run(from_start(pretrained, training=short, splits=splits), tmp_path / "run")
-    after = card_of(load_model(tmp_path / "run"))
-    assert "training_images" not in after.origin
-    assert pretraining_images(tmp_path / "run", after) == count
+LINE = ["--steps", "4", "--warmup-steps", "0", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    """A short run of the digits' recipe, whose options give the model another name."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert run(["train", "--recipe", "digits", "--out", str(folder), *LINE]) == 0
+    return folder
+
+
+def name_in(folder: Path) -> str:
+    return str(json.loads((folder / "model.json").read_text())["name"])
+
+
+def unfinished(folder: Path, out: Path) -> Path:
+    shutil.copytree(folder, out)
+    (out / "model.json").unlink()  # killed between the two files of the model
+    return out
+
+
+def test_a_run_whose_options_changed_its_name_can_train_longer(trained: Path, tmp_path: Path) -> None:
+    assert name_in(trained) == "ViT-64x4x4x128/4"
+    assert run(["train", "--start", str(trained), "--out", str(tmp_path / "longer"), *LINE]) == 0
+    assert name_in(tmp_path / "longer") == name_in(trained)
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["train", "--start", str(part), "--out", str(tmp_path / "again"), *LINE]) == 0
+    assert name_in(tmp_path / "again") == name_in(trained)
+
+
+def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path) -> None:
+    """Fine-tuned on the same images, it is tested on those of its start."""
+    arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
+    assert run([*arguments, "--out", str(tmp_path / "best"), *LINE]) == 0
+    assert name_in(tmp_path / "best") == name_in(trained)
+    assert kind_of(tmp_path / "best").run().splits == kind_of(trained).run().splits != Splits()
+
+
+def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "read_progress", lambda path: replace(read_progress(path), best_step=2))
+    arguments = ["finetune", str(trained), "--data", "digits", "--out", str(tmp_path / "tuned"), *LINE]
+    assert run([*arguments, "--start-from", "best"]) == 1
+    assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
+    assert run([*arguments, "--start-from", "last"]) == 0
+
+
+def test_an_unfinished_run_is_described_without_its_weights(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(checkpoint: Path) -> None:
+        raise AssertionError(f"{checkpoint} is read")
+
+    part = unfinished(trained, tmp_path / "part")
+    assert run(["card", str(part)]) == 0
+    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
+    assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
+    monkeypatch.setattr(start, "load_weights", read)
+    assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
+    with pytest.raises(AssertionError, match="is read"):
+        start.load_any(part)
+
+
+def test_a_model_of_a_part_of_the_images_knows_which_ones(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, tuned, whole = tmp_path / "part", tmp_path / "tuned", kind_of(trained).run().splits
+    arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *LINE]
+    assert run(arguments) == 0
+    assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
+    assert kind_of(out).run().splits == replace(whole, subset="[:10%]")
+    part, images = (json.loads((folder / "data.json").read_text())["images"] for folder in (out, trained))
+    assert part == images | {"train": round(images["train"] / 10)}
+    assert vitkit.evaluate(out, split="train").result.count == part["train"]
+    assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{out} was trained on the part [:10%] of these training images" in said
+    assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
+    # Fine-tuned on more of the same images, it is tested on the same ones.
+    assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]) == 0
+    assert "was trained on the part" not in capsys.readouterr().err
+    assert kind_of(tuned).run().splits == replace(whole, subset="[:50%]")
+    assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *LINE]) == 1  # another run's folder
+    assert "subset" in capsys.readouterr().err
+
+
+def test_a_part_of_a_split_is_evaluated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = vitkit.evaluate(trained, split=" test[ -050: ]")
+    assert (part.result.count, part.split) == (50, "test[-50:]")
+    evaluations = {path.name for path in (trained / "evaluation").iterdir()}
+    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
+    printed = capsys.readouterr().out
+    assert "train[:50%] images of digits" in printed and "Kept in" not in printed
+    assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
+    for split, said in (
+        ("test[:9999]", "goes from image 0 to 9,999"),
+        ("test[:10%", "with both brackets at its end"),
+    ):
+        assert run(["evaluate", str(trained), "--split", split]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:
+    images = noise_images(tmp_path / "images")
+    shutil.copytree(images, tmp_path / "others")
+    config = vitkit.recipe("digits", data=str(images), model="ViT-16x1x2/4", steps=2, batch_size=4)
+    folder = vitkit.train(replace(config, splits=Splits(fold=0, folds=3)), tmp_path / "run")
+    assert vitkit.evaluate(folder, str(tmp_path / "others")).result.count == 24

@@ -6,19 +6,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+import vitkit
+from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.errors import VitkitError
 from vitkit.jobs import train_run as training
-from vitkit.jobs.evaluate import evaluate
-from vitkit.jobs.fewshot import fewshot
 from vitkit.jobs.finetune import suit_start
-from vitkit.jobs.report import write_report
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
@@ -30,14 +26,7 @@ GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("of a person") / "my photos"
-    generator = np.random.default_rng(0)
-    for name in ("ant", "bee"):
-        (folder / name).mkdir(parents=True)
-        for i in range(12):
-            pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    return folder
+    return noise_images(tmp_path_factory.mktemp("of a person") / "my photos")
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +42,8 @@ def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     start = training.train_run(made, place / "start")
     line = shlex.join(["vitkit", "finetune", str(start), "--data", str(photos), f"--out={place / 'tuned'}"])
-    return training.train_run(
-        replace(made, model="", start=StartConfig(str(start))), place / "tuned", command=line
-    )
+    tuned = replace(made, model="", start=StartConfig(str(start)))
+    return training.train_run(tuned, place / "tuned", command=line)
 
 
 def test_no_path_of_the_disk_is_in_what_is_given_away(
@@ -67,9 +55,8 @@ def test_no_path_of_the_disk_is_in_what_is_given_away(
     card = json.loads((tuned / "model.json").read_text())
     assert (card["data"]["spec"], card["data"]["name"]) == ("my photos", "my photos")
     assert card["origin"]["start"]["from"] == "start"
-    assert (
-        "vitkit finetune start --data &#39;my photos&#39; --out=tuned" in (tuned / "report.html").read_text()
-    )
+    shown = "vitkit finetune start --data &#39;my photos&#39; --out=tuned"
+    assert shown in (tuned / "report.html").read_text()
     for options in ([], ["--json"]):
         assert command(["card", str(tuned), *options]) == 0
         printed = capsys.readouterr().out.replace("\n", "")
@@ -80,70 +67,51 @@ def test_the_run_still_knows_where_its_images_are(tuned: Path, photos: Path) -> 
     for path in (tuned, tuned / "model.safetensors"):
         record = card_of(load_any(path).model).data
         assert record is not None and record.spec == str(photos)
-    assert evaluate(tuned).result.count == 12
+    assert vitkit.evaluate(tuned).result.count == 12
     # As a start too: its images are cut as they were, so that none of its training images is tested on.
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tuned)))).run
     assert run.splits.test_fraction == 0.5
 
 
-def test_a_model_alone_asks_for_its_data_and_knows_it_again(
-    tuned: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.json"):
         shutil.copy(tuned / name, tmp_path)
     with pytest.raises(
-        VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
+        vitkit.VitkitError, match=r"not say where its data is \(its name is 'my photos'\): give it with data"
     ):
-        evaluate(tmp_path)
-    assert (
-        evaluate(tmp_path, data=str(photos)).result.count == 12
-    )  # its test images alone, no training images
+        vitkit.evaluate(tmp_path)
+    # Its test images alone, and no training images.
+    assert vitkit.evaluate(tmp_path, data=str(photos)).result.count == 12
     run = suit_start(Run(data=str(photos), model="", start=StartConfig(str(tmp_path)))).run
     assert run.splits.test_fraction == 0.5
     hearing = Hearing()
-    few = fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)
+    few = vitkit.fewshot(tmp_path, str(photos), shots=[1], seeds=1, methods=["ridge"], listener=hearing)
     assert few.test_images == 12
     assert any("shots are training images of its own" in note for note in hearing.notes)
     other = shutil.copytree(photos, tmp_path / "others")
-    (other / "ant" / "0.png").unlink()
-    assert evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
+    (other / "a" / "00.png").unlink()
+    assert vitkit.evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
 
 
-def test_cards_with_paths_of_earlier_versions_are_used_and_not_passed_on(
+def test_paths_in_cards_of_earlier_versions_are_not_passed_on(
     tuned: Path, photos: Path, tmp_path: Path
 ) -> None:
     old = shutil.copytree(tuned, tmp_path / "old", ignore=shutil.ignore_patterns("config.json", "data.json"))
     card = json.loads((old / "model.json").read_text())
     card["data"]["spec"] = str(photos)
     (old / "model.json").write_text(json.dumps(card))
-    assert evaluate(old).result.count == 12
-    again = save_model(load(old).model, tmp_path / "again")
+    assert vitkit.evaluate(old).result.count == 12
+    again = vitkit.save_model(load(old).model, tmp_path / "again")
     # Images that were moved are known again: no training image is tested on.
     card["data"]["spec"] = str(tmp_path / "where they were")
     (old / "model.json").write_text(json.dumps(card))
-    assert evaluate(old, data=str(photos)).result.count == 12
+    assert vitkit.evaluate(old, data=str(photos)).result.count == 12
     assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
 
 
-def test_images_that_were_moved_are_found_at_their_new_place(
-    tuned: Path, photos: Path, tmp_path: Path
-) -> None:
-    moved, folder = shutil.copytree(photos, tmp_path / "new place"), shutil.copytree(tuned, tmp_path / "run")
-    (folder / "report.html").unlink()
-    again = ["train", "--resume", str(folder), "--data", str(moved), "--check-images", "names"]
-    assert command(again) == 0
-    record = card_of(load_any(folder).model).data
-    assert record is not None and record.spec == str(moved)
-
-
 def test_a_place_is_a_path_or_the_built_in_data() -> None:
-    def has_place(spec: str) -> bool:
-        return TrainingData(spec, "x", Splits(), "0").has_place
+    """Images in a folder of the name digits are not the built-in ones."""
 
-    assert has_place("/home/me/photos") and has_place("digits") and not has_place("photos")
-
-
-def test_images_in_a_folder_of_the_name_digits_are_not_the_built_in_ones() -> None:
     def given(spec: str) -> TrainingData:
         card = to_give_away(ModelCard(data=TrainingData(spec, "digits", Splits(), "0")))
         assert to_give_away(card) == card and card.data is not None
@@ -151,6 +119,8 @@ def test_images_in_a_folder_of_the_name_digits_are_not_the_built_in_ones() -> No
 
     assert not given("/home/me/digits").has_place and "me" not in given("/home/me/digits").spec
     assert given("digits").has_place
+    for spec, has_place in (("/home/me/photos", True), ("digits", True), ("photos", False)):
+        assert TrainingData(spec, "x", Splits(), "0").has_place == has_place
 
 
 def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Path, tmp_path: Path) -> None:
@@ -162,5 +132,5 @@ def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Pa
         for split, counts in record["counts"].items()
     }
     (folder / "data.json").write_text(json.dumps(record))
-    page = write_report(folder).read_text()
-    assert "<td>/m/ant</td>" in page and ">1,006</td>" in page and "of a person" not in page
+    page = vitkit.write_report(folder).read_text()
+    assert "<td>/m/a</td>" in page and ">1,006</td>" in page and "of a person" not in page

@@ -1,71 +1,40 @@
-"""The way of a user beside training: a check, silence and listeners, the report again, mistakes and lists."""
+"""The way of a user beside training: checks of images, listeners, pictures, the report again, mistakes."""
 
 import json
+import os
 import shutil
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 import vitkit
+from tests.helpers.photos import noise_images, picture, saved
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
+from vitkit.data.config import Splits
+from vitkit.data.paths import absolute_spec
+from vitkit.jobs.data_show import check
+from vitkit.jobs.inspect import place_of_pictures
 from vitkit.jobs.predict import predict_images
-from vitkit.listener import SILENT, Listener, Progress
-from vitkit.runs.folder import kind_of
+from vitkit.runs import build as building
+from vitkit.runs.trained_model import open_model_data
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
-
-
-def test_check_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["data", "check", str(photos)]) == 0
-    text = capsys.readouterr().out
-    for phrase in ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit finetune "):
-        assert phrase in text
-    assert run(["data", "check", str(photos), "--json"]) == 0
-    data_check = json.loads(capsys.readouterr().out)
-    assert len(data_check["bad"]) == 2
-
-
-class Recording(Listener):
-    """Keeps what a job tells."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.loops: list[str] = []
-        self.done: list[int] = []
-
-    def note(self, sentence: str) -> None:
-        self.notes.append(sentence)
-
-    @contextmanager
-    def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        self.loops.append(what)
-
-        def progress(
-            done: int, total: int | None = None, *, detail: str = "", milestone: bool = False
-        ) -> None:
-            self.done.append(done)
-
-        yield progress
 
 
 def test_jobs_print_nothing_and_tell_a_listener(
     trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(trained, copy)
+    copy, heard = shutil.copytree(trained, tmp_path / "copy"), Hearing()
     images = [photos / "sky" / "3.png", Path("nowhere.png")]
-    heard = Recording()
     vitkit.evaluate(copy)
-    for listener in (SILENT, heard):
-        evaluation = vitkit.evaluate(copy, batch_size=4, listener=listener)
-        vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=listener)
-        vitkit.write_report(copy, listener=listener)
-        predictions = predict_images(copy, images, listener=listener)
-        assert isinstance(predictions, Generator)
-        paths = [predicted.path.name for predicted in predictions]
-        assert paths == ["3.png", "nowhere.png"]
+    evaluation = vitkit.evaluate(copy, batch_size=4, listener=heard)
+    vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=heard)
+    vitkit.write_report(copy, listener=heard)
+    predictions = predict_images(copy, images, listener=heard)
+    assert isinstance(predictions, Generator)
+    assert [predicted.path.name for predicted in predictions] == ["3.png", "nowhere.png"]
     assert capsys.readouterr() == ("", "")
     assert heard.loops == [
         *("listing images", "evaluating test", "looking for training images among the others"),
@@ -73,8 +42,8 @@ def test_jobs_print_nothing_and_tell_a_listener(
         *("listing images", "predicting"),
     ]
     count = evaluation.result.count + evaluation.result.bad
-    assert heard.done[: -(-count // 4)] == [*range(4, count, 4), count]
-    assert heard.done[-1] == 2
+    assert [done for done, _ in heard.steps["evaluating test"]] == [*range(4, count, 4), count]
+    assert heard.done["predicting"] == 2
     (note,) = heard.notes
     assert note.startswith("nowhere.png: ")
 
@@ -82,8 +51,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
 def test_the_report_can_be_written_again_also_without_the_images(
     trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(trained, copy)
+    copy = shutil.copytree(trained, tmp_path / "copy")
     record = json.loads((copy / "model.json").read_text())
     record["data"]["spec"] = str(tmp_path / "gone")
     (copy / "model.json").write_text(json.dumps(record))
@@ -94,57 +62,125 @@ def test_the_report_can_be_written_again_also_without_the_images(
     assert "no run folder" in capsys.readouterr().err
 
 
-def test_a_folder_with_a_config_of_another_library_is_no_run(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    assert kind_of(trained).kind == "run" and kind_of(tmp_path).kind == "checkpoint"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train"], "Which images"),
-        (["train", "--data", "nowhere"], "nowhere"),
-        (["train", "--recipe", "digit"], "Did you mean 'digits'"),
-        (["train", "--recipe", "digits", "--model", "ViT-Q/4"], "No model is named"),
-        (["train", "--recipe", "digits", "--device", "cuda:9"], "device"),
-        (["train", "--recipe", "digits", "--optimizer", "adam"], "adamw"),
-        (["train", "--recipe", "digits", "--epoch", "3"], "--epochs"),
-        (["train", "--resume", "nowhere"], "no run folder"),
-        (["evaluate", "nowhere"], "No checkpoint"),
-        (["predict", "nowhere", "x.png"], "No checkpoint"),
-        (["inspect", "nowhere"], "No checkpoint"),
-        (["data"], "check PATH"),
-        (["data", "check", "nowhere"], "nowhere"),
-        (["models", "x*"], "No name matches"),
-        (["models", "vit-b/160"], "Near it: ViT-B/16"),
-        (["models", "ViT-7x1x2/4"], "width 7"),
-        (["trian"], "Did you mean 'train'"),
-        (["train", "--recipe", "digits", "--threads", "0"], "threads"),
-        (["train", "--recipe", "digits", "--beta1", "1.5"], "beta1"),
-        (["train", "--recipe", "digits", "--representation-size", "-3"], "representation_size"),
-        (["train", "--recipe", "digits", "--splits.val-fraction", "0", "--patience", "2"], "validation"),
-        (["train", "--resume", "x", "--out", "y"], "--out"),
-        (["predict", "hf:nobody/nothing", "x.png", "--top", "0"], "--top is at least 1"),
-        (["data", "check", "~nobody_of_this_name/x"], "~nobody_of_this_name"),
-    ],
-)
-def test_mistakes_get_one_message_and_no_traceback(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code = run(arguments)
-    except SystemExit as exit:  # of the option parser
-        code = int(exit.code or 0)
-    captured = capsys.readouterr()
-    assert code in (1, 2)
-    assert message in captured.err + captured.out
-    assert "Traceback" not in captured.err
-
-
-def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "ViT-B*", "--image-size", "224"]) == 0
-    assert "86,567,656" in capsys.readouterr().out
-    assert run(["recipes"]) == 0
-    assert "digits" in capsys.readouterr().out
+def test_mistakes_get_one_message_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for line, message in (
+        ("train --recipe digits --model ViT-Q/4", "No model is named"),
+        ("train --recipe digits --optimizer adam", "adamw"),
+        ("train --recipe digits --threads 0", "threads"),
+        ("train --recipe digits --beta1 1.5", "beta1"),
+        ("train --recipe digits --representation-size -3", "representation_size"),
+        ("train --recipe digits --splits.val-fraction 0 --patience 2", "validation"),
+        ("train --resume nowhere", "no run folder"),
+        ("train --resume x --out y", "--out"),
+        ("inspect nowhere", "No checkpoint"),
+        ("models x*", "No name matches"),
+        ("models vit-b/160", "Near it: ViT-B/16"),
+        ("models ViT-7x1x2/4", "width 7"),
+        ("data check nowhere", "nowhere"),
+        ("data check ~nobody_of_this_name/x", "~nobody_of_this_name"),
+    ):
+        assert run(line.split()) == 1, line
+        captured = capsys.readouterr()
+        assert message in captured.err + captured.out and "Traceback" not in captured.err
     assert run(["--version"]) == 0
     assert vitkit.__version__ in capsys.readouterr().out
+
+
+def test_inspect_draws_the_papers_figures(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"filters", "positions", "attention-distance", "attention-rollout"}
+    assert run(["inspect", str(trained)]) == 0
+    written = {path.name for path in (trained / "inspect").iterdir()}
+    assert written == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert run(["inspect", str(trained), "--images", str(photos / "sky"), "--out", "pictures"]) == 0
+    assert {path.stem for path in (tmp_path / "pictures").iterdir()} == names
+    model = vitkit.create_model("ViT-16x2x2/4", num_classes=3, image_size=16)
+    official = vitkit.save_model(model, tmp_path / "official.npz", format="official")
+    assert run(["inspect", str(official), "--out", "weights"]) == 0
+    assert {path.stem for path in (tmp_path / "weights").iterdir()} == {"filters", "positions"}
+    assert "--images" in capsys.readouterr().out
+
+
+def test_inspect_measures_on_as_many_images_as_the_paper(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for i in range(130):
+        picture((90, 90, 90), i).save(tmp_path / "many" / f"{i}.png")
+    model = saved("ViT-8x1x2/8", 2, tmp_path / "model")
+    assert run(["inspect", model, "--images", "many", "--out", "pictures"]) == 0
+    assert "128 images of 16 x 16 pixels" in (tmp_path / "pictures" / "attention-distance.svg").read_text()
+    figure = (tmp_path / "pictures" / "attention-rollout.svg").read_text()
+    assert "predicted class" in figure
+
+
+def test_why_there_are_no_pictures_of_attention(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, size, reason in (
+        ("BiT-R2-2-2x0.5", 32, "a ResNet has none"),
+        ("Axial-ViT-16x1x2/4", 16, "along rows and columns"),
+        ("ViT-16x1x2/16", 16, "one patch"),
+        ("ViT-16x1x2/4", 16, "give some with --images"),
+    ):
+        model = saved(name, 2, tmp_path / name.replace("/", "-"), size)
+        assert run(["inspect", model]) == 0
+        said = capsys.readouterr().out
+        assert reason in said and "Next: vitkit card" in said and "vitkit report" not in said
+
+
+def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
+    assert place_of_pictures("https://example.org/a/model.npz") == Path("inspect")
+    assert place_of_pictures(str(tmp_path / "model.npz")) == tmp_path / "inspect"
+
+
+def test_a_link_to_itself_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert absolute_spec(str(loop)) == str(loop)
+    assert absolute_spec(str(tmp_path / "there")) == str((tmp_path / "there").resolve())
+    assert absolute_spec("a\0b").endswith("a\0b")
+    for command in (["train", "--data", str(loop)], ["data", "check", str(loop)]):
+        assert run(command) == 1
+        assert "Too many levels of symbolic links" in " ".join(capsys.readouterr().err.split())
+    model = vitkit.create_model("ViT-8x1x1/8", num_classes=2, image_size=16)
+    with pytest.raises(vitkit.VitkitError, match="Too many levels of symbolic links"):
+        open_model_data(model, str(loop))
+
+
+@pytest.mark.timeout(600)
+def test_a_check_names_what_is_no_image_or_none_that_can_be_read(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = noise_images(tmp_path / "data")
+    os.mkfifo(root / "a" / "x.png")
+    for folder, phrases in (
+        (photos, ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit finetune ")),
+        (root, ("a named pipe, not a regular file",)),
+    ):
+        assert run(["data", "check", str(folder)]) == 0
+        printed = capsys.readouterr().out
+        assert all(phrase in printed for phrase in phrases)
+    assert run(["data", "check", str(photos), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["bad"]) == 2
+
+
+def test_a_check_is_silent_and_tells_how_far_it_is(photos: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    heard = Hearing()
+    made = check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
+    assert capfd.readouterr() == ("", "")
+    steps = [(done, 50) for done in range(1, 51)]
+    assert heard.steps["reading images"] == steps and "listing images" in heard.steps
+    assert sum(sum(counts.values()) for counts in made.counts.values()) in (48, 50)
+    assert made.notes and made.to_json()["notes"] == made.notes
+
+
+def test_training_warns_of_memory_that_decoding_may_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(building, "available_memory", lambda: 1000)
+    root = noise_images(tmp_path / "data")
+    tiny = ("--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0")
+    command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]
+    for in_memory in (True, False):
+        options = [] if in_memory else ["--memory-gib", "0"]
+        assert run([*command, *options, "--out", str(tmp_path / f"run-{in_memory}")]) == 0
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("train: Decoding may take" in shown) == ("Give fewer --workers" in shown) == (not in_memory)

@@ -1,5 +1,8 @@
-"""The options of training by their names, from Python: no configuration has to be taken apart."""
+"""Options of training by their names, from Python, and what is read of functions: signatures and texts."""
 
+import importlib
+import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -7,8 +10,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
-from vitkit.errors import VitkitError
+from vitkit.cli.verb_options import read_argument_texts, read_field_texts, read_signature, summary_of
+from vitkit.jobs.options import as_names, require_at_least
 from vitkit.models.config import TaskName
 from vitkit.runs.config import Run, options_of, with_task
 from vitkit.runs.folder import kind_of
@@ -37,35 +42,31 @@ def start(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Pat
 
 
 def test_a_recipe_takes_other_values_and_keeps_the_rest() -> None:
+    """Options of the splits have names that Python can write, and a task brings its objective along."""
     plain, changed = vitkit.recipe("photos"), vitkit.recipe("photos", epochs=5, learning_rate=3e-4)
     optimizer = replace(plain.optimizer, learning_rate=3e-4)
     assert changed == replace(plain, training=replace(plain.training, epochs=5.0), optimizer=optimizer)
     assert changed.recipe == "photos"
-
-
-def test_an_option_of_the_splits_has_a_name_that_python_can_write() -> None:
     assert vitkit.recipe("digits", splits_val_fraction=0.25).splits.val_fraction == 0.25
-    with pytest.raises(VitkitError, match=r"named val_fraction. Here it is splits_val_fraction"):
-        vitkit.recipe("digits", val_fraction=0.25)  # type: ignore[call-arg]
+    refused(r"named val_fraction. Here it is splits_val_fraction", vitkit.recipe, "digits", val_fraction=0.25)
+    run = vitkit.recipe("photos", task="mae", decoder_depth=1)
+    assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
+    assert run.splits.test_fraction == 0.0
 
 
 def test_a_misspelt_option_is_named_with_the_nearest(tmp_path: Path, start: Path) -> None:
     said = "No option of training is named lerning_rate. Did you mean 'learning_rate'?"
-    wrong: dict[str, Any] = {"lerning_rate": 1}  # which a type checker would refuse
-    with pytest.raises(VitkitError, match=said):
-        vitkit.recipe("photos", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.train("digits", tmp_path / "run", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.finetune(start, "digits", tmp_path / "run", **wrong)
-    with pytest.raises(VitkitError, match=said):
-        vitkit.pretrain("digits", out=tmp_path / "run", **wrong)
-    assert not (tmp_path / "run").exists()
+    wrong, out = {"lerning_rate": 1}, tmp_path / "run"
+    refused(said, vitkit.recipe, "photos", **wrong)
+    refused(said, vitkit.train, "digits", out, **wrong)
+    refused(said, vitkit.finetune, start, "digits", out, **wrong)
+    refused(said, vitkit.pretrain, "digits", out=out, **wrong)
+    assert not out.exists()
 
 
 def test_names_of_other_libraries_are_all_answered_at_once(tmp_path: Path) -> None:
     theirs: dict[str, Any] = {"lr": 1e-3, "batch": 32, "imgsz": 8, "stepps": 3}
-    with pytest.raises(VitkitError) as error:
+    with pytest.raises(vitkit.VitkitError) as error:
         vitkit.train("digits", tmp_path / "run", **theirs)
     assert str(error.value) == (
         "No option of training is named lr. Here it is learning_rate. "
@@ -89,33 +90,24 @@ def test_epochs_take_the_place_of_the_steps_of_a_recipe() -> None:
     assert vitkit.recipe("masked-patches", steps=7).training.steps == 7
 
 
-def test_a_task_brings_its_objective_along() -> None:
-    run = vitkit.recipe("photos", task="mae", decoder_depth=1)
-    assert isinstance(run.objective, MAEConfig) and run.objective.decoder_depth == 1
-    assert run.splits.test_fraction == 0.0
-
-
 def test_training_by_options_is_the_run_that_they_make(tmp_path: Path) -> None:
+    """They go over a run that is given."""
     folder = trained(tmp_path / "run", learning_rate=2e-3, recipe="digits")
     run = vitkit.recipe("digits", **{**TINY, "steps": 4, "learning_rate": 2e-3})
     assert kind_of(folder).run() == run
     hearing = Hearing()
     assert vitkit.train(run, folder, listener=hearing) == folder  # the same run: there is nothing left to do
     assert "This run has finished" in str(hearing.rows)
-
-
-def test_options_go_over_a_run_that_is_given(tmp_path: Path) -> None:
-    folder = vitkit.train(vitkit.recipe("digits", **TINY), tmp_path / "run", steps=2, seed=5)
-    assert (kind_of(folder).run().training.steps, kind_of(folder).run().training.seed) == (2, 5)
+    other = vitkit.train(run, tmp_path / "other", steps=2, seed=5)
+    assert (kind_of(other).run().training.steps, kind_of(other).run().training.seed) == (2, 5)
 
 
 def test_what_would_be_misunderstood_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match="not both"):
-        vitkit.train(Run(), recipe="digits")
-    with pytest.raises(VitkitError, match=r"begin the run with vitkit.finetune\(start, data\)"):
-        vitkit.train(data="digits", start=str(tmp_path))
-    with pytest.raises(VitkitError, match="Expected images to train on or weights to begin from"):
-        vitkit.finetune(tmp_path, learning_rate=1e-3)
+    refused("not both", vitkit.train, Run(), recipe="digits")
+    said = r"begin the run with vitkit.finetune\(start, data\)"
+    refused(said, vitkit.train, data="digits", start=str(tmp_path))
+    said = "Expected images to train on or weights to begin from"
+    refused(said, vitkit.finetune, tmp_path, learning_rate=1e-3)
 
 
 def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
@@ -124,20 +116,14 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert run.optimizer.learning_rate == 1e-3 and run.training.batch_size == 16
     assert run.optimizer.layer_decay == chosen.optimizer.layer_decay
     assert run.augmentation == chosen.augmentation
-
-
-def test_a_warm_up_that_is_left_out_is_a_part_of_the_length_that_is_given(start: Path) -> None:
+    # A warm-up that is left out is a part of the length that is given.
     assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
     assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
-
-
-def test_options_that_decide_what_is_chosen_are_heard_before(start: Path) -> None:
-    """The rate of a head that learns alone is another one, and a part of the images takes another length."""
+    # The rate of a head that learns alone is another one, and a part of the images takes another length.
     alone = vitkit.finetune_run(start, "digits", freeze="trunk")
     assert alone.optimizer.freeze == "trunk" and alone.optimizer.head_rate == 1.0
-    assert vitkit.finetune_run(start, "digits", splits_subset="[:50]").training.batch_size < (
-        vitkit.finetune_run(start, "digits").training.batch_size
-    )
+    part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
+    assert part.training.batch_size < chosen.training.batch_size
 
 
 def test_pre_training_takes_them(tmp_path: Path) -> None:
@@ -145,3 +131,37 @@ def test_pre_training_takes_them(tmp_path: Path) -> None:
     run = kind_of(folder).run()
     assert (run.task, run.model, run.training.steps) == ("masked-patches", "ViT-16x1x2/4", 2)
     assert run.optimizer.warmup_steps == 0  # a tenth of the steps, at most
+
+
+def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(_: object) -> str:
+        raise OSError
+
+    assert read_field_texts(vitkit.SeriesOptions)
+    monkeypatch.setattr("vitkit.cli.verb_options.inspect.getsource", nowhere)
+    assert read_field_texts(vitkit.SeriesOptions) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("card.read_card", "cost.count_costs", "data_check.check", "list_runs.list_runs"),
+        *("models.measure_models", "predict.predict_images"),
+    ],
+)
+def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(name: str) -> None:
+    module, _, name = f"vitkit.jobs.{name}".rpartition(".")
+    function = getattr(importlib.import_module(module), name)
+    made = read_signature(module, name)
+    assert inspect.signature(made).parameters == inspect.signature(function).parameters
+    assert made.__doc__ == function.__doc__
+    texts, parameters = read_argument_texts(function), inspect.signature(function).parameters
+    assert list(texts)[: len(parameters)] == list(parameters) and all(texts.values())
+    assert "Args" not in summary_of(function) and summary_of(function)
+
+
+def test_paths_are_names_and_a_number_below_its_bound_is_refused_by_its_name() -> None:
+    several: tuple[str | Path | Sequence[str | Path], ...] = ("a", Path("a"), ["a"], (Path("a"),))
+    assert [as_names(paths) for paths in several] == [("a",)] * 4
+    require_at_least(1, batch_size=1, neighbours=None)
+    refused(r"^neighbours is at least 1, found 0\.$", require_at_least, 1, batch_size=1, neighbours=0)

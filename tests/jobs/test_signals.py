@@ -1,21 +1,17 @@
 """Signals that ask a run to stop: whenever they come, to whomever, nothing is lost. Real processes."""
 
 import itertools
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.helpers.command_runs import results
 from tests.helpers.found_checkpoint import find_checkpoint
-from tests.jobs.forked_runs import MOMENTS, Case, Outcome, fork_server
+from tests.helpers.photos import noise_images
+from tests.jobs.forked_runs import Case, Outcome, fork_server
 
 SMALL = [
     *("--model", "ViT-16x1x2/4", "--image-size", "8", "8", "--batch-size", "8", "--steps", "12"),
@@ -37,14 +33,7 @@ def forked() -> Iterator[Runs]:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("signals") / "images"
-    generator = np.random.default_rng(0)
-    for number in range(60):
-        path = folder / ("dark" if number % 2 else "light") / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 128, (9 + number % 5, 11, 3)) + 120 * (number % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return folder
+    return noise_images(tmp_path_factory.mktemp("signals") / "images", 30)
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +47,6 @@ def whole(forked: Runs, images: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def arguments(images: Path, out: Path, workers: int = 0) -> list[str]:
     return ["train", "--data", str(images), "--out", str(out), "--workers", str(workers), *SMALL]
-
-
-def results(run: Path) -> dict[str, bytes]:
-    checkpoint, rejected = find_checkpoint(run)
-    assert checkpoint is not None and not rejected
-    names = ("model.safetensors", "optimizer.safetensors", "state.json")
-    files = {name: (checkpoint / name).read_bytes() for name in names}
-    return files | {
-        "log": (run / "metrics.jsonl").read_bytes(),
-        "finished": (run / "model.safetensors").read_bytes(),
-    }
 
 
 def assert_stopped(done: Outcome, number: int) -> None:
@@ -135,44 +113,40 @@ def test_stopped_anywhere_nothing_is_lost(
     forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes], moment: str
 ) -> None:
     """To the group, twice in a row, with workers wherever there are some."""
-    command = arguments(images, tmp_path / "run", 2)
-    done = forked(Case(command, (TERM, TERM), moment, group=True))
+    run = tmp_path / "run"
+    done = forked(Case(arguments(images, run, 2), (TERM, TERM), moment, group=True))
     assert_stopped(done, TERM)
     assert "stopped by SIGTERM" in done.err
     assert ("vitkit train --resume" in done.err) or ("run the same command again" in done.err)
     assert (done.workers > 0) == (moment in ("validation", "save", "evaluation"))
-    checkpoint, _ = find_checkpoint(tmp_path / "run")
+    checkpoint, _ = find_checkpoint(run)
     step = SAVED_STEP[moment]
     assert (checkpoint and checkpoint.name) == (None if step is None else f"step-{step:08d}")
-    assert not (tmp_path / "run" / "report.html").exists()
+    assert not (run / "report.html").exists()
     if step is not None:  # else it is a new run
-        finish(forked, images, tmp_path / "run", whole)
-    assert not list((tmp_path / "run").rglob("*.tmp"))
-
-
-def test_moments_are_all_visited() -> None:
-    assert set(MOMENTS) == {*SAVED_STEP, "step", "nowhere"}
+        finish(forked, images, run, whole)
+    assert not list(run.rglob("*.tmp"))
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_end_of_the_step(
     forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     command = arguments(images, tmp_path / "run", 2)
-    done = forked(Case(command, (INT, INT), group=True, same_seconds=0.0))
-    assert_stopped(done, INT)
-    assert "before the first checkpoint was committed" in done.err
-    assert find_checkpoint(tmp_path / "run")[0] is None
-    done = forked(Case(command, (INT, INT), moment="evaluation", group=True, same_seconds=0.0))
-    assert_stopped(done, INT)
-    assert "after the last step, which is committed" in done.err
+    for moment, said in (
+        ("step", "before the first checkpoint was committed"),
+        ("evaluation", "after the last step, which is committed"),
+    ):
+        done = forked(Case(command, (INT, INT), moment, group=True, same_seconds=0.0))
+        assert_stopped(done, INT)
+        assert said in done.err
+        assert (find_checkpoint(tmp_path / "run")[0] is None) == (moment == "step")
     finish(forked, images, tmp_path / "run", whole)
 
 
 def test_what_was_ignored_stays_ignored(forked: Runs, images: Path, tmp_path: Path) -> None:
     """`nohup` ignores SIGHUP, `trap '' TERM` ignores SIGTERM."""
     command = arguments(images, tmp_path / "run", 2)
-    done = forked(Case(command, (HUP, TERM, USR1), group=True, ignored=(HUP, TERM)))
-    assert_stopped(done, USR1)
+    assert_stopped(forked(Case(command, (HUP, TERM, USR1), group=True, ignored=(HUP, TERM))), USR1)
 
 
 def test_a_lost_terminal_keeps_no_checkpoint_from_being_written(
@@ -188,66 +162,38 @@ def test_a_lost_terminal_keeps_no_checkpoint_from_being_written(
     finish(forked, images, tmp_path / "run", whole)
 
 
-def test_a_worker_that_does_not_answer_is_named(forked: Runs, images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "said", "advice"),
+    [
+        (
+            signal.SIGSTOP,
+            r"Batch \d+ did not come within 1 s: the data loading process \d+",
+            "--worker-timeout",
+        ),
+        (signal.SIGKILL, "A data loading process died", "by SIGKILL"),
+    ],
+)
+def test_a_worker_that_does_not_answer_or_is_killed_is_named(
+    forked: Runs, images: Path, tmp_path: Path, number: int, said: str, advice: str
+) -> None:
     command = [*arguments(images, tmp_path / "run", 2), "--worker-timeout", "1"]
-    done = forked(Case(command, worker_signal=signal.SIGSTOP))
-    assert done.code == 1
-    assert re.search(r"Batch \d+ did not come within 1 s: the data loading process \d+", done.err)
-    assert "run the same command again" in done.err and "--worker-timeout" in done.err
-    assert "Traceback" not in done.err
-    assert not done.survivors and not done.shared_memory
+    done = forked(Case(command, worker_signal=number))
+    assert done.code == 1 and re.search(said, done.err) and advice in done.err
+    assert ("run the same command again" in done.err) == (number == signal.SIGSTOP)
+    assert "Traceback" not in done.err and not done.survivors and not done.shared_memory
 
 
-def test_a_worker_that_is_killed_is_named(forked: Runs, images: Path, tmp_path: Path) -> None:
-    done = forked(Case(arguments(images, tmp_path / "run", 2), worker_signal=signal.SIGKILL))
-    assert done.code == 1
-    assert "A data loading process died" in done.err and "by SIGKILL" in done.err
-    assert "Traceback" not in done.err
-    assert not done.survivors and not done.shared_memory
-
-
-@pytest.mark.parametrize("verb", ["data", "evaluate"])
-def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path, verb: str) -> None:
-    if verb == "data":
-        command, moment = ["data", "check", str(images)], "vitkit.jobs.data_show.check_data"
-    else:
-        trained = arguments(images, tmp_path / "run")
-        assert forked(Case(trained, moment="nowhere")).code == 0
-        command, moment = ["evaluate", str(tmp_path / "run"), "--workers", "2"], "evaluation"
-    done = forked(Case(command, (HUP, HUP), moment, group=True))
-    assert_stopped(done, HUP)
-    assert "stopped by SIGHUP" in done.err and not done.out
-
-
-def test_workers_end_with_a_parent_that_is_killed(forked: Runs, images: Path, tmp_path: Path) -> None:
-    done = forked(Case(arguments(images, tmp_path / "run", 2), (signal.SIGKILL,)))
+def test_other_commands_end_at_once(forked: Runs, images: Path, tmp_path: Path) -> None:
+    """And workers end with a parent that is killed."""
+    run = tmp_path / "run"
+    assert forked(Case(arguments(images, run), moment="nowhere")).code == 0
+    for command, moment in (
+        (["data", "check", str(images)], "vitkit.jobs.data_show.check_data"),
+        (["evaluate", str(run), "--workers", "2"], "evaluation"),
+    ):
+        done = forked(Case(command, (HUP, HUP), moment, group=True))
+        assert_stopped(done, HUP)
+        assert "stopped by SIGHUP" in done.err and not done.out
+    done = forked(Case(arguments(images, tmp_path / "killed", 2), (signal.SIGKILL,)))
     assert done.code == -signal.SIGKILL and done.workers == 2
     assert not done.survivors and not done.shared_memory
-
-
-@pytest.mark.slow
-def test_a_signal_at_a_moment_that_nobody_chose(
-    forked: Runs, images: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    """From outside, to the group of a process begun as users begin it, and then every 20 ms to its end."""
-    run = tmp_path / "run"
-    for number in (TERM, HUP, USR1):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vitkit", *arguments(images, run, 2)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("time"):
-                break
-        while process.poll() is None:
-            os.killpg(process.pid, number)
-            time.sleep(0.02)
-        _, errors = process.communicate()
-        assert process.returncode == 128 + number, errors
-        messages = [line for line in errors.splitlines() if not line.startswith("training ")]
-        assert len(messages) == 1 and messages[0].startswith("vitkit: Stopped "), errors
-    finish(forked, images, run, whole)

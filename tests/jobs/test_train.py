@@ -1,32 +1,37 @@
 """`vitkit train`: what a run folder holds, and when a run continues, ends or is refused."""
 
-import dataclasses
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import vitkit
 from tests.helpers.photos import TINY
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.evaluation import run_model
+from vitkit.jobs import train_run as following
+from vitkit.jobs.train_run import Invitation
+from vitkit.models.config import PLAIN
+from vitkit.runs.build import Parts
+from vitkit.runs.trained_model import RejectedFiles, read_record
+from vitkit.world import World
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
+def end(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
     names = {path.name for path in trained.iterdir()}
-    assert {
-        "config.json",
-        "data.json",
-        "model.safetensors",
-        "model.json",
-        "metrics.jsonl",
-        "report.html",
-    } <= names
+    weights, records = {"model.safetensors", "model.json"}, {"config.json", "data.json", "metrics.jsonl"}
+    assert weights | records | {"report.html"} <= names
     record = json.loads((trained / "data.json").read_text())
     rejected = {key for files in record["rejects"].values() for key in files}
     assert {Path(key).name for key in rejected} == {"page.jpg", "cut.png"}
@@ -39,43 +44,35 @@ def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
     assert card["preprocessing"]["image_size"] == [16, 16] and card["augmentation"]["flip"]
 
 
-def test_the_same_command_again_does_nothing(
+def test_the_same_command_again_does_nothing_and_other_options_are_refused(
     trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
-    assert run(["train", "--data", str(photos), "--out", str(trained), *TINY]) == 0
+    command = ["train", "--data", str(photos), "--out", str(trained), *TINY]
+    assert run(command) == 0
     assert "has finished" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_other_options_do_not_touch_a_run(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["train", "--data", str(photos), "--out", str(trained), *TINY, "--learning-rate", "0.5"]
-    assert run(options) == 1
+    assert run([*command, "--learning-rate", "0.5"]) == 1
     message = capsys.readouterr().err
     assert "--learning-rate 0.001 -> 0.5" in message and "--out" in message
     assert run(["train", "--resume", str(trained), "--seed", "3"]) == 1
     assert "--seed 0 -> 3" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_path: Path) -> None:
     """Its config.json and model.json lack the option, which had its default then, and so has the run."""
-    run_folder = tmp_path / "run"
-    shutil.copytree(trained, run_folder)
-    record = json.loads((run_folder / "config.json").read_text())
-    card = json.loads((run_folder / "model.json").read_text())
-    for name in ("interpolation", "crop_offset", "border"):
-        del record["run"]["preprocessing"][name], card["preprocessing"][name]
-    (run_folder / "config.json").write_text(json.dumps(record))
-    (run_folder / "model.json").write_text(json.dumps(card))
+    run_folder = shutil.copytree(trained, tmp_path / "run")
+    for file in ("config.json", "model.json"):
+        record = json.loads((run_folder / file).read_text())
+        for name in ("interpolation", "crop_offset", "border"):
+            del record.get("run", record)["preprocessing"][name]
+        (run_folder / file).write_text(json.dumps(record))
     assert run(["train", "--resume", str(run_folder)]) == 0
     assert vitkit.Predictor(run_folder).preprocessing == vitkit.Predictor(trained).preprocessing
 
 
-def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder(
-    photos: Path, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("no_report")
+def test_without_out_a_run_is_found_again_and_another_has_its_folder(photos: Path, tmp_path: Path) -> None:
     base = ["train", "--data", str(photos), *TINY, "--steps", "1"]
     assert run(base) == 0
     assert run(base) == 0
@@ -84,6 +81,7 @@ def test_without_out_the_same_run_is_found_again_and_another_gets_its_own_folder
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [name, f"{name}-2"]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_run_is_validated_and_evaluated_in_its_own_precision(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,46 +92,56 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
         return predict(*arguments, **options)
 
     monkeypatch.setattr(run_model, "predict", spy)  # of the validation, and of what comes after training
-    monkeypatch.setattr("vitkit.jobs.train_run.write_report", lambda folder, **_options: folder)
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--precision", "bfloat16"]
     assert run(options) == 0
     assert len(precisions) >= 3 and set(precisions) == {"bfloat16"}
 
 
-def test_changed_images_do_not_continue_a_run(
+def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    images = tmp_path / "images"
-    shutil.copytree(photos, images)
-    options = ["train", "--data", str(images), "--out", "run", *TINY]
-    assert run(options) == 0
+    images = shutil.copytree(photos, tmp_path / "images")
+    command = ["train", "--data", "images", "--out", "run", *TINY]
+    assert run(command) == 0
+    before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
+    (images / "sky" / "5.png").rename(tmp_path / "5.png")
+    assert run(["evaluate", "run"]) == 1
+    assert "have changed since the model was trained" in capsys.readouterr().err
+    assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
+    assert run(["report", "run"]) == 0
+    assert "Without pictures" in capsys.readouterr().err
     (tmp_path / "run" / "report.html").unlink()
-    (images / "sky" / "5.png").unlink()
-    assert run(options) == 1
+    assert run(command) == 1
     assert "have changed since run was started" in capsys.readouterr().err
-
-
-def test_moved_images_continue_a_run(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(photos, tmp_path / "images")
-    assert run(["train", "--data", "images", "--out", "run", *TINY]) == 0
-    for name in ("report.html", "model.json"):
-        (tmp_path / "run" / name).unlink()
-    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    (tmp_path / "5.png").rename(images / "sky" / "5.png")
+    (tmp_path / "run" / "model.json").unlink()
+    images.rename(tmp_path / "elsewhere")
     assert run(["train", "--resume", "run"]) == 1
     assert "images" in capsys.readouterr().err
     assert run(["train", "--resume", "run", "--data", "elsewhere"]) == 0
     assert run(["evaluate", "run"]) == 0
 
 
-def test_a_refused_run_leaves_no_folder(photos: Path, tmp_path: Path) -> None:
+def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--data", str(photos), *TINY, "--steps", "1", "--out"]
     assert run(["train", "--data", str(photos), "--model", "ViT-7x1x2/4", "--out", "run"]) == 1
     assert not (tmp_path / "run").exists()
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.txt").write_text("mine")
-    assert run(["train", "--data", str(photos), "--out", "run", *TINY]) == 1
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("mine")
+    assert run([*command, "mine"]) == 1
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    capsys.readouterr()
+    assert run([*command, "mine/thesis.txt/run"]) == 1
+    assert "thesis.txt" in capsys.readouterr().err
+    assert run([*command, "run"]) == 0
+    for name in ("speed.jsonl", "report.html"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "speed.jsonl").mkdir()
+    assert run([*command, "run"]) == 1
+    message = capsys.readouterr().err
+    assert "speed.jsonl" in message and "same command again" in message
 
 
 @pytest.mark.parametrize(
@@ -150,10 +158,6 @@ def test_ended_after_training_the_rest_is_made_up_for(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     options = ["train", "--data", str(photos), "--out", "run", *TINY]
-
-    def end(*arguments: object, **others: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(f"vitkit.{call}", end)
         assert run(options) == 130
@@ -167,14 +171,11 @@ def test_ended_after_training_the_rest_is_made_up_for(
     assert (tmp_path / "run" / "evaluation" / "test.json").exists()
 
 
+@pytest.mark.usefixtures("no_report")
 def test_a_damaged_best_checkpoint_is_not_used(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--patience", "2", "--epochs", "40"]
-
-    def end(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("vitkit.jobs.train_run.save_model", end)
         assert run(options) == 130
@@ -188,37 +189,8 @@ def test_a_damaged_best_checkpoint_is_not_used(
     assert "not whole" in json.loads((tmp_path / "run" / "model.json").read_text())["origin"]["weights"]
 
 
-def test_a_disk_that_refuses_is_one_message(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert run(["train", "--data", str(photos), "--out", "file/run", *TINY]) == 1
-    assert "file" in capsys.readouterr().err
-    (tmp_path / "run" / "speed.jsonl").mkdir(parents=True)
-    shutil.rmtree(tmp_path / "run")
-    assert run(["train", "--data", str(photos), "--out", "run", *TINY, "--steps", "1"]) == 0
-    for name in ("speed.jsonl", "report.html"):
-        (tmp_path / "run" / name).unlink()
-    (tmp_path / "run" / "speed.jsonl").mkdir()
-    assert run(["train", "--data", str(photos), "--out", "run", *TINY, "--steps", "1"]) == 1
-    message = capsys.readouterr().err
-    assert "speed.jsonl" in message and "same command again" in message
-
-
-def test_training_from_python_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_options = vitkit.recipe("digits")
-    short = dataclasses.replace(
-        run_options, training=dataclasses.replace(run_options.training, steps=2), model="ViT-16x1x2/4"
-    )
-    out = vitkit.train(short, tmp_path / "run")
-    assert vitkit.load_model(out).card.class_names == tuple("0123456789")
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_options, heard = vitkit.recipe("digits"), Hearing()
-    training = dataclasses.replace(run_options.training, steps=4, evaluate_every=2)
-    short = dataclasses.replace(run_options, training=training, model="ViT-16x1x2/4")
+    short, heard = vitkit.recipe("digits", model="ViT-16x1x2/4", steps=4, evaluate_every=2), Hearing()
     out = vitkit.train(short, tmp_path / "run", listener=heard)
     headings = [heading for heading, _ in heard.rows if heading]
     assert headings == [
@@ -228,8 +200,7 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     # What a run is going to do is told before the images are read; how long it takes, once that is known.
     moments = ["listing images", "folder", "reading train images", "time"]
     assert sorted(moments, key=heard.order.index) == moments
-    (time,) = [lines for heading, lines in heard.rows if heading == "time"]
-    assert time == ["about 0 s left (measured on step 2)"]
+    assert dict(heard.rows)["time"] == ["about 0 s left (measured on step 2)"]
     assert [(loop, done) for loop, done, _ in heard.milestones] == [("training", 2), ("training", 4)]
     assert all("  val " in detail and "images/s" in detail for _, _, detail in heard.milestones)
     validations = [line for line in heard.measured if line["kind"] == "validation"]
@@ -238,12 +209,40 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     assert heard.milestones[-1][2].endswith(ending)  # what was the best so far, the last one or not
     # During a validation nothing else is told: it is named before.
     assert [heard.details["training", step].endswith("  validation next") for step in (1, 2, 3, 4)] == [
-        *(True, False, True, False),
+        *(True, False, True, False)
     ]
     # The numbers that are heard are those that are kept.
     assert heard.measured == list(map(json.loads, (out / "metrics.jsonl").read_text().splitlines()))
     assert heard.runs == [(out, 0, 4)] and len(validations) == 2
+    assert vitkit.load_model(out).card.class_names == tuple("0123456789")
     again = Hearing()
     assert vitkit.train(short, out, listener=again) == out
     assert again.rows == [("", [f"This run has finished: {out}"])]
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("no_report")
+def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those for memory may be others than the ones that the folder was begun with."""
+    begun = vitkit.recipe("digits", model="ViT-16x1x2/4", image_size=8, steps=1, batch_size=8)
+    folder = vitkit.train(begun, tmp_path / "run")
+    record, began = read_record(folder), dict[str, Any]()
+    assert record is not None
+    changed = replace(begun, training=replace(begun.training, micro_batch_size=3, recompute=True))
+    model, threads = vitkit.load_model(folder), torch.get_num_threads()
+    facts = record.fingerprint, model.config, model.card, RejectedFiles(folder, record), PLAIN
+    invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
+    elsewhere = replace(invitation, folder=tmp_path / "elsewhere")
+    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: elsewhere)
+    with pytest.raises(vitkit.VitkitError, match="cannot be seen by process 1"):
+        following.follow(World(1, 2, 1, 2))
+
+    def begin(parts: Parts, *rest: object, **options: object) -> None:
+        began.update(options, run=parts.run)
+        raise StopIteration  # nothing after that is tested
+
+    monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: invitation)
+    monkeypatch.setattr("vitkit.runs.build.begin_steps", begin)
+    with pytest.raises(StopIteration):
+        following.follow(World(1, 2, 1, 2))
+    assert began == {"run": changed, "sharding": "hsdp"}

@@ -12,16 +12,15 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+import vitkit
 from vitkit.data.config import DEFAULT_RULE, Preprocessing
 from vitkit.data.listing import Files
 from vitkit.data.sources import Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import DecodeError
-from vitkit.evaluation.classify import Classification, classification, overconfidence
+from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.models.build import build_model
-from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
@@ -30,7 +29,6 @@ from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
-from vitkit.weights.create import create_model
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
@@ -66,6 +64,14 @@ def names(classes: int) -> tuple[str, ...]:
     return tuple(f"{HOSTILE} {i}" if i % 2 else f"class {i}" for i in range(classes))
 
 
+def right(
+    labels: NDArray[np.int64], classes: int, predicted: NDArray[np.int64] | None = None, logit: float = 1.0
+) -> Predictions:
+    """Predictions that are all right, or those that are given; all as sure as the logit says."""
+    logits = np.eye(classes, dtype=np.float32)[labels if predicted is None else predicted] * np.float32(logit)
+    return Predictions(logits, labels, np.arange(len(labels)), np.zeros(0, np.int64))
+
+
 def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predictions]:
     size = model.config.image_size
     made = predict(model, evaluation_batches(samples, Preprocessing(size), 64))
@@ -75,7 +81,7 @@ def evaluated(model: ImageModel, samples: Noise) -> tuple[Classification, Predic
 def content(
     classes: int = 4, count: int = 60, split: str = "test", damaged: bool = True, **changes: Any
 ) -> ReportContent:
-    model = create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
+    model = vitkit.create_model("ViT-16x2x2/2", classes, 8, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(model.get_parameter("head.weight"), generator=torch.Generator().manual_seed(1))
     model.card = ModelCard(
         "ViT-16x2x2/2", names(classes), preprocessing=Preprocessing((8, 8)), origin={"run": HOSTILE}
@@ -97,14 +103,9 @@ def content(
             "fingerprint": "abc",
         },
         metrics=[
-            *(
-                {"kind": "train", "step": s, "epoch": s / 9, "loss": 9 / s, "learning_rate": 1e-3}
-                for s in range(1, 30)
-            ),
-            *(
-                {"kind": "validation", "step": s, "epoch": s / 9, "loss": 1.0, "accuracy": 0.5}
-                for s in (9, 18)
-            ),
+            {"kind": kind, "step": s, "epoch": s / 9, "loss": 9 / s, "learning_rate": 1e-3, "accuracy": 0.5}
+            for kind, steps in (("train", range(1, 30)), ("validation", (9, 18)))
+            for s in steps
         ],
         speed=[{"step": 9, "images_per_second": 1000.0, "seconds": 70.0, "memory_bytes": 2**30}],
         evaluations={split: evaluated(model, samples)},
@@ -119,12 +120,7 @@ def content(
 def bare(**changes: Any) -> ReportContent:
     """Nothing but the model: quick to draw."""
     empty: dict[str, Any] = {name: {} for name in ("config", "data", "evaluations", "samples", "environment")}
-    return content(count=12, **(empty | {"metrics": [], "speed": [], "commands": []} | changes))
-
-
-@pytest.fixture(scope="module")
-def whole() -> str:
-    return render_report(content())
+    return content(**(empty | {"count": 12, "metrics": [], "speed": [], "commands": []} | changes))
 
 
 class Page(HTMLParser):
@@ -181,29 +177,6 @@ def check_safe(html: str) -> Page:
     return page
 
 
-def test_whole_page(whole: str) -> None:
-    page = check_safe(whole)
-    assert page.ids == SECTIONS.split()
-    assert HOSTILE in page.text  # shown as it is, not as markup
-    assert len(whole) < 2_000_000
-    result = content().evaluations["test"][0]
-    assert f"{result.correct} of {result.count} test images" in page.text
-    assert {"href": "metrics.jsonl"} in page.all("a")
-    assert "6 files could not be read" in page.text
-    assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
-    assert "is truncated" in page.text and "training.batch_size" in page.text and "1,234" in page.text
-    assert "compute.block" in page.text and "{'" not in page.text
-    for text in (
-        "Figure 6",
-        "Figure 7, left",
-        "Figure 7, centre",
-        "Figure 7, right",
-        "expected calibration",
-    ):
-        assert text in page.text
-    assert "1 min 10 s" in page.text and "1.0 GiB" in page.text
-
-
 def check_narrow(html: str) -> None:
     """On a telephone nothing is cut off: figures shrink, a table is in a region that scrolls by keyboard."""
     page = Page(html)
@@ -214,15 +187,44 @@ def check_narrow(html: str) -> None:
     assert all(tag.get("scope") for tag in page.all("th")) and not re.search(r"<th[^>]*></th>", html)
     style = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)[0]
     assert re.search(r"\.plot svg \{[^}]*max-width: 100%; height: auto;", style)
-    assert re.search(
-        r"\.scroll \{[^}]*overflow: auto;[^}]*linear-gradient", style
-    )  # the sign that it scrolls
+    scrolls = r"\.scroll \{[^}]*overflow: auto;[^}]*linear-gradient"  # the sign that it does
+    assert re.search(scrolls, style)
     # Whatever else is wider than the screen would push the page aside.
     assert not re.search(r"min-width: (?!0|7rem)|overflow-x", style) and "pre-wrap" in style
 
 
-def test_pages_fit_a_telephone(whole: str) -> None:
+def has(html: str, *texts: str) -> Page:
+    """Check a page, and that it says each of the texts."""
+    page = check_safe(html)
+    for text in texts:
+        assert text in page.text, text
+    return page
+
+
+def test_the_whole_page_is_safe_narrow_and_the_same_each_time() -> None:
+    parts: list[str] = []
+    whole, filled = render_report(content(), parts.append), content()
+    result = filled.evaluations["test"][0]
+    page = has(
+        whole,
+        HOSTILE,  # shown as it is, not as markup
+        f"{result.correct} of {result.count} test images",
+        "6 files could not be read",
+        *("is truncated", "training.batch_size", "1,234", "compute.block", "1 min 10 s", "1.0 GiB"),
+        *("Figure 6", "Figure 7, left", "Figure 7, centre", "Figure 7, right", "expected calibration"),
+    )
+    assert page.ids == SECTIONS.split() and len(parts) == 5 and len(whole) < 2_000_000
+    assert {"href": "metrics.jsonl"} in page.all("a") and "{'" not in page.text
+    assert len(page.all("img")) == 24 + 2 * 12  # mistakes, and pairs of image and attention
     check_narrow(whole)
+    (script,) = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(tag["content"] for tag in page.all("meta") if tag.get("http-equiv"))
+    assert policy is not None and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+    assert render_report(filled) == whole
+
+
+def test_pages_of_every_kind_of_block_fit_a_telephone() -> None:
     table = Table(("learning rate", "remark"), (("0.1", "chosen"),))
     plot = Plot(lambda: Figure((2, 2)), "rates", "Scores.")
     photo = Photo("data:image/png;base64,", "An ant.", "a.png", "ant", (("one", "bee", 0.5, False),))
@@ -235,64 +237,40 @@ def test_pages_fit_a_telephone(whole: str) -> None:
     for text in ("words", "chosen", "ant", "bee", "50.0%", "final", "vitkit x", "end"):
         assert text in parsed.text, text
     assert len(parsed.all("img")) == 2 and len(parsed.all("svg")) == 1
-    assert not Page(render_page("a", ["b"], [Section("Sweep", (table, plot))])).all(
-        "script"
-    )  # nothing to click
+    nothing_to_click = render_page("a", ["b"], [Section("Sweep", (table, plot))])
+    assert not Page(nothing_to_click).all("script")
     sortable = dataclasses.replace(table, sortable=True)
     check_safe(render_page("a", [HOSTILE], [Section(HOSTILE, (HOSTILE, sortable))]))
 
 
-def test_only_our_script_may_run(whole: str) -> None:
-    (script,) = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = next(tag["content"] for tag in Page(whole).all("meta") if tag.get("http-equiv"))
-    assert policy is not None and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
-
-
-def test_same_content_same_page(whole: str) -> None:
-    parts: list[str] = []
-    again = render_report(content(), parts.append)
-    assert again == whole
-    assert len(parts) == 5
-
-
-def test_validation_stands_in_for_test() -> None:
-    page = check_safe(render_report(content(split="val")))
-    assert "There is no evaluation on a test split" in page.text and "validation images" in page.text
-
-
-def test_test_split_comes_first() -> None:
+def test_the_test_split_comes_first_and_validation_stands_in_for_it() -> None:
     both = content()
     evaluations = {"val": evaluated(both.model, Noise(4, 8, damaged=False)), **both.evaluations}
-    page = check_safe(render_report(dataclasses.replace(both, evaluations=evaluations)))
-    assert "54 test images" in page.text and "no evaluation on a test split" not in page.text
+    page = has(render_report(bare(evaluations=evaluations)), "54 test images", "no images at hand")
+    assert "no evaluation on a test split" not in page.text
+    assert page.text.count("not at hand") == 2 and not page.all("img")
+    del evaluations["test"]
+    stands_in = ("There is no evaluation on a test split", "8 validation images")
+    has(render_report(bare(evaluations=evaluations)), *stands_in)
 
 
-def test_without_evaluation_or_anything() -> None:
-    page = check_safe(render_report(bare()))
+def test_a_page_without_evaluation_or_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ("has not been evaluated", "No metrics were logged", "No file was rejected")
+    page = has(render_report(bare()), *missing)
     of_the_task = ("splits", "confusion", "classes", "mistakes", "calibration")
     assert page.ids == [name for name in SECTIONS.split() if name not in of_the_task]
-    for text in ("has not been evaluated", "No metrics were logged", "No file was rejected"):
-        assert text in page.text
     assert len(page.all("svg")) == 2  # filters and positions need no data
-
-
-def test_a_model_that_answers_nothing_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = WholeTask(TASKS["classification"].learning, None)
     monkeypatch.setattr("vitkit.report.page.task_of", lambda card: silent)
-    page = check_safe(render_report(bare()))
-    assert "was trained to give features" in page.text and "has not been evaluated" not in page.text
+    page = has(render_report(bare()), "was trained to give features")
+    assert "has not been evaluated" not in page.text
 
 
 def test_the_best_step_is_the_one_that_the_run_chose() -> None:
     """It takes the lowest loss among equal accuracies, and the last of two measurements of one step."""
     measured = [
-        (10, 0.5, 0.5),
-        (20, 1.0, 0.4),
-        (30, 1.0, 0.2),
-        (40, 1.0, 0.3),
-        (50, None, 0.1),
-        (20, 1.0, 0.1),
+        *((10, 0.5, 0.5), (20, 1.0, 0.4), (30, 1.0, 0.2)),
+        *((40, 1.0, 0.3), (50, None, 0.1), (20, 1.0, 0.1)),
     ]
     metrics = [
         {"kind": "validation", "step": step, "epoch": step, "loss": loss, "accuracy": accuracy}
@@ -300,136 +278,79 @@ def test_the_best_step_is_the_one_that_the_run_chose() -> None:
     ]
     assert "best: 100.0% at step 20<" in render_report(bare(metrics=metrics))
     assert "best: 100.0% at step 30<" in render_report(bare(metrics=metrics[:-1]))
-    nothing = [{**line, "accuracy": None} for line in metrics]
-    assert "best: " not in render_report(bare(metrics=nothing))
-    damaged = [{**line, "accuracy": "abc"} for line in metrics]
+    damaged = [{**line, "accuracy": (None, "abc")[number % 2]} for number, line in enumerate(metrics)]
     assert "best: " not in render_report(bare(metrics=damaged))
 
 
-def test_without_validation() -> None:
-    metrics = [line for line in content().metrics if line["kind"] == "train"]
-    assert "This run has no validation" in check_safe(render_report(bare(metrics=metrics))).text
-
-
-def test_without_pictures() -> None:
-    page = check_safe(render_report(content(samples={})))
-    assert page.text.count("not at hand") == 2 and "no images at hand" in page.text
-    assert not page.all("img")
-
-
-def test_one_image_and_two_classes() -> None:
-    page = check_safe(render_report(content(classes=2, count=1)))
-    assert "of 1 test image" in page.text and "1 test images" not in page.text
-
-
-def test_all_right() -> None:
-    samples = Noise(2, 6, damaged=False)
-    logits = np.eye(2, dtype=np.float32)[samples.labels]
-    made = Predictions(logits, samples.labels.astype(np.int64), np.arange(6), np.zeros(0, np.int64))
-    right = content(
-        classes=2, evaluations={"test": (classification(made, names(2)), made)}, samples={"test": samples}
-    )
-    assert "every image was classified rightly" in check_safe(render_report(right)).text
-
-
-def test_thousand_classes_stay_usable() -> None:
-    html = render_report(content(classes=1000, count=100))
-    check_safe(html)
-    assert len(html) < 10_000_000
-
-
-def test_large_pictures_are_made_small() -> None:
-    large = content(count=30)
-    samples = Noise(4, 30, (900, 1400), damaged=False)
-    html = render_report(
-        dataclasses.replace(
-            large, samples={"test": samples}, evaluations={"test": evaluated(large.model, samples)}
-        )
-    )
-    check_safe(html)
-    assert len(html) < 2_000_000
-
-
-def test_many_rejects_are_cut() -> None:
-    rejects = {"train": {f"file{i}.jpg": "empty" for i in range(5000)}}
-    page = check_safe(render_report(bare(data={"rejects": rejects})))
-    assert "5,000 files could not be read" in page.text and "And 4,800 more" in page.text
-
-
-def test_resumed_runs_add_up() -> None:
-    speed = [
-        {"step": step, "images_per_second": 10.0, "seconds": seconds, "memory_bytes": 0}
-        for step, seconds in ((10, 100.0), (20, 200.0), (15, 60.0), (30, 400.0))
-    ]
-    assert "10 min 00 s" in Page(render_report(bare(speed=speed))).text  # 200 s and 400 s
-
-
-def test_losses_that_are_no_numbers() -> None:
+def test_records_of_resumed_runs_many_rejects_and_losses_that_are_no_numbers() -> None:
     metrics = [
         {"kind": "train", "step": step, "epoch": 0.1, "loss": loss, "learning_rate": 1e-3}
         for step, loss in enumerate((None, float("nan"), float("inf")), start=1)
     ]
-    check_safe(render_report(bare(metrics=metrics)))
+    speed = [
+        {"step": step, "images_per_second": 10.0, "seconds": seconds, "memory_bytes": 0}
+        for step, seconds in ((10, 100.0), (20, 200.0), (15, 60.0), (30, 400.0))
+    ]
+    rejects = {"train": {f"file{i}.jpg": "empty" for i in range(5000)}}
+    page = render_report(bare(metrics=metrics, speed=speed, data={"rejects": rejects}))
+    sums = "10 min 00 s"  # 200 s and 400 s
+    has(page, "This run has no validation", sums, "5,000 files could not be read", "And 4,800 more")
 
 
-def test_mean_pooling_and_oblong_images() -> None:
+@pytest.mark.parametrize(("count", "sentence"), [(1, "of 1 test image"), (6, "every image was classified")])
+def test_images_that_are_all_right(count: int, sentence: str) -> None:
+    samples = Noise(2, count, damaged=False)
+    made = right(samples.labels.astype(np.int64), 2)
+    evaluations = {"test": (classification(made, names(2)), made)}
+    page = has(render_report(bare(classes=2, evaluations=evaluations, samples={"test": samples})), sentence)
+    assert "1 test images" not in page.text
+
+
+def test_a_thousand_classes_stay_usable_and_large_pictures_are_made_small() -> None:
+    """And attention distance is measured on as many images as in the paper."""
+    many = content(classes=1000, count=150, damaged=False)
+    assert len(many.samples["test"]) == 150
+    html = render_report(many)
+    has(html, "128 test images of 8 x 8 pixels")
+    assert len(html) < 10_000_000
+    large, samples = content(count=12), Noise(4, 30, (900, 1400), damaged=False)
+    evaluations = {"test": evaluated(large.model, samples)}
+    html = render_report(dataclasses.replace(large, samples={"test": samples}, evaluations=evaluations))
+    check_safe(html)
+    assert len(html) < 2_000_000
+
+
+def test_models_of_mean_pooling_oblong_images_or_without_attention() -> None:
     square = content(count=20)
     model = ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
-    page = check_safe(render_report(dataclasses.replace(square, model=model)))
-    assert "images of 8 x 6 pixels" in page.text
-
-
-def test_a_model_without_attention_says_so() -> None:
-    usual = content(count=20)
-    model = build_model(ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
-    page = check_safe(render_report(dataclasses.replace(usual, model=model)))
-    assert "no attention between all its places" in page.text
+    filled = bare(model=model, evaluations=square.evaluations, samples=square.samples)
+    has(render_report(filled), "images of 8 x 6 pixels")
+    resnet = vitkit.build_model(vitkit.ResNetConfig((8, 8), (1,), 4, width_factor=0.5))
+    page = has(render_report(bare(model=resnet)), "no attention between all its places")
     assert "nothing to lay attention over" not in page.text and "no images at hand" not in page.text
-
-
-def test_attention_distance_is_measured_on_as_many_images_as_in_the_paper() -> None:
-    samples = Noise(4, 150, damaged=False)
-    usual = content(count=20)
-    page = check_safe(
-        render_report(
-            dataclasses.replace(
-                usual, samples={"test": samples}, evaluations={"test": evaluated(usual.model, samples)}
-            )
-        )
-    )
-    assert "128 test images of 8 x 8 pixels" in page.text
-
-
-def sigmoid(**changes: Any) -> ReportContent:
-    """The usual content of a model that was trained with the sigmoid loss."""
-    usual = content()
-    usual.model.card = dataclasses.replace(card_of(usual.model), task=Task(loss="sigmoid"), origin=changes)
-    samples = Noise(4, 60)
-    made = predict(
-        usual.model, evaluation_batches(samples, Preprocessing((8, 8)), 64), loss=usual.model.card.loss
-    )
-    return dataclasses.replace(usual, evaluations={"test": (classification(made, names(4)), made)})
 
 
 def test_the_head_of_the_page_says_where_the_weights_are_from() -> None:
     origin = {"weights": "weights of step 7, the best validation", "start": {"from": "/models/start"}}
     made = bare()
     made.model.card = dataclasses.replace(card_of(made.model), origin=origin)
-    text = check_safe(render_report(made)).text
-    assert "Weights: of step 7, the best validation." in text
-    assert "begun from start" in text and "/models" not in text
+    page = has(render_report(made), "Weights: of step 7, the best validation.", "begun from start")
+    assert "/models" not in page.text
     made.model.card = dataclasses.replace(card_of(made.model), origin={})
     text = check_safe(render_report(made)).text
     assert "Weights:" not in text and "begun from" not in text
 
 
 def test_sigmoid_models_are_shown_by_their_own_probabilities() -> None:
-    shown = sigmoid(weights="Polyak average of step 7")
-    _, made = shown.evaluations["test"]
-    page = check_safe(render_report(shown))
-    assert "binary cross entropy, summed over classes (nats)" in page.text
+    usual, samples = content(), Noise(4, 60)
+    usual.model.card = dataclasses.replace(card_of(usual.model), task=Task(loss="sigmoid"))
+    made = predict(usual.model, evaluation_batches(samples, Preprocessing((8, 8)), 64), loss="sigmoid")
+    evaluations = {"test": (classification(made, names(4)), made)}
+    page = has(
+        render_report(dataclasses.replace(usual, evaluations=evaluations)),
+        "binary cross entropy, summed over classes (nats)",
+    )
     assert "cross entropy (nats)" not in page.text
-    assert "Weights: Polyak average of step 7." in page.text
     surest = max(
         1 / (1 + np.exp(-row.max().astype(float)))
         for row, label in zip(made.logits, made.labels, strict=True)
@@ -439,65 +360,55 @@ def test_sigmoid_models_are_shown_by_their_own_probabilities() -> None:
 
 
 def test_what_makes_the_two_losses_different_is_named() -> None:
+    metrics = content(count=12).metrics
     objective = {"loss": "softmax", "label_smoothing": 0.1, "mixup": 0.2}
-    page = check_safe(render_report(content(count=12, config={"objective": objective})))
-    assert "label smoothing 0.1 and mixup 0.2 and the validation loss without" in page.text
-    assert "which of them is lower says nothing" in page.text and "stays higher" not in page.text
-    assert "(with label smoothing 0.1 and mixup" in page.text  # in the figure, on lines of their own
-    plain = check_safe(render_report(bare(metrics=content(count=12).metrics)))
-    assert "validation loss without" not in plain.text and "cross entropy (nats)" in plain.text
+    has(
+        render_report(bare(metrics=metrics, config={"objective": objective})),
+        "label smoothing 0.1 and mixup 0.2 and the validation loss without",
+        "which of them is lower says nothing",
+        "(with label smoothing 0.1 and mixup",  # in the figure, on lines of their own
+    )
+    plain = has(render_report(bare(metrics=metrics)), "cross entropy (nats)")
+    assert "validation loss without" not in plain.text
 
 
-@pytest.mark.parametrize(
-    ("sure", "sentence"),
-    [(0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, "as far as 60 test images can tell")],
-)
-def test_calibration_is_judged_by_what_the_images_can_tell(sure: float, sentence: str) -> None:
+def test_calibration_is_judged_by_what_the_images_can_tell() -> None:
     """Half of 60 images are right: a confidence between 38 and 62 % agrees with that."""
-    usual = content(damaged=False)
-    result, made = usual.evaluations["test"]
-    bins = tuple(
-        dataclasses.replace(
-            confidence_bin, count=60 if i == 7 else 0, confidence=sure if i == 7 else None, accuracy=0.5
-        )
-        for i, confidence_bin in enumerate(result.calibration)
-    )
-    changed = dataclasses.replace(
-        result,
-        correct=30,
-        accuracy=0.5,
-        accuracy_interval=(0.377, 0.623),
-        calibration=bins,
-        overconfidence=overconfidence(np.full(60, sure), np.arange(60) < 30),
-    )
-    assert sentence in check_safe(render_report(bare(evaluations={"test": (changed, made)}))).text
+    labels = np.arange(60) % 20
+    predicted = np.where(np.arange(60) < 30, labels, (labels + 1) % 20)
+    can_tell = "as sure as it should be, as far as 60 test images can tell"
+    for sure, verdict in ((0.9, "too sure of itself"), (0.1, "not sure enough"), (0.48, can_tell)):
+        made = right(labels, 20, predicted, np.log(19 * sure / (1 - sure)))
+        result = classification(made, [*map(str, range(20))])
+        report = ClassificationAnswering().report({"test": (result, made)}, "test")
+        (calibration,) = [section for section in report.sections if section.name == "calibration"]
+        assert f"as a whole it is {verdict}" in str(calibration.blocks)
 
 
 def test_classes_equally_often_taken_for_another_are_all_named() -> None:
     labels = np.array([0, 0, 0, 1, 2, 2, 2])
     predicted = np.array([1, 2, 0, 1, 0, 0, 1])
-    made = Predictions(np.eye(3, dtype=np.float32)[predicted], labels, np.arange(7), np.zeros(0, np.int64))
+    made = right(labels, 3, predicted)
     result = classification(made, ["zero", "one", "two"])
     assert [mistake for _, mistake in class_rows(result)] == ["one, two (1 each)", "", "zero (2)"]
     pair = confused_pairs(result).rows[0]
     assert pair == ("two", "zero", Number("2", 2), Number("3", 3))
-    assert "one, two (1 each)" in render_report(bare(evaluations={"test": (result, made)}))
 
 
 def test_classes_are_listed_from_the_worst_and_those_without_images_last() -> None:
     names = ("a", "b", "c", "d")
     labels, predicted = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 0, 0, 2, 0])
-    made = Predictions(np.eye(4, dtype=np.float32)[predicted], labels, np.arange(6), np.zeros(0, np.int64))
+    made = right(labels, 4, predicted)
     report = ClassificationAnswering().report({"test": (classification(made, names), made)}, "test")
     classes = next(section for section in report.sections if section.name == "classes")
     table = next(block for block in classes.blocks if isinstance(block, Table))
     assert [row[0] for row in table.rows] == ["b", "c", "a", "d"]
 
 
-@pytest.mark.parametrize(("images", "sentence"), [(200, "test: p below 0.001)"), (8, "test: p 0.0078)")])
-def test_a_small_p_value_is_told_as_below_a_thousandth(images: int, sentence: str) -> None:
+def test_a_small_p_value_is_told_as_below_a_thousandth() -> None:
     """The model is always right, on two classes of equal size."""
-    labels = np.arange(images) % 2
-    made = Predictions(np.eye(2, dtype=np.float32)[labels], labels, np.arange(images), np.zeros(0, np.int64))
-    report = ClassificationAnswering().report({"test": (classification(made, ["a", "b"]), made)}, "test")
-    assert sentence in report.answer[0].sentences
+    for images, sentence in ((200, "test: p below 0.001)"), (8, "test: p 0.0078)")):
+        labels = np.arange(images) % 2
+        made = right(labels, 2)
+        report = ClassificationAnswering().report({"test": (classification(made, ["a", "b"]), made)}, "test")
+        assert sentence in report.answer[0].sentences

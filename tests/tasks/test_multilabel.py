@@ -2,28 +2,23 @@
 
 import json
 import shutil
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageDraw
 
 import vitkit
-from tests.jobs.forked_runs import Case, fork_server
-from tests.jobs.hearing import Hearing
-from vitkit import load_model
+from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.runs.config import Run, StartConfig
 from vitkit.tasks import find_task
-from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
+from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.model_card import ModelCard
 
 LABELS = ("bar", "disc", "square")
@@ -68,11 +63,6 @@ SMALL = Run(
     optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=10),
     training=TrainingConfig(steps=150, batch_size=32, evaluate_every=50, seed=1),
 )
-OPTIONS = [
-    *("--task", "multi-label", "--model", "ViT-16x1x2/4", "--image-size", "12", "16"),
-    *("--steps", "8", "--batch-size", "16", "--warmup-steps", "0", "--threads", "1"),
-    *("--evaluate-every", "3", "--log-every", "2", "--mixup", "0.2", "--label-smoothing", "0.1"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -104,44 +94,27 @@ def test_it_learns(trained: Path) -> None:
 
 
 def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
-    card = json.loads((trained / "model.json").read_text())
+    """Best are the weights of the best average precision."""
+    card, record, config, validation = (
+        json.loads((trained / name).read_text())
+        for name in ("model.json", "data.json", "config.json", "evaluation/val.json")
+    )
     assert card["task"] == {"name": "multi-label", "loss": "sigmoid"}
-    assert card["class_names"] == list(LABELS)
-    assert json.loads((trained / "config.json").read_text())["run"]["task"] == "multi-label"
-    record = json.loads((trained / "data.json").read_text())
+    assert card["class_names"] == list(LABELS) and config["run"]["task"] == "multi-label"
     assert record["images"] == {"train": 182, "val": 26, "test": 52}
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     validations = [line for line in lines if line["kind"] == "validation"]
     assert [line["step"] for line in validations] == [50, 100, 150]
     assert all(0 <= line["mean_average_precision"] <= 1 for line in validations)
     assert all("hamming_loss" in line for line in lines if line["kind"] == "train")
-
-
-def test_the_best_weights_are_those_of_the_best_average_precision(trained: Path) -> None:
-    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    best = max(
-        (line for line in lines if line["kind"] == "validation"),
-        key=lambda line: (line["mean_average_precision"], -line["loss"]),
-    )
-    weights = json.loads((trained / "model.json").read_text())["origin"]["weights"]
+    best = max(validations, key=lambda line: (line["mean_average_precision"], -line["loss"]))
+    weights = card["origin"]["weights"]
     assert f"step {best['step']}" in weights or f"step, {best['step']}" in weights
-    validation = json.loads((trained / "evaluation" / "val.json").read_text())
     assert validation["mean_average_precision"] == pytest.approx(best["mean_average_precision"], abs=1e-6)
-
-
-def test_the_report_shows_every_label(trained: Path) -> None:
     page = (trained / "report.html").read_text()
-    for text in (
-        "mean average precision",
-        "Label by label",
-        "Validation mAP",
-        "labels an image",
-        "Labels are separated by",
-        *LABELS,
-    ):
-        assert text in page
+    shown = ("Label by label", "Validation mAP", "labels an image", "Labels are separated by", "data:image")
+    assert all(text in page for text in (*shown, "mean average precision"))
     assert page.count("<td>bar</td>") == 2  # of the labels and of the counts
-    assert "data:image" in page  # attention over images
 
 
 def test_commands_tell_the_labels(trained: Path, shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,8 +125,6 @@ def test_commands_tell_the_labels(trained: Path, shapes: Path, capsys: pytest.Ca
     assert run(["evaluate", str(trained), "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
-    assert run(["data", "check", str(shapes), "--task", "multi-label"]) == 0
-    assert "--task multi-label" in capsys.readouterr().out
 
 
 def test_predictions_name_all_labels_from_a_half_on(
@@ -183,19 +154,16 @@ def test_predictions_name_all_labels_from_a_half_on(
 def test_average_precision_is_given_with_and_without_training_images(tmp_path: Path) -> None:
     """The last ten test images are copies of training images."""
     sets = draw_images(tmp_path, 90)
-    names = list(sets)
-    rows = [
-        f"{name},{';'.join(sorted(sets[name]))},{'test' if i >= 60 else 'train'}"
-        for i, name in enumerate(names)
-    ]
-    for i in range(80, 90):
-        shutil.copy(tmp_path / names[i - 80], tmp_path / names[i])
-        rows[i] = f"{names[i]},{';'.join(sorted(sets[names[i - 80]]))},test"
+    names, rows = list(sets), []
+    for i, name in enumerate(names):
+        source = names[i - 80] if i >= 80 else name
+        if i >= 80:
+            shutil.copy(tmp_path / source, tmp_path / name)
+        rows.append(f"{name},{';'.join(sorted(sets[source]))},{'test' if i >= 60 else 'train'}")
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(["path,labels,split", *rows]) + "\n")
-    hearing = Hearing()
     short = replace(SMALL, data=str(table), training=replace(SMALL.training, steps=20, evaluate_every=10))
-    folder = vitkit.train(short, tmp_path / "run", listener=hearing)
+    folder = vitkit.train(short, tmp_path / "run")
     evaluation = vitkit.evaluate(folder)
     result, predictions = evaluation.result, evaluation.predictions
     fresh = predictions.ids < 20
@@ -207,46 +175,21 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     assert others.mean_average_precision != result.mean_average_precision
     stored = json.loads((folder / "evaluation" / "test.json").read_text())
     assert stored["repeated"]["count"] == 10
-    assert any("10 images of test are in train too" in warning for warning in hearing.warnings)
-    assert any(
-        "10 images are training images too: without them" in line for _, rows in hearing.rows for line in rows
-    )
     assert "10 of these images are training images too" in (folder / "report.html").read_text()
     stored["repeated"]["count"] = 31
     (folder / "evaluation" / "test.json").write_text(json.dumps(stored))
-    with pytest.raises(VitkitError, match="repeated"):
-        vitkit.write_report(folder)
+    refused("repeated", vitkit.write_report, folder)
 
 
 def test_a_classifier_is_fine_tuned_to_several_labels(tmp_path: Path, shapes: Path) -> None:
-    """Pre-trained to tell single shapes apart, it learns to find several in 30 steps."""
-    draw = np.random.default_rng(5)
-    for label in LABELS:
-        (tmp_path / "single" / label).mkdir(parents=True)
-        for number in range(60):
-            picture({label}, draw).save(tmp_path / "single" / label / f"{number}.png")
-    pretraining = replace(SMALL, data=str(tmp_path / "single"), task="classification")
-    start = vitkit.train(pretraining, tmp_path / "start")
-    few = replace(SMALL.training, steps=30, evaluate_every=30)
-    tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=few)
-    folder = vitkit.train(tuned, tmp_path / "tuned")
-    model = load_model(folder)
+    start = vitkit.save_model(vitkit.create_model(SMALL.model, 5, (12, 16)), tmp_path / "start")
+    short = TrainingConfig(steps=1, batch_size=16)
+    tuned = replace(SMALL, data=str(shapes), model="", start=StartConfig(str(start)), training=short)
+    model = vitkit.load_model(vitkit.train(tuned, tmp_path / "tuned"))
     assert isinstance(model.card, ModelCard) and model.card.task is not None
     assert (model.card.task.name, model.card.loss) == ("multi-label", "sigmoid")
     assert model.card.class_names == LABELS
-    assert model.card.origin["start"]["from"] == start.name
-    result = vitkit.evaluate(folder).result
-    chance = sum(score.count for score in result.per_label) / (len(LABELS) * result.count)
-    assert result.mean_average_precision_interval[0] > chance + 0.1
-    assert {guess.name for guess in vitkit.Predictor(folder)(shapes.parent / "images/003.png")} == {*LABELS}
-    assert "mean average precision" in (folder / "report.html").read_text()
-
-
-def test_the_same_command_again_does_nothing(trained: Path, shapes: Path) -> None:
-    heard = Hearing()
-    before = (trained / "report.html").stat().st_mtime_ns
-    vitkit.train(replace(SMALL, data=str(shapes)), trained, listener=heard)
-    assert (trained / "report.html").stat().st_mtime_ns == before
+    assert model.card.origin["start"]["from"] == "start"
 
 
 def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
@@ -263,23 +206,7 @@ def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
     bar = files.result.per_label[0]
     assert (bar.count, bar.average_precision) == (0, None)
     sets["images/000.png"] = {"dog", "disc"}
-    with pytest.raises(VitkitError, match="does not know: dog"):
-        vitkit.evaluate(trained, str(write_table(root / "unknown.csv", sets)))
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(shapes: Path, tmp_path: Path) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    with fork_server() as ask:
-        again = ["train", "--data", str(shapes), *OPTIONS]
-        outcome = ask(Case([*again, "--out", str(whole)], moment="nowhere"))
-        assert outcome.code == 0, outcome.err
-        outcome = ask(Case([*again, "--out", str(stopped)], (signal.SIGINT,)))
-        assert outcome.code == 130 and "Continue with" in outcome.err, outcome.err
-        assert not (stopped / "model.safetensors").exists()
-        outcome = ask(Case(["train", "--resume", str(stopped), "--threads", "1"], moment="nowhere"))
-        assert outcome.code == 0, outcome.err
-    for name in ("model.safetensors", "metrics.jsonl", "evaluation/test.json", "evaluation/test.logits.npy"):
-        assert (stopped / name).read_bytes() == (whole / name).read_bytes(), name
+    refused("does not know: dog", vitkit.evaluate, trained, str(write_table(root / "unknown.csv", sets)))
 
 
 def test_numbers_are_counted_from_the_predictions(trained: Path, tmp_path: Path) -> None:
@@ -291,13 +218,10 @@ def test_numbers_are_counted_from_the_predictions(trained: Path, tmp_path: Path)
     path.write_text(json.dumps({**whole, "mean_average_precision": 0.5, "count": 51}))
     assert answering.read_evaluation(path)[0] == result
     path.write_text(json.dumps({**whole, "per_label": whole["per_label"][:2]}))
-    with pytest.raises(VitkitError, match=r"test\.json: expected numbers of 3 classes .*found 2 classes"):
-        vitkit.write_report(copied)
+    refused(r"test\.json: expected numbers of 3 classes .*found 2 classes", vitkit.write_report, copied)
 
 
-def test_mistakes_are_told_before_anything_is_written(
-    shapes: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_told_before_files_are_written(shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single = write_table(shapes.parent / "single.csv", {f"images/{i:03d}.png": {"disc"} for i in range(9)})
     for data, options, sentence in (
         (single, ["--task", "multi-label"], "leave out --task multi-label"),
@@ -306,42 +230,14 @@ def test_mistakes_are_told_before_anything_is_written(
     ):
         assert run(["train", "--data", str(data), *options, "--out", "run"]) == 1
         message = " ".join(capsys.readouterr().err.split())
-        assert sentence in message and "Traceback" not in message
-        assert not Path("run").exists()
-
-
-def test_images_that_cannot_be_read_count_for_nothing(shapes: Path, tmp_path: Path) -> None:
-    root = tmp_path / "broken"
-    sets = draw_images(root, 60)
-    (root / "images" / "007.png").write_bytes(b"no image")
-    data = write_table(root / "labels.csv", sets)
-    changes = TrainingConfig(steps=3, batch_size=16)
-    short = replace(SMALL, data=str(data), training=changes, splits=Splits(0, 0.5))
-    folder = vitkit.train(short, tmp_path / "run")
-    record = json.loads((folder / "data.json").read_text())
-    assert sum(len(files) for files in record["rejects"].values()) == 1
-    result = vitkit.evaluate(folder, split="test").result
-    assert result.count + result.bad == 30
-
-
-def test_an_untrained_model_ranks_by_chance(shapes: Path, tmp_path: Path) -> None:
-    """The floor of `test_it_learns` is not met by images that tell their labels by themselves."""
-    training = TrainingConfig(steps=1, batch_size=32)
-    still = OptimizerConfig(learning_rate=1e-9, warmup_steps=0)
-    folder = vitkit.train(
-        replace(
-            SMALL, data=str(shapes), training=training, optimizer=still, objective=ClassificationConfig()
-        ),
-        tmp_path / "run",
-    )
-    result = vitkit.evaluate(folder).result
-    assert result.mean_average_precision < 0.7
-    assert torch.isfinite(torch.tensor(result.loss))
+        assert sentence in message and "Traceback" not in message and not Path("run").exists()
 
 
 def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
+    """An image that cannot be read counts for nothing."""
     root = tmp_path / "commas"
     sets = draw_images(root, 40)
+    (root / "images" / "007.png").write_bytes(b"no image")
 
     def quoted(path: Path) -> Path:
         rows = [f'{name},"{",".join(sorted(labels))}"' for name, labels in sets.items()]
@@ -354,11 +250,13 @@ def test_a_separator_of_ones_own_travels_with_the_model(tmp_path: Path) -> None:
         training=TrainingConfig(steps=2, batch_size=16),
         splits=Splits(label_separator=","),
     )
-    folder = vitkit.train(short, tmp_path / "run")
-    card = json.loads((folder / "model.json").read_text())
+    folder = vitkit.train(short, tmp_path / "run", mixup=0.2, label_smoothing=0.1)
+    card, record = (json.loads((folder / name).read_text()) for name in ("model.json", "data.json"))
     assert card["class_names"] == list(LABELS)
     assert card["data"]["splits"]["label_separator"] == ","
-    assert vitkit.evaluate(folder).result.count == 8
-    assert vitkit.evaluate(folder, str(quoted(root / "others.csv"))).result.count == 40
-    shown = load_model(folder).card
+    assert sum(len(files) for files in record["rejects"].values()) == 1
+    result = vitkit.evaluate(folder).result
+    assert result.count + result.bad == 8
+    assert vitkit.evaluate(folder, str(quoted(root / "others.csv"))).result.count == 39
+    shown = vitkit.load_model(folder).card
     assert isinstance(shown, ModelCard) and shown.history()["task"] == "multi-label"

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 import vitkit
-from tests.helpers.centred_objective import Centred
 from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
-from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import Classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.models.config import Card, TaskName
@@ -22,12 +20,10 @@ from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
 from vitkit.tasks.answering import Guess
 from vitkit.tasks.classification import ClassificationAnswering
-from vitkit.tasks.learning import LabelLearning, Validation
-from vitkit.training.checkpoint import Progress, step_name
+from vitkit.tasks.learning import Validation
+from vitkit.training.checkpoint import Progress
 from vitkit.training.config import OBJECTIVES, ClassificationConfig
 from vitkit.training.evaluators import judge
-from vitkit.training.trainer import StepNumbers, Trainer
-from vitkit.weights.files.safetensors import read_safetensors
 from vitkit.world import ALONE, World
 
 RUN = replace(
@@ -39,85 +35,47 @@ RUN = replace(
 
 
 def test_the_table_names_its_tasks_as_cards_do() -> None:
-    for name, task in TASKS.items():
-        assert name in typing.get_args(TaskName) and find_task(name) is task
-        assert task.learning.learned(OBJECTIVES[name]()).name == name
-        assert task.learning.monitor.evaluator in task.learning.evaluators(_validation())
-
-
-def _validation() -> Validation:
     def batches(world: World = ALONE) -> Iterator[Batch]:
         yield from ()
 
     config = ClassificationConfig(loss="sigmoid")
-    return Validation(config, ("one", "two"), batches, torch.device("cpu"), "float32")
+    validation = Validation(config, ("one", "two"), batches, torch.device("cpu"), "float32")
+    for name, task in TASKS.items():
+        assert name in typing.get_args(TaskName) and find_task(name) is task
+        assert task.learning.learned(OBJECTIVES[name]()).name == name
+        assert task.learning.monitor.evaluator in task.learning.evaluators(validation)
 
 
-def test_a_task_that_is_not_there_is_refused_before_a_folder_is_made(
+def test_a_missing_task_is_refused_before_a_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitkit.tasks.TASKS", {"classification": TASKS["classification"]})
-    with pytest.raises(VitkitError, match="one of the tasks classification, found multi-label"):
+    with pytest.raises(vitkit.VitkitError, match="one of the tasks classification, found multi-label"):
         vitkit.train(replace(RUN, task="multi-label"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.answering is not None])
-def test_of_weights_that_score_alike_those_of_the_smaller_loss_are_best(name: TaskName) -> None:
-    monitor = find_task(name).learning.monitor
-    measured = [{monitor.metric: 0.5, "loss": loss} for loss in (1.0, 2.0, 0.5, 0.7)]
-    progress = Progress()
-    for step, values in enumerate(measured):
-        progress = judge(monitor, values, step, progress)
-    assert (progress.best_step, progress.best_tie) == (2, 0.5)
+def test_of_weights_that_score_alike_those_of_the_smaller_loss_are_best() -> None:
+    for monitor in (task.learning.monitor for task in TASKS.values() if task.answering is not None):
+        measured = [{monitor.metric: 0.5, "loss": loss} for loss in (1.0, 2.0, 0.5, 0.7)]
+        progress = Progress()
+        for step, values in enumerate(measured):
+            progress = judge(monitor, values, step, progress)
+        assert (progress.best_step, progress.best_tie) == (2, 0.5)
 
 
-def test_a_run_of_a_version_without_tasks_is_a_classification() -> None:
+def test_a_run_or_a_card_of_a_version_without_tasks_is_a_classification() -> None:
     recorded = {key: value for key, value in to_json(RUN).items() if key != "task"}
     assert changed_options(recorded, "config.json", RUN) == []
     assert changed_options(recorded, "config.json", replace(RUN, task="multi-label")) == [
         "task: 'classification' -> 'multi-label'"
     ]
-
-
-def test_a_card_that_records_no_task_is_a_classifiers() -> None:
     assert task_of(Card()) is TASKS["classification"] and learned_by(Card()).loss == "softmax"
     assert learned_by(Card(task=LearnedTask(loss="sigmoid"))).loss == "sigmoid"
 
 
-def test_an_objective_with_state_survives_a_kill_of_the_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what it owns is neither in the model that the run ends with, nor changed before the first step."""
-    monkeypatch.setattr(
-        LabelLearning, "objective", lambda self, config, model, train: Centred(model.num_classes)
-    )
-    monkeypatch.setattr("vitkit.report.page.render_report", lambda *_: "a report")
-    vitkit.train(RUN, tmp_path / "whole", threads=1)
-    launch = Trainer.launch
-
-    def killed(self: Trainer, batch: Batch, step: int, rate: float) -> StepNumbers:
-        if step == 5:
-            raise KeyError("killed")
-        return launch(self, batch, step, rate)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyError):
-        patch.setattr(Trainer, "launch", killed)
-        vitkit.train(RUN, tmp_path / "killed", threads=1)
-    assert not (tmp_path / "killed" / "model.safetensors").exists()
-    vitkit.train(RUN, tmp_path / "killed", threads=1)
-    last = f"checkpoints/{step_name(6)}"
-    for name in ("model.safetensors", "metrics.jsonl", f"{last}/objective.safetensors", f"{last}/state.json"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert read_safetensors(tmp_path / "whole" / last / "objective.safetensors")["calls"] == 6
-    plain = vitkit.create_model("ViT-16x1x2/4", 10, 16)
-    assert read_safetensors(tmp_path / "whole" / "model.safetensors").keys() == plain.state_dict().keys()
-
-
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
-def test_guesses_of_a_classifier_are_told_in_rows_and_as_json(
-    loss: typing.Literal["softmax", "sigmoid"],
-) -> None:
+def test_guesses_are_told_in_rows_and_as_json(loss: typing.Literal["softmax", "sigmoid"]) -> None:
     task = ClassificationAnswering()
     card = Card(class_names=("cat", "dog", "owl"), task=LearnedTask(loss=loss))
     outputs = np.array([[2.0, 0.0, 1.0]], np.float32)

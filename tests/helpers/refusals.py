@@ -1,0 +1,14 @@
+"""What is refused in words."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vitkit.errors import VitkitError
+
+
+def refused(sentence: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
+    """Check that a call ends in a sentence for its user, in which a regular expression is found."""
+    with pytest.raises(VitkitError, match=sentence):
+        call(*arguments, **options)
