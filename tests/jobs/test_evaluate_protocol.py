@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vitkit.evaluation.statistics import binomial_interval
 
 import vitkit
 from tests.helpers.refusals import refused
@@ -18,7 +17,6 @@ from vitkit.data.config import ProtocolName
 from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
 from vitkit.evaluation.protocols import outputs_of_classes
 from vitkit.evaluation.statistics import binomial_interval
-from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
 
 WNIDS = imagenet_wnids()

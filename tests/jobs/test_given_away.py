@@ -18,7 +18,7 @@ from vitkit.jobs.finetune import suit_start
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
-from vitkit.weights.loading import load, save_model
+from vitkit.weights.loading import load
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
