@@ -16,9 +16,7 @@ from tests.helpers.tiny_models import TINY
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
 from vitkit.models.position import sincos_2d
-from vitkit.weights.create import create_model
 from vitkit.weights.files.source import open_source
 from vitkit.weights.formats.big_vision import read
 from vitkit.weights.model_card import card_of
@@ -162,29 +160,6 @@ def test_sizes_that_no_array_tells_are_asked_for(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING, "vitkit"):
         save_model(load_model(path, image_size=16), tmp_path / "w.npz", format="big_vision")
     assert "cannot say: the image size" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("changes", "fields"),
-    [
-        ({"pool": "none"}, "pool none"),
-        ({"register_tokens": 2}, "register_tokens 2"),
-        ({"position": "learned_2d"}, "position learned_2d"),
-        ({"position": "none"}, "position none"),
-        ({"position_at": "every_layer"}, "position_at every_layer"),
-        ({"attention": "axial", "pool": "map"}, "attention axial"),
-    ],
-)
-def test_what_has_no_name_is_not_written(changes: dict[str, Any], fields: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=f"big_vision format has no place for {fields}.*vitkit"):
-        save_model(build_model(dataclasses.replace(TINY, **changes)), tmp_path / "w", format="big_vision")
-
-
-def test_resnets_and_hybrids_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=r"place for ResNets.*official"):
-        save_model(create_model("BiT-R26x1", 2, 32), tmp_path / "w", format="big_vision")
-    with pytest.raises(VitkitError, match="no place for backbone"):
-        save_model(create_model("R+ViT-16x1x2/16", 2, 32), tmp_path / "w", format="big_vision")
 
 
 def test_files_that_are_not_whole_are_explained(tmp_path: Path) -> None:

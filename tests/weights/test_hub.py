@@ -257,10 +257,9 @@ def test_a_hash_in_an_address_of_the_hub_is_kept_to(hub: Hub) -> None:
 def test_what_is_no_file_of_weights_of_the_model_is_not_found(hub: Hub) -> None:
     hub.files = {"a.npz": WEIGHTS, "b.npz": WEIGHTS}
     refused("hf:org/name", "found a.npz, b.npz: add the name of one")
-    for name in ("README.md", "../model.safetensors", "a/../../x.npz"):  # nothing leads out of the folder
-        hub.files = {name: WEIGHTS}
-        refused("hf:org/name", "found none")
-        refused(f"hf:org/name/{name}", "found none")
+    hub.files = {"README.md": b""} | dict.fromkeys(("../model.safetensors", "a/../../x.npz"), WEIGHTS)
+    for rest in ("", "/absent.npz", "/../model.safetensors", "/a/../../x.npz"):  # nothing leads out of it
+        refused(f"hf:org/name{rest}", "found none")
     assert not hub.downloads
 
 

@@ -15,7 +15,6 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
 from vitkit.models.config.resnet_config import BackboneConfig
 from vitkit.weights.formats.official import LINEN, RELEASED
 from vitkit.weights.model_card import card_of
@@ -143,43 +142,6 @@ def test_a_class_token_without_position_is_given_one_of_zeros(tmp_path: Path) ->
     images = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(2))
     with torch.inference_mode():
         assert torch.equal(again(images), model(images))
-
-
-@pytest.mark.parametrize(
-    ("changes", "fields"),
-    [
-        ({"pool": "map"}, "pool map"),
-        ({"pool": "none"}, "pool none"),
-        ({"register_tokens": 2}, "register_tokens 2"),
-        ({"position": "learned_2d"}, "position learned_2d"),
-        ({"position": "none"}, "position none"),
-        ({"position_at": "every_layer_shared"}, "position_at every_layer_shared"),
-        ({"attention": "axial", "pool": "mean"}, "attention axial"),
-    ],
-)
-def test_what_has_no_name_is_not_written(changes: dict[str, Any], fields: str, tmp_path: Path) -> None:
-    model = build_model(dataclasses.replace(TINY, **changes))
-    with pytest.raises(VitkitError, match=f"no place for {fields}.*vitkit"):
-        save_model(model, tmp_path / "w.npz", format="official")
-    assert not (tmp_path / "w.npz").exists()
-
-
-def test_what_it_cannot_say_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    backbone = BackboneConfig((1,), width_factor=0.5, standardization="variance", standardization_eps=1e-8)
-    config = dataclasses.replace(
-        TINY, image_size=(32, 32), gelu="erf", norm_eps=1e-5, image_std=(1.0, 1.0, 1.0), backbone=backbone
-    )
-    for changed, settings in (
-        (config, ["GELU", "norm_eps 1e-05", "standardization variance", "standardization_eps 1e-08", "std"]),
-        (TINY, ["image size 12x16"]),
-    ):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "vitkit"):
-            save_model(build_model(changed), tmp_path / "w.npz", format="official")
-        assert all(setting in caplog.text for setting in settings), caplog.text
-    caplog.clear()
-    save_model(build_model(HYBRID), tmp_path / "w.npz", format="official")
-    assert not caplog.text
 
 
 def test_an_image_of_one_row_of_patches_is_read_as_one(tmp_path: Path) -> None:
