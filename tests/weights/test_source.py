@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_of, refused
+from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_of, refused, write_tensors
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
@@ -38,25 +38,16 @@ def test_npz_of_every_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".pth", ".bin"])
 def test_tensors_can_be_written_to_and_the_file_stays(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / f"x{ending}"
-    if ending == ".npz":
-        np.savez(path, **{key: tensor.numpy() for key, tensor in STATE.items()})  # type: ignore[arg-type]
-    elif ending == ".safetensors":
-        save_file(STATE, path)
-    else:
-        torch.save(STATE, path, _use_new_zipfile_serialization=ending == ".pth")
+    path = write_tensors(tmp_path / f"x{ending}", STATE)
     before = path.read_bytes()
     for tensor in contents(path).values():
         tensor += 1
     assert path.read_bytes() == before
     assert_is_state(path)
-
-
-def test_a_pytorch_file_may_be_overwritten_after_reading(tmp_path: Path) -> None:
-    torch.save(STATE, tmp_path / "x.pth")
-    loaded = contents(tmp_path / "x.pth")
-    (tmp_path / "x.pth").write_bytes(bytes((tmp_path / "x.pth").stat().st_size))
-    assert torch.equal(loaded["a.weight"], STATE["a.weight"])
+    loaded = contents(path)
+    if ending == ".pth":  # the file may be overwritten after reading
+        path.write_bytes(bytes(len(before)))
+        assert torch.equal(loaded["a.weight"], STATE["a.weight"])
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -110,30 +101,19 @@ def test_the_choice_among_several_weights_is_noted(
 def test_a_choice_that_nothing_decides_is_left_to_the_user(tmp_path: Path) -> None:
     torch.save({"student": STATE, "teacher": STATE, "epoch": 1}, tmp_path / "x.pth")
     refused(tmp_path / "x.pth", "tensors under 'student', 'teacher'", "Save the weights alone")
-
-
-def test_only_a_prefix_of_all_names_goes(tmp_path: Path) -> None:
-    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pth")
-    assert contents(tmp_path / "x.pth").keys() == {"module.a", "b"}
+    write_tensors(tmp_path / "y.pth", {"module.a": torch.ones(1), "b": torch.ones(1)})
+    assert contents(tmp_path / "y.pth").keys() == {"module.a", "b"}  # only a prefix of all names goes
 
 
 @pytest.mark.parametrize("name", ["ViT-B_16.npz", "open_clip.safetensors", "best.pth"])
 def test_a_folder_with_one_file_of_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("weights")
-    if name.endswith(".npz"):
-        np.savez(tmp_path / name, **{key: tensor.numpy() for key, tensor in STATE.items()})  # type: ignore[arg-type]
-    elif name.endswith(".safetensors"):
-        save_file(STATE, tmp_path / name)
+    write_tensors(tmp_path / name, STATE)
+    if name.endswith(".safetensors"):
         torch.save({"x": torch.ones(1)}, tmp_path / "training_args.bin")  # of a lesser kind: not a rival
-    else:
-        torch.save(STATE, tmp_path / name)
     assert_is_state(tmp_path)
-
-
-def test_a_folder_with_two_names_them(tmp_path: Path) -> None:
-    for name in ("first.npz", "second.npz"):
-        np.savez(tmp_path / name, x=np.ones(1))
-    refused(tmp_path, "give the path of a file, one of first.npz, second.npz")
+    write_tensors(tmp_path / f"a{name}", STATE)
+    refused(tmp_path, "give the path of a file, one of ", f"a{name}, {name}" if name[0] > "a" else name)
 
 
 def test_settings_beside_the_weights(tmp_path: Path) -> None:
@@ -147,24 +127,26 @@ def test_settings_beside_the_weights(tmp_path: Path) -> None:
         _ = source.config
 
 
-def shards(folder: Path, where: dict[str, str], kind: str = "safetensors") -> Path:
-    for name in {name for name in where.values() if "/" not in name}:
-        part = {key: STATE[key] for key in where if where[key] == name}
-        if kind == "safetensors":
-            save_file(part, folder / name)
-        else:
-            torch.save(part, folder / name)
-    index = folder / (
-        "model.safetensors.index.json" if kind == "safetensors" else "pytorch_model.bin.index.json"
-    )
+def shards(folder: Path, kind: str = "safetensors") -> Path:
+    """Write the two tensors of `STATE` to a file each, and their index."""
+    for number, (key, tensor) in enumerate(STATE.items(), 1):
+        write_tensors(folder / f"m-{number}.{kind}", {key: tensor})
+    index = folder / f"{'model' if kind == 'safetensors' else 'pytorch_model'}.{kind}.index.json"
+    where = {key: f"m-{number}.{kind}" for number, key in enumerate(STATE, 1)}
     index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return index
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_shards_are_one_checkpoint(kind: str, tmp_path: Path) -> None:
-    shards(tmp_path, {"a.weight": f"m-1.{kind}", "a.bias": f"m-2.{kind}"}, kind)
+def test_shards_are_one_checkpoint_if_all_of_them_are_there(kind: str, tmp_path: Path) -> None:
+    index, second = shards(tmp_path, kind), tmp_path / f"m-2.{kind}"
     assert_is_state(tmp_path)
+    write_tensors(second, {"c": torch.ones(1)})  # of another index
+    refused(index, f"1 tensors are not in the files it names, first a.bias (m-2.{kind})")
+    write_tensors(second, {"a.weight": torch.ones(1), "a.bias": torch.ones(1)})
+    refused(index, "two of its files hold a tensor named a.weight")
+    second.unlink()
+    refused(tmp_path, f"needs the file m-2.{kind}")
 
 
 @pytest.mark.parametrize(
@@ -177,20 +159,6 @@ def test_an_index_never_points_elsewhere(name: str, tmp_path: Path) -> None:
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a.weight": name}}))
     refused(folder, f"points to {name!r}", "in the same folder")
-
-
-def test_an_absent_shard_is_named(tmp_path: Path) -> None:
-    shards(tmp_path, {"a.weight": "m-1.safetensors", "a.bias": "m-2.safetensors"})
-    (tmp_path / "m-2.safetensors").unlink()
-    refused(tmp_path, "needs the file m-2.safetensors")
-
-
-def test_shards_of_another_index_are_noticed(tmp_path: Path) -> None:
-    index = shards(tmp_path, {"a.weight": "m-1.safetensors", "a.bias": "m-2.safetensors"})
-    save_file({"c": torch.ones(1)}, tmp_path / "m-2.safetensors")
-    refused(index, "1 tensors are not in the files it names, first a.bias (m-2.safetensors)")
-    save_file({"a.weight": torch.ones(1), "a.bias": torch.ones(1)}, tmp_path / "m-2.safetensors")
-    refused(index, "two of its files hold a tensor named a.weight")
 
 
 @pytest.mark.parametrize("text", ['{"weight_map": {}}', '{"weight_map": {"a": 3}}', "{}", "[]"])
@@ -227,15 +195,11 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_contents_decide_what_a_file_is_and_not_its_name(tmp_path: Path) -> None:
-    tensors = {"a": torch.arange(6.0).reshape(2, 3)}
-    torch.save(tensors, tmp_path / "x.pth")
-    np.savez(tmp_path / "x.npz", a=tensors["a"].numpy())
-    save_file(tensors, tmp_path / "x.safetensors")
     for own in (".pth", ".npz", ".safetensors"):
+        written = write_tensors(tmp_path / f"x{own}", STATE).read_bytes()
         for other in (".pth", ".npz", ".safetensors"):
-            path = tmp_path / f"from{own[1:]}{other}"
-            path.write_bytes((tmp_path / f"x{own}").read_bytes())
-            assert torch.equal(contents(path)["a"], tensors["a"]), path
+            (tmp_path / f"y{other}").write_bytes(written)
+            assert_is_state(tmp_path / f"y{other}")
 
 
 def test_damaged_settings_that_a_format_does_not_need_are_not_read(tmp_path: Path) -> None:
