@@ -15,8 +15,6 @@ from vitkit.errors import VitkitError
 from vitkit.weights.model_card import card_of
 from vitkit.weights.saving import save_model
 
-SWIGLU = {"weight": (88, 32), "bias": (88,)}
-
 
 def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
     """`config` with another value at a place like "model_args.img_size"."""
@@ -25,48 +23,37 @@ def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("place", "values"),
     [
-        ("architecture", ["vit_tiny_patch16_224"]),
-        ("global_pool", ["token"]),
-        ("model_args", ["img_size"]),
-        ("model_args", "img_size"),
-        ("model_args.img_size", 1.5),
-        ("model_args.img_size", ["a", "b"]),
-        ("model_args.img_size", [12]),
-        ("model_args.img_size", 10**30),
-        ("model_args.num_heads", "x"),
-        ("model_args.num_heads", []),
-        ("model_args.num_heads", -4),
-        ("model_args.act_layer", ["gelu"]),
-        ("model_args.norm_layer", ["layernorm"]),
-        ("model_args.proj_drop_rate", "x"),
-        ("model_args.proj_drop_rate", 10**400),
-        ("model_args.attn_drop_rate", "x"),
-        ("model_args.global_pool", ["token"]),
-        ("model_args.pos_embed", ["learn"]),
-        ("model_args.qkv_bias", "yes"),
-        ("pretrained_cfg", "default"),
-        ("pretrained_cfg", [1]),
-        ("pretrained_cfg.input_size", "x"),
-        ("pretrained_cfg.mean", 0.5),
-        ("pretrained_cfg.mean", ["a", "b", "c"]),
-        ("pretrained_cfg.std", [0.5, None, 0.5]),
-        ("pretrained_cfg.std", [0.5, float("nan"), 0.5]),
-        ("pretrained_cfg.crop_pct", "x"),
-        ("pretrained_cfg.crop_pct", -1),
-        ("pretrained_cfg.crop_pct", 1e-320),
-        ("pretrained_cfg.crop_mode", ["center"]),
-        ("pretrained_cfg.crop_mode", "middle"),
-        ("pretrained_cfg.interpolation", "cubic"),
+        ("architecture", [["vit_tiny_patch16_224"]]),
+        ("global_pool", [["token"]]),
+        ("model_args", [["img_size"], "img_size"]),
+        ("model_args.img_size", [1.5, ["a", "b"], [12], 10**30]),
+        ("model_args.num_heads", ["x", []]),
+        ("model_args.act_layer", [["gelu"]]),
+        ("model_args.norm_layer", [["layernorm"]]),
+        ("model_args.proj_drop_rate", ["x", 10**400]),
+        ("model_args.attn_drop_rate", ["x"]),
+        ("model_args.global_pool", [["token"]]),
+        ("model_args.pos_embed", [["learn"]]),
+        ("model_args.qkv_bias", ["yes"]),
+        ("pretrained_cfg", ["default", [1]]),
+        ("pretrained_cfg.input_size", ["x"]),
+        ("pretrained_cfg.mean", [0.5, ["a", "b", "c"]]),
+        ("pretrained_cfg.std", [[0.5, None, 0.5], [0.5, float("nan"), 0.5]]),
+        ("pretrained_cfg.crop_pct", ["x", -1, 1e-320]),
+        ("pretrained_cfg.crop_mode", [["center"], "middle"]),
+        ("pretrained_cfg.interpolation", ["cubic"]),
     ],
-    ids=lambda value: str(value)[:24],
 )
-def test_settings_of_another_type_are_refused_by_name(tmp_path: Path, place: str, value: Any) -> None:
-    key = place.rpartition(".")[2]
-    message = key if value == -4 else rf"config\.json: (.*: )?{key}: "
-    with pytest.raises(VitkitError, match=message):
-        load_model(folder_of(tmp_path, state(), changed(config_json(), place, value)))
+def test_settings_of_another_type_are_refused_by_name(tmp_path: Path, place: str, values: list[Any]) -> None:
+    key, tensors = place.rpartition(".")[2], state()
+    for value in values:
+        with pytest.raises(VitkitError, match=rf"config\.json: (.*: )?{key}: "):
+            load_model(folder_of(tmp_path, tensors, changed(config_json(), place, value)))
+    if key == "num_heads":
+        with pytest.raises(VitkitError, match=key):
+            load_model(folder_of(tmp_path, tensors, changed(config_json(), place, -4)))
 
 
 def test_null_in_the_settings_is_the_same_as_absent(tmp_path: Path) -> None:
@@ -112,8 +99,9 @@ def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int,
         ({"blocks.0.attn.q_norm.weight": (8,)}, r"blocks\.0\.attn\.k_norm\.weight: missing"),
         ({"norm_pre.weight": (32,)}, r"norm_pre\.bias: missing"),
         ({"fc_norm.weight": (32,)}, r"fc_norm\.bias: missing"),
+        ({"fc_norm.weight": (32,), "fc_norm.bias": (32,)}, r"norm\.bias: unexpected"),
         ({"norm.weight": (), "norm.bias": ()}, "no final norm"),
-        ({f"blocks.0.mlp.fc1.{part}": shape for part, shape in SWIGLU.items()}, "SwiGLU"),
+        ({"blocks.0.mlp.fc1.weight": (88, 32), "blocks.0.mlp.fc1.bias": (88,)}, "SwiGLU"),
         ({"blocks.0.mystery.weight": (3,)}, r"blocks\.0\.mystery\.weight: unexpected"),
         ({"blocks.1.norm2.bias": ()}, r"blocks\.1\.norm2\.bias: missing"),
         ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, "no ResNet with GroupNorm"),
@@ -122,8 +110,13 @@ def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int,
 def test_parts_that_we_have_not_are_named(
     tmp_path: Path, extra: dict[str, tuple[int, ...]], message: str
 ) -> None:
+    described = config_json(global_pool="avg" if "fc_norm.bias" in extra else "token")
     with pytest.raises(VitkitError, match=message):
-        load_model(folder_of(tmp_path, state(extra=extra), config_json()))
+        load_model(folder_of(tmp_path, state(extra=extra), described))
+
+
+TINY_NAME = "vit_tiny_patch16_224"
+INCLUDED = {"global_pool": "max", "pool_include_prefix": True}
 
 
 @pytest.mark.parametrize(
@@ -131,16 +124,12 @@ def test_parts_that_we_have_not_are_named(
     [
         ("vit_base_patch16_rope_mixed_224", {}, "rope_mixed"),
         ("vit_pe_core_gigantic_patch14_448", {}, "pe_core"),
-        ("vit_tiny_patch16_224", {"act_layer": "relu"}, "found 'relu'"),
-        ("vit_tiny_patch16_224", {"norm_layer": "simplenorm"}, "norm_layer='simplenorm'"),
-        ("vit_tiny_patch16_224", {"scale_attn_norm": True}, "scale_attn_norm"),
-        ("vit_tiny_patch16_224", {"global_pool": "avgmax"}, "global_pool 'avgmax' with a class token"),
-        (
-            "vit_tiny_patch16_224",
-            {"global_pool": "max", "pool_include_prefix": True},
-            "global_pool 'max' with a class token, which the pooling includes",
-        ),
-        ("vit_tiny_patch16_224", {"global_pool": "map"}, "leaves out its 1 first tokens"),
+        (TINY_NAME, {"act_layer": "relu"}, "found 'relu'"),
+        (TINY_NAME, {"norm_layer": "simplenorm"}, "norm_layer='simplenorm'"),
+        (TINY_NAME, {"scale_attn_norm": True}, "scale_attn_norm"),
+        (TINY_NAME, {"global_pool": "avgmax"}, "global_pool 'avgmax' with a class token"),
+        (TINY_NAME, INCLUDED, "global_pool 'max' with a class token, which the pooling includes"),
+        (TINY_NAME, {"global_pool": "map"}, "leaves out its 1 first tokens"),
     ],
 )
 def test_arithmetic_that_we_have_not_is_named(
@@ -159,22 +148,14 @@ def test_attention_pooling_that_leaves_out_registers_is_refused(tmp_path: Path) 
         load_model(tmp_path)
 
 
-def test_dropout_of_two_rates_is_left_out_and_said(tmp_path: Path) -> None:
+def test_settings_that_contradict_each_other_or_the_weights_are_refused(tmp_path: Path) -> None:
     model = load_model(folder_of(tmp_path, state(), config_json(proj_drop_rate=0.1)))
     assert model.config.dropout == 0 and "dropout" in card_of(model).origin["notes"][0]
-
-
-def test_a_config_that_belongs_to_other_weights_is_noticed(tmp_path: Path) -> None:
+    assert load_model(tmp_path, num_heads=4).config.num_heads == 4
+    with pytest.raises(VitkitError, match="says that it has 4 attention heads, not 2"):
+        load_model(tmp_path, num_heads=2)
     config = config_json("vit_base_patch16_224")
     del config["model_args"]["embed_dim"]
-    with pytest.raises(
-        VitkitError, match=r"vit_base_patch16_224, whose width is 768.*do not belong together"
-    ):
+    message = r"vit_base_patch16_224, whose width is 768.*do not belong together"
+    with pytest.raises(VitkitError, match=message):
         load_model(folder_of(tmp_path, state(), config))
-
-
-def test_heads_that_contradict_the_config_are_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, state(), config_json())
-    assert load_model(folder, num_heads=4).config.num_heads == 4
-    with pytest.raises(VitkitError, match="says that it has 4 attention heads, not 2"):
-        load_model(folder, num_heads=2)

@@ -17,55 +17,40 @@ from vitkit.weights.loading import load
 from vitkit.weights.model_card import card_of
 from vitkit.weights.saving import save_model
 
+NO_BIAS: dict[str, tuple[int, ...]] = {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+GIVEN: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
 
-def test_what_a_file_without_a_config_does_not_say_is_said(
+
+def test_what_a_file_without_a_config_does_not_say_is_asked_for_or_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Facebook's DeiT, DINO and MAE come so; their statistics are ImageNet's."""
-    torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
-    card = card_of(load_model(tmp_path / "vit.pth", num_heads=2))
+    path = tmp_path / "vit.pth"
+    torch.save(state(width=128, positions=10), path)
+    with pytest.raises(VitkitError, match="num_heads=2"):
+        load_model(path)
+    model = load_model(path, num_heads=2)
+    assert (model.config.image_size, model.config.gelu, model.config.norm_eps) == ((12, 12), "erf", 1e-6)
+    card = card_of(model)
+    assert "no config.json" in card.origin["notes"][0]
     assert [assumption.what for assumption in card.assumed] == ["pixel statistics", "resizing"]
     assert card.preprocessing == Preprocessing((12, 12), "shortest", 0.9, interpolation="bicubic")
     assert "does not say its pixel statistics; assumed: pixel mean 0.5 and std 0.5" in caplog.text
     assert "DINO" in caplog.text and "--image-mean" in caplog.text
     assert "does not say its resizing; assumed: the shortest side resized to 13 by bicubic" in caplog.text
+    caplog.clear()  # what was assumed travels with the model
+    assert card_of(load_model(save_model(model, tmp_path / "ours"))).assumed == card.assumed
+    assert "pixel statistics" in caplog.text
     caplog.clear()
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    model = load_model(tmp_path / "vit.pth", num_heads=2, image_mean=mean, image_std=std)
+    model = load_model(path, num_heads=2, image_mean=mean, image_std=std)
     assert (model.config.image_mean, model.config.image_std) == (mean, std)
     torch.testing.assert_close(model.pixel_mean.flatten(), 255 * torch.tensor(mean))
     assert [assumption.what for assumption in card_of(model).assumed] == ["resizing"]
     assert "pixel statistics" not in caplog.text
-    assert load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4,)).config.image_mean == (0.4,) * 3
+    assert load_model(path, num_heads=2, image_mean=(0.4,)).config.image_mean == (0.4,) * 3
     with pytest.raises(VitkitError, match="one value per channel"):
-        load_model(tmp_path / "vit.pth", num_heads=2, image_mean=(0.4, 0.5))
-
-
-def test_what_was_assumed_travels_with_the_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    torch.save(state(width=128, positions=10), tmp_path / "vit.pth")
-    model = load_model(tmp_path / "vit.pth", num_heads=2)
-    save_model(model, tmp_path / "ours")
-    caplog.clear()
-    assert card_of(load_model(tmp_path / "ours")).assumed == card_of(model).assumed
-    assert "pixel statistics" in caplog.text
-
-
-def test_without_a_config_heads_are_asked_for_and_arithmetic_is_said_to_be_assumed(tmp_path: Path) -> None:
-    tensors = state(width=128, positions=10)
-    torch.save(tensors, tmp_path / "vit.pth")
-    with pytest.raises(VitkitError, match="num_heads=2"):
-        load_model(tmp_path / "vit.pth")
-    model = load_model(tmp_path / "vit.pth", num_heads=2)
-    assert model.config.image_size == (12, 12) and model.config.gelu == "erf"
-    assert model.config.norm_eps == 1e-6 and model.config.image_mean == (0.5, 0.5, 0.5)
-    assert "no config.json" in card_of(model).origin["notes"][0]
-
-
-def test_a_grid_that_is_not_square_is_asked_for(tmp_path: Path) -> None:
-    torch.save(state(), tmp_path / "vit.pth")
-    with pytest.raises(VitkitError, match=r"13 position embeddings.*image_size"):
-        load_model(tmp_path / "vit.pth", num_heads=4)
-    assert load_model(tmp_path / "vit.pth", num_heads=4, image_size=(12, 16)).config.grid == (3, 4)
+        load_model(path, num_heads=2, image_mean=(0.4, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -86,18 +71,17 @@ def test_a_grid_with_two_readings_is_asked_about_and_the_size_given_decides(
     tensors = {name: 0.3 * tensor for name, tensor in state(positions=positions).items()}
     torch.save(tensors, tmp_path / "vit.pth")
     if positions != 17:
-        with pytest.raises(VitkitError, match=r"image_size HEIGHT WIDTH"):
+        said = "13 position embeddings.*image_size" if positions == 13 else "image_size HEIGHT WIDTH"
+        with pytest.raises(VitkitError, match=said):
             load_model(tmp_path / "vit.pth", num_heads=4)
     loaded = load(tmp_path / "vit.pth", LoadOptions(num_heads=4, image_size=size))
-    assert loaded.identity.config.image_size == size and not any(
-        "embeddings resized" in n for n in loaded.notes
-    )
+    assert loaded.identity.config.image_size == size
+    assert not any("embeddings resized" in note for note in loaded.notes)
     assert loaded.model.config.class_token_position == inside
     images = torch.randn(2, 3, *size)
+    expected = slow_logits(tensors, images, {"architecture": "", "model_args": {}})
     with torch.no_grad():
-        torch.testing.assert_close(
-            loaded.model(images), slow_logits(tensors, images, {"architecture": "", "model_args": {}})
-        )
+        torch.testing.assert_close(loaded.model(images), expected)
 
 
 def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
@@ -107,48 +91,17 @@ def test_both_readings_of_a_grid_are_named(tmp_path: Path) -> None:
         with pytest.raises(VitkitError, match=message):
             load_model(tmp_path / "vit.pth", num_heads=4, image_size=size)
     torch.save(state(positions=9, extra={"reg_token": (1, 4, 32)}), tmp_path / "vit.pth")
-    message = (
-        "a grid of 2x2 and 5 tokens before the patches, or a grid of 3x3 without a position for the 5 tokens"
-    )
+    message = "a grid of 2x2 and 5 tokens before the patches, or a grid of 3x3 without a position for the 5"
     with pytest.raises(VitkitError, match=message):
         load_model(tmp_path / "vit.pth", num_heads=4)
     for side, inside in ((8, True), (12, False)):
         config = load_model(tmp_path / "vit.pth", num_heads=4, image_size=side).config
         assert config.class_token_position == inside and config.register_tokens == 4
-
-
-def test_a_rectangle_of_as_many_places_as_the_usual_square_is_resized_to(tmp_path: Path) -> None:
+    # A rectangle of as many places as the usual square is resized to.
     torch.save(state(positions=17), tmp_path / "vit.pth")
     loaded = load(tmp_path / "vit.pth", LoadOptions(num_heads=4, image_size=(8, 32)))
     assert loaded.identity.config.image_size == (16, 16)
     assert any("resized from a grid of 4x4 to 2x8" in note for note in loaded.notes)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "heads", "gelu"),
-    [
-        ("vit_tiny_patch16_224", 3, "erf"),
-        ("vit_base_patch16_224.augreg_in21k", 12, "erf"),
-        ("vit_base_patch16_gap_224", 16, "erf"),
-        ("deit_small_patch16_224", 6, "erf"),
-        ("vit_so400m_patch14_siglip_gap_224", 16, "erf"),
-        ("vit_so400m_patch16_siglip_gap_256", 16, "tanh"),
-        ("vit_large_patch16_siglip_512", 16, "tanh"),
-    ],
-)
-def test_an_architecture_is_known_by_its_name(
-    tmp_path: Path, architecture: str, heads: int, gelu: str
-) -> None:
-    config = config_json(architecture)
-    del config["model_args"]["num_heads"]
-    config["model_args"]["embed_dim"] = 48
-    if "siglip" in architecture or "gap" in architecture:
-        tensors = state(width=48, positions=12, extra={"cls_token": ()})
-        config["model_args"]["global_pool"] = "avg"
-    else:
-        tensors = state(width=48)
-    model = load_model(folder_of(tmp_path, tensors, config))
-    assert (model.config.num_heads, model.config.gelu) == (heads, gelu)
 
 
 def test_an_unknown_architecture_asks_for_its_heads(tmp_path: Path) -> None:
@@ -160,41 +113,29 @@ def test_an_unknown_architecture_asks_for_its_heads(tmp_path: Path) -> None:
     assert "vit_peculiar_patch4" in card_of(model).origin["notes"][0]
 
 
-def test_a_layer_without_bias_has_a_bias_of_zeros(tmp_path: Path) -> None:
-    tensors = state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
-    model = load_model(folder_of(tmp_path, tensors, config_json(qkv_bias=False)))
+def test_biases_are_those_that_the_config_says_or_of_all_blocks_or_none(tmp_path: Path) -> None:
+    whole, without, path = state(), state(extra=NO_BIAS), tmp_path / "alone" / "vit.pth"
+    path.parent.mkdir()
+    model = load_model(folder_of(tmp_path, without, config_json(qkv_bias=False)))
     weights = model.state_dict()
     assert not weights["blocks.1.attention.qkv.bias"].any()
-    assert torch.equal(weights["blocks.1.attention.qkv.weight"], tensors["blocks.1.attn.qkv.weight"])
-
-
-def test_biases_are_those_that_the_config_says(tmp_path: Path) -> None:
-    whole, without = state(), state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)})
-    partial = state(extra={"blocks.0.attn.qkv.bias": ()})
+    assert torch.equal(weights["blocks.1.attention.qkv.weight"], without["blocks.1.attn.qkv.weight"])
+    by_name = load_model(folder_of(tmp_path, without, config_json("vit_base_patch16_224_miil")))
+    assert not by_name.state_dict()["blocks.0.attention.qkv.bias"].any()
     cases: list[tuple[dict[str, Tensor], dict[str, Any], str]] = [
         (without, {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
-        (partial, {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
+        (state(extra={"blocks.0.attn.qkv.bias": ()}), {}, r"blocks\.0\.attn\.qkv\.bias: missing"),
         (whole, {"qkv_bias": False}, r"blocks\.0\.attn\.qkv\.bias: unexpected"),
     ]
     for tensors, arguments, message in cases:
         with pytest.raises(VitkitError, match=message):
             load_model(folder_of(tmp_path, tensors, config_json(**arguments)))
-    by_name = config_json("vit_base_patch16_224_miil")
-    assert (
-        not load_model(folder_of(tmp_path, without, by_name))
-        .state_dict()["blocks.0.attention.qkv.bias"]
-        .any()
-    )
-
-
-def test_biases_without_a_config_are_in_all_blocks_or_none(tmp_path: Path) -> None:
-    said: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}
-    for i in range(2):
-        torch.save(state(extra={f"blocks.{i}.attn.qkv.bias": ()}), tmp_path / "vit.pth")
-        with pytest.raises(VitkitError, match=rf"blocks\.{i}\.attn\.qkv\.bias: missing"):
-            load_model(tmp_path / "vit.pth", **said)
-    torch.save(state(extra={f"blocks.{i}.attn.qkv.bias": () for i in range(2)}), tmp_path / "vit.pth")
-    assert not load_model(tmp_path / "vit.pth", **said).state_dict()["blocks.1.attention.qkv.bias"].any()
+    for name in NO_BIAS:  # without a config
+        torch.save({key: tensor for key, tensor in whole.items() if key != name}, path)
+        with pytest.raises(VitkitError, match=f"{name}: missing"):
+            load_model(path, **GIVEN)
+    torch.save(without, path)
+    assert not load_model(path, **GIVEN).state_dict()["blocks.1.attention.qkv.bias"].any()
 
 
 def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_path: Path) -> None:
@@ -210,7 +151,7 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
         load_model(folder_of(tmp_path, state(), config_json(pos_embed="rope")))
     (tmp_path / "config.json").unlink()
     save_file(tensors, tmp_path / "model.safetensors")
-    model = load_model(tmp_path, num_heads=4, image_size=(12, 16))
+    model = load_model(tmp_path, **GIVEN)
     assert model.config.position == "none"
     assert "no pos_embed" in card_of(model).origin["notes"][1]
 
@@ -218,7 +159,7 @@ def test_positions_are_missing_unless_the_config_says_that_there_are_none(tmp_pa
 def test_a_file_that_two_architectures_fit_is_refused_without_its_config(tmp_path: Path) -> None:
     """timm's post-norm model has these tensors; one part more, and they are an ordinary model's alone."""
     absent: dict[str, tuple[int, ...]] = {"cls_token": (), "norm.weight": (), "norm.bias": ()}
-    absent |= {f"blocks.{i}.attn.qkv.bias": () for i in range(2)}
+    absent |= NO_BIAS
     norm = {"fc_norm.weight": (32,), "fc_norm.bias": (32,)}
     ordinary: list[dict[str, tuple[int, ...]]] = [
         {"norm.weight": (32,), "norm.bias": (32,), "fc_norm.weight": (), "fc_norm.bias": ()},
