@@ -98,7 +98,6 @@ SLOWER = {
     "test_peers.py",
     "test_power_law.py",
     "test_round_trips.py",
-    "test_weights.py",
     "test_workers.py",
 }
 
