@@ -22,6 +22,7 @@ from tests.helpers.huggingface_files import (
     vit_folder,
     write_folder,
 )
+from tests.helpers.random_models import same_bits
 from vitkit import load_model
 from vitkit.errors import VitkitError
 
@@ -56,15 +57,12 @@ def test_shards_and_pytorch_files_are_read_too(kind: str, tmp_path: Path) -> Non
     if kind == "bin":
         torch.save(arrays, folder / "pytorch_model.bin")
     else:
-        parts = {
-            f"model-0000{number}-of-00002.safetensors": list(arrays)[number - 1 :: 2] for number in (1, 2)
-        }
+        parts = {f"model-{number}-of-2.safetensors": list(arrays)[number - 1 :: 2] for number in (1, 2)}
         for file, keys in parts.items():
             save_file({key: arrays[key] for key in keys}, folder / file)
         index = {"weight_map": {key: file for file, keys in parts.items() for key in keys}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    for key, value in load_model(folder).state_dict().items():
-        assert torch.equal(value, whole.state_dict()[key])
+    assert same_bits(load_model(folder), whole)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +81,8 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
     config = {key: CONFIG[key] for key in ("model_type", "num_attention_heads", "image_size")}
     model = load_model(vit_folder(tmp_path / "theirs", config))
     assert (model.config.gelu, model.config.norm_eps) == ("erf", 1e-12)
+    folder = vit_folder(tmp_path / "headless", CONFIG | {"num_attention_heads": None})
+    assert load_model(folder, num_heads=4).config.num_heads == 4  # where they are not said
 
 
 @pytest.mark.parametrize(
@@ -103,52 +103,36 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
         ({"hidden_size": 10**30}, "config.json: hidden_size"),
         ({"num_channels": 10**400}, "config.json: num_channels"),
         ({"layer_norm_eps": float("inf")}, "config.json: layer_norm_eps"),
+        (None, r"put the config\.json"),
     ],
 )
 def test_what_no_model_of_ours_has_is_refused_by_name(
-    changes: dict[str, Any], message: str, tmp_path: Path
+    changes: dict[str, Any] | None, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(VitkitError, match=message):
-        load_model(vit_folder(tmp_path / "theirs", CONFIG | changes))
+        load_model(vit_folder(tmp_path / "theirs", None if changes is None else CONFIG | changes))
 
 
-def test_heads_can_be_given_where_they_are_not_said(tmp_path: Path) -> None:
-    folder = vit_folder(tmp_path / "theirs", CONFIG | {"num_attention_heads": None})
-    assert load_model(folder, num_heads=4).config.num_heads == 4
-
-
-def test_a_file_without_its_config_asks_for_it(tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=r"put the config\.json"):
-        load_model(vit_folder(tmp_path / "theirs", config=None))
-
-
-def test_a_distillation_token_is_refused_by_name(tmp_path: Path) -> None:
-    arrays = random_vit("deit.", IN_FILES, classifier=True, pooler=False)
-    arrays["deit.embeddings.distillation_token"] = torch.zeros(1, 1, WIDTH)
-    with pytest.raises(VitkitError, match="distillation token"):
-        load_model(write_folder(tmp_path / "theirs", arrays, CONFIG | {"model_type": "deit"}))
-
-
-def test_a_pooler_of_another_activation_is_refused_unless_a_classifier_ignores_it(tmp_path: Path) -> None:
-    config = CONFIG | {"pooler_act": "relu"}
-    arrays = random_vit("", IN_FILES, classifier=False, pooler=True)
-    with pytest.raises(VitkitError, match="pooler with the activation relu"):
-        load_model(write_folder(tmp_path / "pooled", arrays, config))
-    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=True)
-    assert load_model(write_folder(tmp_path / "classifier", arrays, config)).config.num_classes == CLASSES
-
-
-def test_keys_left_out_on_purpose_are_named_and_others_refused(
+def test_arrays_left_out_on_purpose_are_named_and_others_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=True)
     arrays["vit.embeddings.mask_token"] = torch.zeros(1, 1, WIDTH)
+    config = CONFIG | {"pooler_act": "relu"}  # which a classifier ignores
     with caplog.at_level(logging.INFO, "vitkit"):
-        load_model(write_folder(tmp_path / "more", arrays))
+        loaded = load_model(write_folder(tmp_path / "more", arrays, config))
+    assert loaded.config.num_classes == CLASSES
     assert "mask_token" in caplog.text and "pooler.dense.weight" in caplog.text
     arrays["vit.encoder.layer.0.lambda_1"] = torch.ones(WIDTH)
     with pytest.raises(VitkitError, match=r"lambda_1: unexpected"):
         load_model(write_folder(tmp_path / "unknown", arrays))
+    arrays = random_vit("", IN_FILES, classifier=False, pooler=True)
+    with pytest.raises(VitkitError, match="pooler with the activation relu"):
+        load_model(write_folder(tmp_path / "pooled", arrays, config))
+    arrays = random_vit("deit.", IN_FILES, classifier=True, pooler=False)
+    arrays["deit.embeddings.distillation_token"] = torch.zeros(1, 1, WIDTH)
+    with pytest.raises(VitkitError, match="distillation token"):
+        load_model(write_folder(tmp_path / "theirs", arrays, CONFIG | {"model_type": "deit"}))
 
 
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
@@ -167,13 +151,6 @@ def test_class_names_come_along_and_numbered_labels_are_none(tmp_path: Path) -> 
     assert named.card.class_names == ("cat", "dog", "owl")
     labels = {str(i): f"LABEL_{i}" for i in range(CLASSES)}
     assert load_model(vit_folder(tmp_path / "not", CONFIG | {"id2label": labels})).card.class_names == ()
-
-
-def test_bit_is_read_with_their_epsilons(tmp_path: Path) -> None:
-    model = load_model(bit_folder(tmp_path / "bit"))
-    assert model.config == bit(image_size=(32, 32))
-    config = model.config
-    assert (config.norm_eps, config.standardization_eps, config.max_pool_padding) == (1e-5, 1e-8, "zeros")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +181,13 @@ def test_other_resnets_are_refused_by_name(changes: dict[str, Any], message: str
         load_model(bit_folder(tmp_path / "bit", **changes))
 
 
-def test_the_size_of_bit_is_the_crop_or_given_or_asked_for(tmp_path: Path) -> None:
+def test_bit_is_read_with_their_epsilons_and_its_size_is_the_crop_or_given_or_asked_for(
+    tmp_path: Path,
+) -> None:
+    model = load_model(bit_folder(tmp_path / "bit"))
+    assert model.config == bit(image_size=(32, 32))
+    config = model.config
+    assert (config.norm_eps, config.standardization_eps, config.max_pool_padding) == (1e-5, 1e-8, "zeros")
     crop = {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": {"height": 32, "width": 36}}
     assert load_model(bit_folder(tmp_path / "crop", crop)).config.image_size == (32, 36)
     folder = bit_folder(tmp_path / "unsaid", {"do_resize": False})

@@ -108,15 +108,6 @@ def test_preparation_that_theirs_cannot_do_is_said(
         assert warning in caplog.text
 
 
-def test_a_folder_of_our_own_layout_is_left_alone(tmp_path: Path) -> None:
-    model = random_model(TINY)
-    save_model(model, tmp_path / "model")
-    before = (tmp_path / "model" / "model.safetensors").read_bytes()
-    with pytest.raises(VitkitError, match="another folder"):
-        save_model(model, tmp_path / "model", "huggingface")
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
-
-
 def test_resnets_of_other_channels_are_said_or_refused(tmp_path: Path) -> None:
     narrow = bit(layers=(1, 1, 1, 1), root_width=32, stage_widths=(128, 256, 128, 384), groups=16)
     folder = save_model(random_model(narrow), tmp_path / "theirs", "huggingface")
