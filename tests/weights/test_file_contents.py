@@ -1,17 +1,17 @@
 """The numbers of a file: checksums of archives, memory that is mapped, tensors that are read one by one."""
 
-import io
 import struct
 import tracemalloc
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.fixture_files import write_npz
+from tests.helpers.random_models import same_bits
 from tests.helpers.weight_files import STATE, array_header, assert_is_state, contents, notes_of, refused
 from vitkit import load_model
 from vitkit.errors import VitkitError
@@ -31,7 +31,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
-    """Every byte of the numbers and of the pickle that names them, and every third of the rest."""
+    """Every byte of the numbers and of the pickle that names them, and every ninth of the rest."""
     path = tmp_path / "x.pth"
     torch.save(STATE, path)
     whole = path.read_bytes()
@@ -42,7 +42,7 @@ def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_pat
             i for info in infos for i in range(within[info.filename], within[info.filename] + info.file_size)
         }
     noticed = 0
-    for place in sorted(checked | set(range(0, len(whole), 3))):
+    for place in sorted(checked | set(range(0, len(whole), 9))):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         try:
             assert_is_state(path)
@@ -51,17 +51,6 @@ def test_a_flip_anywhere_in_a_pytorch_file_is_noticed_or_changes_nothing(tmp_pat
         else:
             assert place not in checked
     assert noticed >= len(checked)
-
-
-def test_a_file_with_a_damaged_tensor_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.pth"
-    tensors = {"a": torch.arange(1000.0), "b": torch.arange(1000.0) + 0.5}
-    torch.save(tensors, path)
-    data = bytearray(path.read_bytes())
-    data[data.index(tensors["b"].numpy().tobytes()) + 777] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(VitkitError, match=r"PyTorch file of weights: x/data/1 is damaged"), open_source(path):
-        pass
 
 
 def test_tensors_that_share_memory_are_read(tmp_path: Path) -> None:
@@ -102,36 +91,32 @@ def test_numbers_of_the_other_byte_order_are_checked_as_a_whole(tmp_path: Path) 
     refused(path, "is damaged")
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2, 3])
-def test_arrays_are_private_whatever_their_alignment(padding: int, tmp_path: Path) -> None:
+def test_arrays_are_private_whatever_their_alignment(tmp_path: Path) -> None:
     """Stored members begin anywhere in the file; what is written to a tensor never reaches it."""
     path = tmp_path / "x.npz"
-    arrays: dict[str, Any] = {"n" * (1 + padding): np.arange(1000, dtype=np.float32)}
-    np.savez(path, **arrays)
-    before = path.read_bytes()
-    with open_source(path) as source:
-        tensor = source.read("n" * (1 + padding))
-    assert torch.equal(tensor, torch.arange(1000.0))  # after the file was closed
-    tensor.zero_()
-    assert path.read_bytes() == before
+    for name in ("n", "nn", "nnn", "nnnn"):
+        write_npz(path, {name: np.arange(1000, dtype=np.float32)})
+        before = path.read_bytes()
+        with open_source(path) as source:
+            tensor = source.read(name)
+        assert torch.equal(tensor, torch.arange(1000.0))  # after the file was closed
+        tensor.zero_()
+        assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("padding", [0, 1, 2, 3])
-def test_weights_begin_at_multiples_of_their_size(padding: int, tmp_path: Path) -> None:
+def test_weights_begin_at_multiples_of_their_size(tmp_path: Path) -> None:
     """An archive's comment or another name before them moves its arrays by any number of bytes."""
     model, path = create_model("ViT-16x2x2/8", 3, 16), tmp_path / "x.npz"
-    with np.load(save_model(model, tmp_path / "y.npz", "official")) as saved:
-        arrays: dict[str, Any] = dict(saved)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.save(content, array)
-            info = zipfile.ZipInfo(f"{name}.npy")
-            info.extra = b"\xff\xff" + bytes([padding, 0]) + bytes(padding)  # a field that nobody knows
-            archive.writestr(info, content.getvalue())
-    loaded = load_model(path, num_heads=2).state_dict()
-    assert all(tensor.data_ptr() % 4 == 0 for tensor in loaded.values())
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items())
+    save_model(model, tmp_path / "y.npz", "official")
+    for padding in range(4):
+        with zipfile.ZipFile(tmp_path / "y.npz") as saved, zipfile.ZipFile(path, "w") as archive:
+            for name in saved.namelist():
+                info = zipfile.ZipInfo(name)
+                info.extra = b"\xff\xff" + bytes([padding, 0]) + bytes(padding)  # a field that nobody knows
+                archive.writestr(info, saved.read(name))
+        loaded = load_model(path, num_heads=2)
+        assert all(tensor.data_ptr() % 4 == 0 for tensor in loaded.state_dict().values())
+        assert same_bits(loaded, model)
 
 
 def sparse_npz(path: Path, size: int) -> None:

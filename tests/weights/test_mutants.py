@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import TINY as RECTANGULAR
 from vitkit.errors import VitkitError
-from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import load
 from vitkit.weights.saving import save_model
 
@@ -30,53 +30,41 @@ GROWTH = 256 << 20
 """Bytes that all of them together may add to the memory of the process."""
 
 
-def vitkit_folder(folder: Path) -> Path:
-    return save_model(random_model(TINY), folder / "model")
-
-
-def timm_folder(folder: Path) -> Path:
-    return save_model(random_model(TINY), folder / "model", "timm")
-
-
-def huggingface_folder(folder: Path) -> Path:
-    return save_model(random_model(TINY), folder / "model", "huggingface")
+def saved(format: Format, suffix: str = "") -> Callable[[Path], Path]:
+    return lambda folder: save_model(random_model(TINY), folder / f"model{suffix}", format)
 
 
 def shards(folder: Path) -> Path:
-    path = huggingface_folder(folder)
+    path = saved("huggingface")(folder)
     (path / "model.safetensors").rename(path / "model-1.safetensors")
     where = dict.fromkeys(load_file(path / "model-1.safetensors"), "model-1.safetensors")
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     return path
 
 
-def npz(format: str) -> Callable[[Path], Path]:
-    return lambda folder: save_model(random_model(TINY), folder / "model.npz", format)  # type: ignore[arg-type]
-
-
-def torchvision_file(folder: Path) -> Path:
-    return save_model(random_model(TINY), folder / "model.pth", "torchvision")
-
-
 def pickled(name: str, zipped: bool) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        state = torch.load(torchvision_file(folder), weights_only=True)
-        contents = {"model": state, "epoch": 3, "optimizer": {"state": {0: torch.ones(3)}}}
+        file = saved("torchvision", ".pth")(folder)
+        contents = {
+            "model": torch.load(file, weights_only=True),
+            "epoch": 3,
+            "optimizer": {"a": torch.ones(3)},
+        }
         torch.save(contents, folder / name, _use_new_zipfile_serialization=zipped)
-        (folder / "model.pth").unlink()
+        file.unlink()
         return folder / name
 
     return make
 
 
 LAYOUTS: dict[str, Callable[[Path], Path]] = {
-    "vitkit": vitkit_folder,
-    "timm": timm_folder,
-    "huggingface": huggingface_folder,
+    "vitkit": saved("vitkit"),
+    "timm": saved("timm"),
+    "huggingface": saved("huggingface"),
     "shards": shards,
-    "official": npz("official"),
-    "big_vision": npz("big_vision"),
-    "torchvision": torchvision_file,
+    "official": saved("official", ".npz"),
+    "big_vision": saved("big_vision", ".npz"),
+    "torchvision": saved("torchvision", ".pth"),
     "bin": pickled("wrapped.bin", zipped=True),
     "legacy": pickled("legacy.pth.tar", zipped=False),
 }
@@ -84,27 +72,21 @@ LAYOUTS: dict[str, Callable[[Path], Path]] = {
 
 def mutated(data: bytes, generator: random.Random) -> bytes:
     """Flip, cut, repeat, zero or replace a piece of a file, mostly where its structure is: begin and end."""
-    kind = generator.randrange(6)
-    place = generator.choice(
+    first, last = min(len(data), 600), max(0, len(data) - 1 - generator.randrange(min(len(data), 3000)))
+    place = generator.choice([generator.randrange(len(data)), generator.randrange(first), last])
+    length = generator.choice([1, 1, 1, 2, 4, 8, 64, 1000])
+    piece, after = data[place : place + length], data[place + length :]
+    changed = generator.choice(
         [
-            generator.randrange(len(data)),
-            generator.randrange(min(len(data), 600)),
-            max(0, len(data) - 1 - generator.randrange(min(len(data), 3000))),
+            bytes([data[place] ^ (1 << generator.randrange(8))]) + data[place + 1 :],
+            b"",
+            piece + data[place:],
+            bytes(len(piece)) + after,
+            generator.randbytes(len(piece)) + after,
+            b"\xff" * len(piece) + after,
         ]
     )
-    length = generator.choice([1, 1, 1, 2, 4, 8, 64, 1000])
-    piece = data[place : place + length]
-    if kind == 0:
-        return data[:place] + bytes([data[place] ^ (1 << generator.randrange(8))]) + data[place + 1 :]
-    if kind == 1:
-        return data[:place]
-    if kind == 2:
-        return data[:place] + piece + data[place:]
-    if kind == 3:
-        return data[:place] + bytes(len(piece)) + data[place + len(piece) :]
-    if kind == 4:
-        return data[:place] + generator.randbytes(len(piece)) + data[place + len(piece) :]
-    return data[:place] + b"\xff" * len(piece) + data[place + len(piece) :]
+    return data[:place] + changed
 
 
 class TooLongError(Exception):
