@@ -74,9 +74,7 @@ def test_the_arithmetic_of_a_hybrid_is_that_of_both_its_parts() -> None:
         (AXIAL, (65, 40)),
     ],
 )
-def test_positions_are_fitted_to_another_size_and_nothing_else_is(
-    small: ModelConfig, large: tuple[int, int]
-) -> None:
+def test_positions_alone_are_fitted_to_another_size(small: ModelConfig, large: tuple[int, int]) -> None:
     model, larger = build_model(small), build_model(replace(small, image_size=large))
     tensors = dict(model.named_parameters())
     fitted = larger.fit_positions(tensors, small.position_extent[1], "original")

@@ -62,7 +62,7 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
         (VIT5, "every_token", "pytorch", "modules"),
     ],
 )
-def test_the_record_says_which_ways_know_a_part(
+def test_ways_that_know_a_part_are_said(
     changes: dict[str, Any], last_block: str, gelu: str, block: str
 ) -> None:
     model = build_model(replace(SMALL, width=64, **changes))
@@ -235,7 +235,7 @@ def test_a_model_without_blocks_computes_in_every_way() -> None:
     assert torch.equal(model(images(SMALL)), expected)
 
 
-def test_a_compiled_model_is_one_graph_and_its_copies_are_not_compiled(
+def test_a_compiled_model_is_one_graph_and_its_copies_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With PyTorch's own kernels behind the graph: those of Triton need a GPU."""

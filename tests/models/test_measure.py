@@ -344,9 +344,7 @@ each_precision = pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 
 @each_precision
 @each_model
-def test_what_autograd_keeps_and_the_peak_of_a_training_step(
-    batch: int, config: ModelConfig, precision: Any
-) -> None:
+def test_what_autograd_keeps_and_a_steps_peak(batch: int, config: ModelConfig, precision: Any) -> None:
     model, memory = build_model(config), training_memory(config, batch, Compute(precision))
     assert memory.activations == pytest.approx(saved(model, pictures(config, batch), precision), rel=0.01)
     assert memory.gradients == memory.weights == 4 * parameters(config)

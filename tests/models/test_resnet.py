@@ -87,7 +87,7 @@ VARIANCE = {"standardization": "variance", "standardization_eps": 1e-10}
         ("g_bit_eps_probe", {"standardization_eps": 1e-5}, 1e-3),
     ],
 )
-def test_another_arithmetic_would_be_noticed(
+def test_other_arithmetic_is_noticed(
     name: str, changes: dict[str, Any], error: float, tmp_path: Path
 ) -> None:
     model, images, expected = fixture_model(name, tmp_path, **changes)

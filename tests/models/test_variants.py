@@ -108,7 +108,7 @@ def test_every_variant_learns_saves_and_loads_in_any_size(
 
 
 @each_variant
-def test_every_variant_computes_the_same_explicitly_in_parts_and_nearly_in_bfloat16(
+def test_every_variant_is_the_same_explicitly_in_parts_and_in_bfloat16(
     changes: dict[str, Any],
 ) -> None:
     model = variant(**changes)
@@ -319,9 +319,7 @@ def test_a_vit_refuses_a_configuration_whose_parts_it_was_not_given(name: str) -
     ],
     ids=str,
 )
-def test_images_of_any_size_are_seen_as_by_a_model_loaded_for_that_size(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_images_of_any_size_are_seen_as_by_a_model_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
     model = variant(**changes)
     save_model(model, tmp_path)
     resized = load_model(tmp_path, image_size=(20, 8))

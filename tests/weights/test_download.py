@@ -194,7 +194,7 @@ def test_nobody_there(server: Server) -> None:
     assert fetched.path == by_hand and fetched.origin["sha256"] == DIGEST
 
 
-def test_a_file_that_was_damaged_in_the_cache_is_fetched_again(
+def test_a_file_damaged_in_the_cache_is_fetched_anew(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.files["/x.npz"] = Hosted(npz())
@@ -302,9 +302,7 @@ def test_a_body_without_end_is_bounded(server: Server, monkeypatch: pytest.Monke
     assert [path.name for path in cache_folder().rglob("*") if path.is_file()] == [".lock"]
 
 
-def test_settings_that_are_too_large_are_left_out_with_words(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_too_large_are_left_out_with_words(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.files["/model.safetensors"] = Hosted(SETTINGS_OF)
     server.files["/config.json"] = Hosted(b"{}", length=9_000_000)
     path = fetch(server.url("/model.safetensors")).path

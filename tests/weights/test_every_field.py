@@ -241,9 +241,7 @@ def test_each_format_has_no_place_for_so_many_changes() -> None:
 
 
 @pytest.mark.parametrize("format", [format for format in FORMATS if format != "vitkit"])
-def test_a_parameter_without_a_name_in_a_format_is_not_left_out_in_silence(
-    format: Format, tmp_path: Path
-) -> None:
+def test_a_parameter_without_a_name_in_a_format_is_never_left_out(format: Format, tmp_path: Path) -> None:
     model = random_model(USUAL.get(format, (VIT, RESNET))[0])
     model.register_parameter("exponent", torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(VitkitError, match="no name for exponent"):

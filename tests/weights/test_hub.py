@@ -181,9 +181,7 @@ def test_shards_are_fetched_by_their_index(hub: Hub) -> None:
     assert fetched.origin["sha256"] == {name: digest(data) for name, data in shards.items()}
 
 
-def test_a_file_that_was_damaged_in_the_hubs_cache_is_fetched_again(
-    hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_damaged_in_the_hubs_cache_is_fetched_anew(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
     hub.files = {"model.safetensors": WEIGHTS}
     path = fetch("hf:org/name").path
     path.resolve().write_bytes(WEIGHTS[:-1] + b"!")

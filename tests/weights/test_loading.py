@@ -61,9 +61,7 @@ def test_notes_are_returned_logged_by_load_model_and_shown_by_every_command(
         assert "the weights are its 'model_ema', a moving average" in (said.err if code else said.out)
 
 
-def test_a_conversion_opens_its_source_once_and_its_result_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_opens_either_file_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(random_model(TINY), tmp_path / "model")
     opened = []
 
@@ -99,9 +97,7 @@ def replace_its_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [write_again, replace_by_another, Path.unlink, replace_its_folder])
-def test_weights_that_are_changed_between_description_and_reading_are_refused(
-    tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+def test_weights_changed_while_being_read_are_refused(tmp_path: Path, change: Callable[[Path], None]) -> None:
     save_model(random_model(TINY), tmp_path / "model")
     opened = loading.OpenCheckpoint(tmp_path / "model", LoadOptions())
     assert opened.files == (tmp_path / "model" / "model.safetensors",)
@@ -137,9 +133,7 @@ def test_weights_that_are_not_finite_are_named(
 
 
 @pytest.mark.parametrize("path", ["model.npz", "run/model.npz"])
-def test_the_file_is_named_whatever_folder_it_lies_in(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_named_in_any_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent of a file in the working folder is ".", which stands in most messages; "run" in some."""
 
     def refuse(*_: object) -> NoReturn:
@@ -243,9 +237,7 @@ def test_the_prefix_to_strip_is_named(ending: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_sizes_in_a_description_are_bounded_before_anything_is_built(
-    change: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_sizes_in_a_description_are_bounded(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     save_model(random_model(TINY), tmp_path)
     record = json.loads((tmp_path / "model.json").read_text())
     record["architecture"] |= change
@@ -265,9 +257,7 @@ def test_sizes_in_a_description_are_bounded_before_anything_is_built(
         ("huggingface", "preprocessor_config.json"),
     ],
 )
-def test_a_pipe_under_a_known_name_is_refused_and_not_waited_for(
-    format: Format, name: str, tmp_path: Path
-) -> None:
+def test_a_pipe_under_a_known_name_is_refused(format: Format, name: str, tmp_path: Path) -> None:
     save_model(random_model(replace(TINY, patch_size=(4, 4), image_size=(16, 16))), tmp_path / "x", format)
     tmp_path = tmp_path / "x"
     (tmp_path / name).unlink(missing_ok=True)
@@ -314,9 +304,7 @@ def test_what_of_images_of_another_size_fills_no_patch_is_said(
     assert said in notes and ("cut off" in notes) == bool(said)
 
 
-def test_whoever_has_no_trained_head_is_sent_to_fine_tuning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_trained_head_means_fine_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_model(random_model(replace(TINY, num_classes=0)), tmp_path / "headless")
     assert run(["predict", str(tmp_path / "headless"), "x.png"]) == 1
     assert "has no head" in (said := capsys.readouterr().err) and "vitkit finetune" in said

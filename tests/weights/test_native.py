@@ -155,7 +155,7 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         load_model(weights)
 
 
-def test_files_are_written_on_any_path_and_an_official_one_is_not_taken_for_ours(
+def test_files_are_written_on_any_path_and_an_official_one_is_not_ours(
     tmp_path: Path,
 ) -> None:
     model = model_with_random_head(TINY)
@@ -197,9 +197,7 @@ def test_weights_of_another_shape_are_refused_at_any_image_size(tmp_path: Path) 
             load_model(tmp_path, image_size=(24, 16))
 
 
-def test_another_image_size_says_so_even_where_a_rectangle_has_as_many_patches(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_image_size_says_so_as_does_a_shape(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = model_with_random_head(TINY)
     model.card = CARD
     with caplog.at_level(logging.WARNING, "vitkit"):
@@ -224,9 +222,7 @@ def flip(path: Path, place: int, bit: int = 1) -> None:
     path.write_bytes(data)
 
 
-def test_the_record_is_that_of_the_file_and_the_card_shows_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_card_shows_the_record_of_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = (folder / "model.safetensors").read_bytes()
     hashes = {"xxh3_128": xxhash.xxh3_128_hexdigest(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert described(folder)["weights"] == {"bytes": len(data), **hashes}
@@ -254,9 +250,7 @@ def test_a_flipped_bit_is_noticed(folder: Path) -> None:
         load_model(folder)
 
 
-def test_a_program_stopped_between_the_two_files_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_between_the_two_files_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(path: Path, data: Any) -> None:
         raise KeyboardInterrupt
 

@@ -201,9 +201,7 @@ def test_numbered_convolutions_are_the_same(tmp_path: Path) -> None:
         load_model(write_npz(tmp_path / "c.npz", {**parameters, **numbered}), image_size=48)
 
 
-def test_the_image_size_of_a_bit_is_asked_for_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bits_image_size_is_asked_for_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = dataclasses.replace(BIT, max_pool_padding="lowest", norm_eps=1e-6)
     path = save_model(build_model(config), tmp_path / "w.npz", format="official")
     for warning in ("image size 32x32", "max_pool_padding lowest", "norm_eps 1e-06"):
@@ -350,9 +348,7 @@ def test_files_that_are_not_whole_are_explained(
         load_model(write_npz(tmp_path / "w.npz", arrays), image_size=size)
 
 
-def test_stacks_units_and_sizes_that_are_not_whole_are_explained(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stacks_and_units_not_whole_are_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     _, parameters, _ = load_fixture("h_bv_tok_learn_rep")
     _, hybrid, _ = load_fixture("d_hybrid_r111")
     stack, path = scanned(parameters), tmp_path / "w.npz"

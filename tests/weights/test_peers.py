@@ -53,9 +53,7 @@ def create_model(name, pretrained):
 @pytest.mark.parametrize(
     ("library", "package", "source"), [("huggingface", "transformers", TRANSFORMERS), ("timm", "timm", TIMM)]
 )
-def test_a_library_runs_beside_a_torchvision_that_does_not_load(
-    library: str, package: str, source: str, tmp_path: Path
-) -> None:
+def test_libraries_bear_a_broken_torchvision(library: str, package: str, source: str, tmp_path: Path) -> None:
     for name, text in ((package, source), ("torchvision", TORCHVISION)):
         (tmp_path / "packages" / name).mkdir(parents=True)
         (tmp_path / "packages" / name / "__init__.py").write_text(text)

@@ -149,9 +149,7 @@ def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -
         vitkit.load_model(folder / "BiT.npz")
 
 
-def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fetched_says_where_to_put_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[str] = []
 
     def refuse(address: str, progress: object) -> None:
@@ -318,9 +316,7 @@ def test_a_card_leads_back_to_the_first_training() -> None:
         assert pretraining_images("run", ModelCard(origin=origin)) == images, origin
 
 
-def test_published_checkpoints_are_known_by_name_and_by_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_are_known_by_name_and_by_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for start in starts():
         expected = SETS.get(start.data.split(",")[0])

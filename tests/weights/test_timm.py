@@ -229,7 +229,7 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
         ({"layers": "1, 2"}, "model_args: layers: "),
     ],
 )
-def test_a_resnet_of_other_arithmetic_is_refused_by_name(
+def test_a_resnet_of_other_arithmetic_is_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     custom_resnet(tmp_path, **changes)

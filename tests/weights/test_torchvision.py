@@ -60,9 +60,7 @@ def test_both_namings_of_the_mlp_are_read(tmp_path: Path, fc1: str, fc2: str) ->
     assert preprocessing == Preprocessing((12, 12), "shortest", 1.0, interpolation="bicubic")
 
 
-def test_what_a_state_dict_does_not_say_is_asked_for_or_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_no_tensor_says_is_asked_for_or_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save(state(), tmp_path / "vit.pth")
     with pytest.raises(VitkitError, match="num_heads=2"):
         load_model(tmp_path / "vit.pth")
@@ -93,9 +91,7 @@ def test_what_a_state_dict_does_not_say_is_asked_for_or_said(
         ("encoder.layers.encoder_layer_0.mlp.0.bias", torch.tensor(0.0), "expected an array of 1 axes"),
     ],
 )
-def test_files_that_are_not_whole_or_not_ours_are_explained(
-    tmp_path: Path, key: str, tensor: Tensor | None, message: str
-) -> None:
+def test_files_not_whole_are_explained(tmp_path: Path, key: str, tensor: Tensor | None, message: str) -> None:
     tensors = {name: value for name, value in {**state(), key: tensor}.items() if value is not None}
     torch.save(tensors, tmp_path / "vit.pth")
     named = "" if "square" in message or "several" in message else f"{re.escape(key)}: .*"
