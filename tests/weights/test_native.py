@@ -136,7 +136,8 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
             "weights: bytes: expected int, found '3'",
         ),
     ]
-    for loss in ("hinge", None, ["sigmoid"], {}):
+    losses: list[Any] = ["hinge", None, ["sigmoid"], {}]
+    for loss in losses:
         task = {"name": "classification", "loss": loss}
         changes.append(({"task": task}, r"model\.json: task: loss: expected one of 'softmax'"))
     for change, message in changes:

@@ -126,9 +126,9 @@ def test_a_file_of_timm_is_read(name: str, tmp_path: Path) -> None:
     tensors = {name: 0.3 * tensor for name, tensor in tensors.items()}
     described = config_json(case.architecture, **{"global_pool": "token", **case.arguments})
     model = load_model(folder_of(tmp_path, tensors, described))
-    fields = ({"rotary": ROPE_VIT_ROTARY, "layer_scale": 1e-5} if name in ROTARY else {}) | case.fields
+    usual: dict[str, Any] = {"rotary": ROPE_VIT_ROTARY, "layer_scale": 1e-5} if name in ROTARY else {}
     mean, std = (tuple(described["pretrained_cfg"][key]) for key in ("mean", "std"))
-    assert model.config == replace(TINY, **fields, image_mean=mean, image_std=std)
+    assert model.config == replace(TINY, **(usual | case.fields), image_mean=mean, image_std=std)
     images = images_of(model.config)
     with torch.no_grad():
         expected = slow_logits(tensors, images, described)
