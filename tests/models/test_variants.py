@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,11 @@ from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, RotaryConfig, ViTConfig
+from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ViTConfig
 from vitkit.models.image_model import autocast
-from vitkit.models.parts import MLP, Block, RelativeAttention
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.position import (
     LearnedPosition2D,
-    RotaryPosition2D,
     SinCosPosition2D,
     resize_line,
     sincos_2d,
@@ -190,21 +187,6 @@ def test_shared_positions_are_the_same_at_every_layer() -> None:
     assert torch.equal(logits(apart), logits(shared))
 
 
-def test_attention_pooling_is_pytorchs_attention_with_a_learned_query() -> None:
-    model = variant(pool="map")
-    pool = model.pooling
-    assert isinstance(pool, AttentionPool)
-    reference = torch.nn.MultiheadAttention(24, 3, batch_first=True)
-    joined, out = pool.attention.qkv, pool.attention.out
-    weights = {"in_proj_weight": joined.weight, "in_proj_bias": joined.bias}
-    reference.load_state_dict(weights | {"out_proj.weight": out.weight, "out_proj.bias": out.bias})
-    tokens = torch.randn(2, 12, 24)
-    with torch.no_grad():
-        attended, _ = reference(pool.probe.expand(2, -1, -1), tokens, tokens)
-        expected = (attended + pool.mlp(pool.norm(attended)))[:, 0]
-        torch.testing.assert_close(pool(tokens), expected, rtol=0, atol=1e-6)
-
-
 def test_no_head_sees_the_registers_themselves() -> None:
     model = variant(pool="mean", register_tokens=2)
     encoded = torch.randn(2, 14, 24)
@@ -265,16 +247,6 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(VitkitError, match=message):
         ViT(dataclasses.replace(SMALL, **changes))
-
-
-def test_a_model_without_a_head_gives_its_features(tmp_path: Path) -> None:
-    model = variant(num_classes=0, representation_size=16)
-    with torch.no_grad():
-        assert torch.equal(model(IMAGES), model.features(IMAGES)) and model(IMAGES).shape == (2, 16)
-    save_model(model, tmp_path)
-    assert torch.equal(logits(load_model(tmp_path)), logits(model))
-    head = load_model(tmp_path, num_classes=4).get_parameter("head.weight")
-    assert head.shape == (4, 24) and not head.any()
 
 
 def test_the_head_is_kept_or_new_as_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -340,67 +312,3 @@ def test_images_of_another_size_and_layers_that_are_not_there_are_refused() -> N
         variant(position="relative").features(images, any_size=True)
     with pytest.raises(VitkitError, match="numbered 0 to 1"):
         variant().feature_maps(IMAGES, [2])
-
-
-@pytest.mark.parametrize("config", [EVA02_ROTARY, DINOV3_ROTARY], ids=["EVA-02", "DINOv3"])
-def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
-    rows, columns, head_dim, prefix = 3, 5, 8, 2
-    position = RotaryPosition2D((rows, columns), head_dim, prefix, config)
-    x = torch.randn(1, 2, prefix + rows * columns, head_dim, generator=torch.Generator().manual_seed(4))
-    turned = position(x)
-    assert torch.equal(turned[:, :, :prefix], x[:, :, :prefix])
-    for row in range(rows):
-        for column in range(columns):
-            angles = []
-            for place, size in ((row, rows), (column, columns)):
-                for i in range(head_dim // 4):
-                    frequency = config.temperature ** (-i / (head_dim // 4))
-                    if config.coordinates == "patches":
-                        angles.append(place / size * 16 * frequency)
-                    else:
-                        angles.append(2 * math.pi * ((place + 0.5) / size * 2 - 1) * frequency)
-            token = prefix + row * columns + column
-            for pair, angle in enumerate(angles):
-                first, second = (2 * pair, 2 * pair + 1)
-                if config.pairs == "halves":
-                    first, second = pair, pair + head_dim // 2
-                a, b = x[0, :, token, first], x[0, :, token, second]
-                expected = a * math.cos(angle) - b * math.sin(angle)
-                torch.testing.assert_close(turned[0, :, token, first], expected, rtol=0, atol=1e-5)
-                expected = b * math.cos(angle) + a * math.sin(angle)
-                torch.testing.assert_close(turned[0, :, token, second], expected, rtol=0, atol=1e-5)
-
-
-def test_layer_scale_multiplies_both_branches() -> None:
-    model = variant(layer_scale=1e-5)
-    taps: dict[str, Tensor] = {}
-    block = model.blocks[0]
-    assert isinstance(block, Block) and block.attention_scale is not None and block.mlp_scale is not None
-    with torch.no_grad():
-        model(IMAGES, taps=taps)
-        attended = block.attention(block.norm1(taps["embedded"])) * block.attention_scale
-        x = taps["embedded"] + attended
-        torch.testing.assert_close(taps["block00/+mlp"], x + block.mlp(block.norm2(x)) * block.mlp_scale)
-
-
-def test_the_final_norm_follows_the_pooling_where_it_is_asked_to() -> None:
-    model = variant(norm_after_pooling=True, pool="mean", extra_class_token=True)
-    encoded = torch.randn(2, 13, 24, generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        assert torch.equal(model.pool(encoded), model.norm(encoded[:, 1:].mean(1)))
-        assert not torch.equal(model.pool(encoded), model.norm(encoded)[:, 1:].mean(1))
-
-
-def test_tokens_are_normalised_before_the_first_block_where_it_is_asked_for() -> None:
-    model, plain = variant(norm_before_blocks=True), variant()
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pre_norm.")})
-    assert model.pre_norm is not None
-    with torch.no_grad():
-        assert torch.equal(model.embed(IMAGES), model.pre_norm(plain.embed(IMAGES)))
-
-
-def test_the_quick_gelu_is_that_of_clip() -> None:
-    """OpenAI CLIP's `model.py` (QuickGELU): x * sigmoid(1.702 x)."""
-    x = torch.linspace(-8, 8, 65, dtype=torch.float64)
-    expected = x / (1 + torch.exp(-1.702 * x))
-    torch.testing.assert_close(MLP(4, 8, gelu="quick").activate(x), expected, rtol=1e-12, atol=0)

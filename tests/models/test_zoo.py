@@ -121,18 +121,6 @@ def test_a_model_that_is_not_listed_is_named_by_its_shape(name: str) -> None:
     assert name_of(vit_config(name, 10, 64)) == ("" if "conv" in name else name)
 
 
-def test_models_are_composed_of_the_parts_their_configuration_asks_for() -> None:
-    for name, stem, block in (
-        ("ViT-16x2x2/8", "PatchStem", "Block"),
-        ("R26+ViT-16x2x2/32", "ResNetStem", "Block"),
-        ("Axial-ViT-16x2x2/8", "PatchStem", "AxialBlock"),
-    ):
-        model = build_model(vit_config(name, 2, 32))
-        assert type(model.stem).__name__ == stem
-        assert type(next(model.get_submodule("blocks").children())).__name__ == block
-        assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -132,19 +132,19 @@ def test_weights_that_are_not_finite_are_named(
     assert not load(tmp_path / "model", LoadOptions(num_classes=3)).notes  # a head that is replaced
 
 
-@pytest.mark.parametrize("path", ["model.npz", "run/model.npz"])
-def test_the_file_is_named_in_any_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_named_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent of a file in the working folder is ".", which stands in most messages; "run" in some."""
 
     def refuse(*_: object) -> NoReturn:
         raise VitkitError("A trunk of 999 layers cannot be built. Take another file.")
 
     monkeypatch.chdir(tmp_path)
-    Path(path).parent.mkdir(exist_ok=True)
-    np.savez(path, x=np.ones(1))
+    (tmp_path / "run").mkdir()
     monkeypatch.setattr(loading, "recognise", lambda source: SimpleNamespace(read=refuse))
-    with pytest.raises(VitkitError, match=f"^{path}: A trunk"):
-        load(path)
+    for path in ("model.npz", "run/model.npz"):
+        np.savez(path, x=np.ones(1))
+        with pytest.raises(VitkitError, match=f"^{path}: A trunk"):
+            load(path)
 
 
 def test_finite_numbers_whose_sum_is_infinite_are_finite() -> None:
@@ -210,8 +210,7 @@ def test_the_prefix_to_strip_is_named(ending: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"depth": 10**9}, "depth: expected from 1 to 1,000, found 1000000000"),
-        ({"depth": 10**6}, "depth: expected from 1 to 1,000"),
+        ({"depth": 1001}, "depth: expected from 1 to 1,000, found 1001"),
         ({"depth": 999}, "its description says 999 layers, and it has 32 tensors"),
         ({"width": 10**9}, "width: expected from 1 to"),
         ({"width": 2**20}, "does not hold the weights"),
@@ -230,7 +229,7 @@ def test_the_prefix_to_strip_is_named(ending: str, tmp_path: Path) -> None:
         ({"layer_scale": 1e39}, r"layer_scale: expected a finite number, of at most 3.4e\+38, found 1e\+39"),
         ({"image_std": [0.5, 1e-320, 0.5]}, "image_std: expected a number above 0"),
         ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
-        ({"backbone": {"layers": [1] * 40}}, "at most 10 stages"),
+        ({"backbone": {"layers": [1] * 11}}, "at most 10 stages"),
         (
             {"backbone": {"layers": [1], "width_factor": float("inf")}},
             "width_factor: expected a finite number",
