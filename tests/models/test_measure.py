@@ -71,22 +71,23 @@ def test_against_what_runs(config: ModelConfig) -> None:
     assert measure.forward_flops(config, head=True, padding=True) == counted(config, model)
 
 
+layers = st.lists(st.integers(1, 2), max_size=3).map(tuple)
+KINDS = ["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"]
+
+
 @st.composite
 def vits(draw: st.DrawFn) -> ViTConfig:
-    side = st.integers(1, 3)
-    backbone = draw(
-        st.none()
-        | st.builds(
-            BackboneConfig, st.lists(st.integers(1, 2), max_size=3).map(tuple), st.sampled_from([1.0, 1.5])
-        )
-    )
-    patch = (draw(side), draw(side))
+    backbone = draw(st.none() | st.builds(BackboneConfig, layers, st.sampled_from([1.0, 1.5])))
+    patch = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     stride = backbone.stride if backbone else 1
-    smallest = (patch[0] * stride, patch[1] * stride)
-    pool: Any = draw(st.sampled_from(["token", "mean", "map", "none"]))
-    everywhere = ["every_layer", "every_layer_shared"]
+    chosen: dict[str, Any] = {
+        "pool": draw(st.sampled_from(["token", "mean", "map", "none"])),
+        "position": draw(st.sampled_from(KINDS)),
+        "position_at": draw(st.sampled_from(["stem", "every_layer", "every_layer_shared"])),
+        "attention": draw(st.sampled_from(["full", "axial"])),
+    }
     return ViTConfig(
-        image_size=(draw(st.integers(smallest[0], 70)), draw(st.integers(smallest[1], 70))),
+        image_size=(draw(st.integers(patch[0] * stride, 70)), draw(st.integers(patch[1] * stride, 70))),
         patch_size=patch,
         width=16,
         depth=draw(st.integers(1, 2)),
@@ -94,15 +95,10 @@ def vits(draw: st.DrawFn) -> ViTConfig:
         mlp_dim=draw(st.integers(1, 40)),
         num_classes=draw(st.integers(0, 5)),
         backbone=backbone,
-        pool=pool,
         register_tokens=draw(st.integers(0, 2)),
         class_token_position=draw(st.booleans()),
-        position=draw(
-            st.sampled_from(["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"])
-        ),
-        position_at=draw(st.sampled_from(["stem", *everywhere])),
-        attention=draw(st.sampled_from(["full", "axial"])),
         representation_size=draw(st.sampled_from([None, 6])),
+        **chosen,
     )
 
 
@@ -110,7 +106,7 @@ resnets = st.builds(
     ResNetConfig,
     # At least two positions a line in the last unit: PyTorch counts no product where there is one.
     image_size=st.tuples(st.integers(17, 70), st.integers(17, 70)),
-    layers=st.lists(st.integers(1, 2), min_size=1, max_size=3).map(tuple),
+    layers=layers.filter(bool),
     num_classes=st.integers(0, 5),
     width_factor=st.sampled_from([1.0, 1.5]),
     mixing=st.sampled_from(["convolution", "axial"]),

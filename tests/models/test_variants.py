@@ -242,6 +242,13 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
         ({"position": "sincos_2d_mae", "width": 18}, "divisible by 4"),
         ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
+        ({"num_heads": 5}, "5 heads"),
+        ({"patch_size": (32, 32)}, "smaller patch"),
+        ({"depth": 0}, "depth"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"image_mean": (0.5,)}, "image_mean"),
+        ({"drop_path": 1.0}, "drop_path is a number from 0 to below 1"),
+        ({"attention": "axial", "pool": "mean", "drop_path": 0.1}, "leave out drop_path"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -211,17 +211,6 @@ def test_a_grey_image_gives_what_it_gave_when_it_was_repeated(
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)  # sums in another order
 
 
-@torch.no_grad()
-def test_without_the_statistics_of_each_channel_the_sum_is_another_model() -> None:
-    model, grey = random_model("ViT-32x2x4/8", IMAGENET), grey_images()
-    plain = model.state_dict()
-    plain["stem.weight"] = plain["stem.weight"].sum(1, keepdim=True)
-    made = fitted(model, 1)
-    expected = made(grey)
-    made.load_state_dict(plain, strict=False)
-    assert (made(grey) - expected).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-32x2x2/16"])
 @torch.no_grad()
 def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> None:
