@@ -195,8 +195,8 @@ def test_a_field_is_carried_or_said_to_be_lost_or_refused(
     usual, config = changed(format, name, number, resnet)
     if lacking := chosen.unsupported(config):
         key = "ResNet" if resnet and "ResNet" not in chosen.holdings else f"{'ResNet ' * resnet}{name}"
-        words = REFUSED.get(key, re.escape(f"{name} {getattr(config, name)}"))
-        assert re.search(words, "; ".join(lacking))
+        phrase_pattern = REFUSED.get(key, re.escape(f"{name} {getattr(config, name)}"))
+        assert re.search(phrase_pattern, "; ".join(lacking))
         with pytest.raises(VitkitError, match=re.escape("; ".join(lacking))):
             save_model(build_empty(config), tmp_path / "file", format)
         assert not (tmp_path / "file").exists()

@@ -104,7 +104,7 @@ def test_names_of_arrays_are_theirs_alone_and_never_paths(tmp_path: Path) -> Non
     for name in ("../../escaped.npy", "/absolute.npy"):
         npz_member(path, name, header, bytes(8))
     assert contents(path).keys() == {"../../escaped", "/absolute"}
-    assert {found.name for found in tmp_path.rglob("*")} == {"in", "x.npz"}
+    assert {each.name for each in tmp_path.rglob("*")} == {"in", "x.npz"}
 
 
 def test_unusual_compression_is_refused(tmp_path: Path) -> None:
