@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from vitkit.evaluation.statistics import Point, Prediction
 
 from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import (
@@ -27,9 +28,8 @@ from vitkit.analysis.study_figures import (
     tracking_plot,
 )
 from vitkit.evaluation.classify import classification
-from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
-from vitkit.evaluation.power_law import Point, Prediction
 from vitkit.evaluation.predictions import Predictions
 
 SLACK = 1.0

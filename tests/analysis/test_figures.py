@@ -12,7 +12,7 @@ from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot.config import Method
-from vitkit.evaluation.fewshot.scores import FewShotScore
+from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.predictions import Predictions
 
 RNG = np.random.default_rng(0)

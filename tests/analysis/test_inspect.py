@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from vitkit.analysis import inspect
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ResNetConfig, ViTConfig
 from vitkit.models.parts import Block
 from vitkit.models.pool import AttentionPool
 from vitkit.models.resnet import ResNet

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock, AxialMixing, RelativeAttention
-from vitkit.models.config.resnet_config import ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ResNetConfig, ViTConfig
 from vitkit.models.parts import Block
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import encoder_block

@@ -13,13 +13,13 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run
 from vitkit.weights.create import create_model
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 SMALL = vit_config("ViT-32x2x2/4-conv", num_classes=5, image_size=(18, 23))
 

@@ -7,8 +7,7 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty, build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.models.zoo import FAMILIES, NAMES, ModelConfig, model_config, vit_config
 
 VIT = vit_config("ViT-16x2x2/4", 5, (16, 12))

@@ -19,8 +19,7 @@ from vitkit.kernels import block as block_kernel
 from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models import fast
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import PLAIN, Compute
-from vitkit.models.config.vit_config import DINOV3_ROTARY, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, PLAIN, Compute, ViTConfig
 from vitkit.models.fast import block_can_be_compiled, compute_as
 from vitkit.models.image_model import autocast
 from vitkit.models.known_parts import FIELDS

@@ -20,9 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.kernels.block import Outline, compiled_block
 from vitkit.models import fast, measure
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import Compute
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import EVA02_ROTARY, ViTConfig
+from vitkit.models.config import EVA02_ROTARY, BackboneConfig, Compute, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import inference_memory, parameters, training_memory
 from vitkit.models.resnet import StdConv2d

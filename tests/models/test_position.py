@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fixture_files import FOLDER, load_fixture
 from tests.peers.fixed_weights import fixed_grid
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation
+from vitkit.models.config import INTERPOLATIONS, Interpolation
 from vitkit.models.position import (
     LearnedPosition,
     LearnedPosition2D,

@@ -14,7 +14,7 @@ from tests.fixture_files import load_fixture, write_npz
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.resnet import PostActivationUnit, ResNet, ResNetStem, StdConv2d
 
 BITS = ["g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss", "g_bit_eps_probe"]

@@ -18,7 +18,7 @@ from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ViTConfig
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.position import (
@@ -29,7 +29,7 @@ from vitkit.models.position import (
 )
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5, vit_config
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
 IMAGES = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(1))

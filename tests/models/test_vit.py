@@ -13,7 +13,7 @@ from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import Precision
+from vitkit.models.config import Precision
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Attention, Block, drop_path
 from vitkit.models.pool import AttentionPool

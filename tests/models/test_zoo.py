@@ -10,7 +10,7 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.zoo import (
     NAMES,
     changed_name,

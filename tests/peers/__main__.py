@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from tests.peers.case import Case
-from vitkit.weights.peers import import_library
+from vitkit.jobs.convert import import_library
 
 LIBRARIES = ("timm", "huggingface")
 HEADER = "| model | direction | size | largest difference | allowed | top-1 agreement |"

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from tests.peers.case import Case
 from vitkit import load_model
+from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.peers import import_library
-from vitkit.weights.saving import save_model
 
 IMAGES = 8
 ALLOWED = 1e-4

@@ -15,7 +15,7 @@ from PIL import Image
 from tests.fixture_files import FOLDER
 from tests.pixel_cases import ALLOWED, CASES, SHAPES, PixelCase, image, preprocessing_of_case, sample
 from vitkit.data.transforms import preprocess
-from vitkit.weights.peers import import_library
+from vitkit.jobs.convert import import_library
 
 MORE_SHAPES = tuple((37 + 61 * i % 701, 29 + 97 * i % 911) for i in range(1, 25))
 """Compared here and not kept."""

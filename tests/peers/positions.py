@@ -23,11 +23,11 @@ from torch import Tensor
 
 from tests.peers.fixed_weights import SIDE, fixed_grid
 from tests.peers.timm_cases import randomize
-from vitkit.models.config.vit_config import Interpolation
+from vitkit.jobs.convert import import_library
+from vitkit.models.config import Interpolation
 from vitkit.models.position import resize_grid
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import load
-from vitkit.weights.peers import import_library
 
 ARRAYS = Path(__file__).parents[1] / "fixtures" / "p_positions.npz"
 """The libraries' grids, as "RULE/LIBRARY/ROWSxCOLUMNS"; `python -m tests.peers.positions --write CLONE` makes

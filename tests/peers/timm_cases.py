@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from tests.peers.case import Case
 from vitkit import load_model
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 VIT_ALLOWED = 1e-5
 BIT_ALLOWED = 1e-4

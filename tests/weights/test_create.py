@@ -17,10 +17,10 @@ from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.resnet import StdConv2d
 from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
+from vitkit.weights.create import parse_timm_name
 from vitkit.weights.files import download
 from vitkit.weights.files.hub import cache_folder
-from vitkit.weights.formats.timm.architectures import parse_timm_name
-from vitkit.weights.formats.timm.names import vit_rows
+from vitkit.weights.formats.timm.settings import vit_rows
 from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of
 from vitkit.weights.published import is_address

@@ -22,8 +22,8 @@ from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import fetch, is_local
 from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 DIGEST = hashlib.sha256(npz()).hexdigest()
 SETTINGS_OF = save({"x": torch.ones(3)})

@@ -13,11 +13,10 @@ from tests.helpers.random_models import random_model, same_bits
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import DINOV3_ROTARY, VIT5_ROTARY, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, VIT5_ROTARY, BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD, find_format
 
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -26,8 +26,7 @@ from tests.helpers.weight_files import STATE, array_header, contents, npz_member
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import open_source
 from vitkit.weights.format_names import Format, LoadOptions
-from vitkit.weights.loading import load
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import load, save_model
 
 
 class Payload:

@@ -23,12 +23,11 @@ from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
-from vitkit.models.config.resnet_config import BackboneConfig
+from vitkit.models.config import BackboneConfig
 from vitkit.weights import loading
 from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
-from vitkit.weights.loading import find_doubts, load
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import find_doubts, load, save_model
 from vitkit.weights.table import find_format
 
 GIVEN: dict[str, Any] = {"num_heads": 4, "image_size": (12, 16)}

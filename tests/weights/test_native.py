@@ -19,11 +19,10 @@ from vitkit.cli.main import run
 from vitkit.config import to_json
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.weights.files.checksum import write_hashed
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks, write_hashed
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats import native
-from vitkit.weights.loading import identify, load
+from vitkit.weights.loading import identify, load, save_model
 from vitkit.weights.model_card import (
     Assumption,
     ModelCard,
@@ -33,7 +32,6 @@ from vitkit.weights.model_card import (
     describe,
     read_description,
 )
-from vitkit.weights.saving import save_model
 
 RULE = Preprocessing(
     (12, 16),

@@ -17,15 +17,15 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.position import sincos_2d
 from vitkit.weights.files.source import open_source
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.big_vision import read
 from vitkit.weights.formats.official import LINEN, RELEASED
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 from vitkit.weights.table import Hints
 
 PLAIN = ["a_vit_token", "b_vit_token_rep", "c_vit_gap", "f_vit_gap_nonsquare_patch", "f_vit_token_nonsquare"]

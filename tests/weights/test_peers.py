@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.random_models import random_model
 from vitkit.cli.main import run
 from vitkit.models.zoo import model_config
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 TORCHVISION = """
 import torch

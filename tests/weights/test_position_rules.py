@@ -12,13 +12,12 @@ from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import config_json, folder_of, state
 from vitkit import load_model
 from vitkit.jobs.convert import convert
-from vitkit.models.config.vit_config import INTERPOLATIONS, Interpolation, ViTConfig
+from vitkit.models.config import INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.position import resize_position_embedding
 from vitkit.models.vit import ViT
 from vitkit.weights.format_names import Format, LoadOptions
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard
-from vitkit.weights.saving import save_model
 
 PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
 RULES: dict[Format, Interpolation] = {

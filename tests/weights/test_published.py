@@ -19,7 +19,7 @@ from vitkit.cli.main import run
 from vitkit.cli.starts import print_starts
 from vitkit.errors import VitkitError
 from vitkit.jobs.finetune import finetune_run
-from vitkit.models.config.resnet_config import ResNetConfig
+from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import parameters
 from vitkit.models.zoo import list_models, model_config, name_here
@@ -27,10 +27,9 @@ from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights.files import download
 from vitkit.weights.files.download import Fetched
 from vitkit.weights.files.hub import cache_folder
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of
 from vitkit.weights.published import SETS, SOURCES, PublishedStart, is_address, pretraining_images, starts
-from vitkit.weights.saving import save_model
 
 STARTS = starts()
 TANH_LAYER = "big_vision"

@@ -12,13 +12,13 @@ import torch
 from tests.helpers.random_models import same_bits
 from vitkit import load_model
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
+from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
 from vitkit.weights.create import create_model
 from vitkit.weights.format_names import Format
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 from vitkit.weights.table import find_format
 
 FORMATS: tuple[Format, ...] = get_args(Format)

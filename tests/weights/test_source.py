@@ -27,7 +27,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
 from vitkit.weights.files.source import open_source
-from vitkit.weights.saving import save_model
+from vitkit.weights.loading import save_model
 
 
 def test_npz_of_every_number(tmp_path: Path) -> None:

@@ -17,15 +17,13 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.resnet_config import BackboneConfig, ResNetConfig
-from vitkit.models.config.vit_config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, BackboneConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats.timm.write import _vit_arguments
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
-from vitkit.weights.saving import save_model
 
 Shapes = dict[str, tuple[int, ...]]
 WIDTH = TINY.width

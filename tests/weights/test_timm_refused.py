@@ -16,9 +16,8 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import load
+from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import card_of
-from vitkit.weights.saving import save_model
 
 
 def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:

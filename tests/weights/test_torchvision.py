@@ -13,10 +13,10 @@ from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.zoo import vit_config
+from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of, preprocessing_of
-from vitkit.weights.saving import save_model
 
 PLAIN = ViTConfig((12, 12), (4, 4), width=128, depth=2, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
 TINY = replace(PLAIN, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
