@@ -83,8 +83,14 @@ LONG = (
 FAST = ("analysis", "data", "evaluation", "kernels", "models", "weights")
 """Rooms whose tests start no process and train nothing, but for these files."""
 SLOWER = {
-    *("test_every_field.py", "test_figure_layout.py", "test_large.py", "test_measure.py", "test_peers.py"),
-    *("test_power_law.py", "test_round_trips.py", "test_weights.py", "test_workers.py"),
+    "test_every_field.py",
+    "test_figure_layout.py",
+    "test_large.py",
+    "test_measure.py",
+    "test_peers.py",
+    "test_power_law.py",
+    "test_round_trips.py",
+    "test_workers.py",
 }
 
 

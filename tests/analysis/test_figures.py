@@ -1,6 +1,5 @@
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -11,85 +10,17 @@ from PIL import Image
 
 from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
-from vitkit.evaluation.classify import Classification, classification
+from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.predictions import Predictions
 
 RNG = np.random.default_rng(0)
-NASTY = [
-    "<script>alert(1)</script>",
-    r"cost in $ and $\frac{$",  # no formula that matplotlib can read
-    r"back\slash_{x}",
-    "两只猫 🐈",
-    "line\nbreak",
-    "é" * 80,
-]
-
-
-def scores(classes: int, count: int = 400) -> Classification:
-    labels = RNG.integers(0, classes, count)
-    logits = RNG.normal(size=(count, classes)).astype(np.float32)
-    logits[np.arange(count), labels] += 2
-    names = [f"{NASTY[i % len(NASTY)]} {i}" for i in range(classes)]
-    return classification(Predictions(logits, labels, np.arange(count), np.zeros(0, np.int64)), names)
 
 
 def columns(steps: int, *names: str) -> dict[str, np.ndarray]:
     return {"step": np.arange(1.0, steps + 1), "epoch": np.arange(1.0, steps + 1) / 7} | {
         name: RNG.random(steps) for name in names
-    }
-
-
-def curves(steps: int, validations: int) -> tuple[Figure, Figure, Figure]:
-    train = columns(steps, "loss", "learning_rate")
-    return figures.training_curves(
-        train, columns(validations, "loss", "accuracy"), best=validations // 2 or None
-    )
-
-
-def images(count: int, size: tuple[int, int]) -> list[np.ndarray]:
-    return list(RNG.integers(0, 256, (count, *size, 3), dtype=np.uint8))
-
-
-FIGURES: dict[str, Callable[[], Figure]] = {
-    "curves": lambda: curves(5000, 9)[0],
-    "curves of one step": lambda: curves(1, 1)[0],
-    "curves without validation": lambda: curves(30, 0)[1],
-    "curves of validation alone": lambda: curves(0, 3)[1],
-    "confusion of 1": lambda: figures.confusion_matrix([(0, 0, 3)], ["a"], "3 images"),
-    "confusion of 2": lambda: confusion(2),
-    "confusion of 20": lambda: confusion(20),
-    "confusion of 21": lambda: confusion(21),
-    "confusion of 1000": lambda: confusion(1000),
-    "confusion, all right": lambda: figures.confusion_matrix([(5, 5, 9)], ["x"] * 30, "9 images"),
-    "classes": lambda: figures.class_accuracy(scores(2).per_class, "400 images"),
-    "many classes": lambda: figures.class_accuracy(scores(100).per_class, "400 images"),
-    "reliability": lambda: figures.calibration_figure({"accuracy": scores(10).calibration}, "400 images"),
-    "filters": lambda: model_figures.filter_grid(RNG.random((28, 16, 16, 3)), RNG.random(28)),
-    "filters of none": lambda: model_figures.filter_grid(np.zeros((0, 2, 2, 3)), np.zeros(0)),
-    "positions": lambda: model_figures.position_similarity_map(RNG.random((7, 7, 7, 7))),
-    "large grid": lambda: model_figures.position_similarity_map(RNG.random((37, 20, 37, 20))),
-    "one patch": lambda: model_figures.position_similarity_map(np.ones((1, 1, 1, 1))),
-    "distance": lambda: model_figures.attention_distance_plot(RNG.random((12, 12)) * 100, 90.0, "128 images"),
-    "distance of nothing": lambda: model_figures.attention_distance_plot(np.zeros((1, 1)), 0.0, "1 image"),
-    "rollout": lambda: model_figures.rollout_gallery(images(3, (32, 16)), RNG.random((3, 4, 2)), NASTY[:3]),
-}
-
-
-def confusion(classes: int) -> Figure:
-    result = scores(classes)
-    return figures.confusion_matrix(result.confusion_cells, result.class_names, "400 test images")
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_can_be_drawn(name: str) -> None:
-    svg = drawing.figure_svg(FIGURES[name](), name)
-    ET.fromstring(svg)  # well formed, whatever the names
-    assert "script>" not in svg
-    assert set(re.findall(r"https?://[^\"' ]+", svg)) == {
-        "http://www.w3.org/1999/xlink",
-        "http://www.w3.org/2000/svg",
     }
 
 
@@ -114,7 +45,10 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 
 
 def test_identifiers_of_two_figures_differ() -> None:
-    ids = [set(re.findall(r' id="([^"]+)"', drawing.figure_svg(curves(30, 3)[0], name))) for name in "ab"]
+    train, validation = columns(30, "loss", "learning_rate"), columns(3, "loss", "accuracy")
+    drawn = [figures.training_curves(train, validation, best=1)[0] for _ in "ab"]
+    svgs = [drawing.figure_svg(figure, name) for figure, name in zip(drawn, "ab", strict=True)]
+    ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in svgs]
     assert ids[0] and not ids[0] & ids[1]
 
 
@@ -167,7 +101,7 @@ def test_enlarged_repeats_whole_pixels() -> None:
 
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
-    assert drawing.image_data_uri(images(1, (side, side))[0]).startswith(start)
+    assert drawing.image_data_uri(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).startswith(start)
 
 
 def test_every_point_of_a_few_shot_figure_lies_inside_its_panel() -> None:

@@ -2,16 +2,31 @@
 
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.weights.files.source import open_source
 
 STATE = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.tensor([1.0, -1.0])}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any], zipped: bool = True) -> Path:
+    """Write a file of the kind that its name says; `.bin` as PyTorch wrote before it wrote archives."""
+    if path.suffix == ".npz":
+        np.savez(path, **{key: tensor.numpy() for key, tensor in tensors.items()})
+    elif path.suffix == ".safetensors":
+        save_file(dict(tensors), path)
+    else:
+        torch.save(dict(tensors), path, _use_new_zipfile_serialization=zipped and path.suffix != ".bin")
+    return path
 
 
 def contents(path: Path) -> dict[str, Tensor]:

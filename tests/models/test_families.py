@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty, build_model
@@ -72,9 +73,7 @@ def test_the_arithmetic_of_a_hybrid_is_that_of_both_its_parts() -> None:
         (AXIAL, (65, 40)),
     ],
 )
-def test_positions_are_fitted_to_another_size_and_nothing_else_is(
-    small: ModelConfig, large: tuple[int, int]
-) -> None:
+def test_positions_alone_are_fitted_to_another_size(small: ModelConfig, large: tuple[int, int]) -> None:
     model, larger = build_model(small), build_model(replace(small, image_size=large))
     tensors = dict(model.named_parameters())
     fitted = larger.fit_positions(tensors, small.position_extent[1], "original")
@@ -88,3 +87,13 @@ def test_a_model_that_no_memory_holds_is_refused_in_words() -> None:
     config = ViTConfig((2**20, 2**20), (2**20, 2**20), 2**20, 1, 1, 1, 1)
     with pytest.raises(VitkitError, match="larger than any memory"):
         build_empty(config)
+
+
+@pytest.mark.parametrize("config", [VIT, replace(VIT, stem_channels=(8, 16)), HYBRID, BIT, AXIAL])
+def test_the_generator_decides_the_weights(config: ModelConfig) -> None:
+    weights, same, other = (
+        build_model(config, torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(weights[key], same[key]) for key in weights)
+    drawn = [key for key in weights if "norm" not in key and weights[key].any()]
+    assert drawn and not any(torch.equal(weights[key], other[key]) for key in drawn)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.helpers.random_models import same_bits
 from tests.helpers.tiny_models import model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, PositionKind, RotaryConfig, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ViTConfig
 from vitkit.models.image_model import autocast
-from vitkit.models.parts import MLP, Block, RelativeAttention
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.position import (
     LearnedPosition2D,
-    RotaryPosition2D,
     SinCosPosition2D,
     resize_line,
     sincos_2d,
@@ -83,8 +81,13 @@ def logits(model: torch.nn.Module) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_learns_saves_and_loads(changes: dict[str, Any], tmp_path: Path) -> None:
+each_variant = pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+
+
+@each_variant
+def test_every_variant_learns_saves_and_loads_in_any_size(
+    changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = variant(**changes)
     F.cross_entropy(model.train()(IMAGES), torch.tensor([1, 4])).backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
@@ -92,16 +95,8 @@ def test_every_variant_learns_saves_and_loads(changes: dict[str, Any], tmp_path:
         assert parameter.grad.any(), name
     save_model(model.eval(), tmp_path)
     again = load_model(tmp_path)
-    assert again.config == model.config
-    assert all(torch.equal(value, again.state_dict()[key]) for key, value in model.state_dict().items())
+    assert again.config == model.config and same_bits(again, model)
     torch.testing.assert_close(logits(again), logits(model), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_comes_in_other_sizes(
-    changes: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save_model(variant(**changes), tmp_path)
     with caplog.at_level(logging.WARNING, "vitkit"):
         other = load_model(tmp_path, image_size=(24, 8))
     assert other(torch.zeros(1, 3, 24, 8)).shape == (1, 5)
@@ -109,32 +104,37 @@ def test_every_variant_comes_in_other_sizes(
     assert ("from a grid of 3x4 to 6x2" in caplog.text) != placeless
 
 
-@pytest.mark.parametrize("changes", [v for k, v in VARIANTS.items() if "axial" not in k])
-def test_fused_attention_is_explicit_attention(changes: dict[str, Any]) -> None:
+@each_variant
+def test_every_variant_is_the_same_explicitly_in_parts_and_in_bfloat16(
+    changes: dict[str, Any],
+) -> None:
     model = variant(**changes)
+    exact = logits(model)
+    taps: dict[str, Tensor] = {}
+    is_axial = model.config.attention == "axial"
     with torch.no_grad():
-        explicit = model(IMAGES, taps={}, attention_weights=True)
-    torch.testing.assert_close(explicit, logits(model), rtol=0, atol=2e-6)
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_computes_in_bfloat16(changes: dict[str, Any]) -> None:
-    """Near its float32, which rounding to 8 bits moves by a few percent of the logits' spread."""
-    model = variant(**changes)
+        explicit = model(IMAGES, taps=taps, attention_weights=not is_axial)
+        torch.testing.assert_close(explicit, exact, rtol=0, atol=2e-6)
+        patches = model.patches(IMAGES)
+        assert patches.shape == (2, 12, 24)
+        assert torch.equal(model.place(patches), model.embed(IMAGES))
+        maps = model.feature_maps(IMAGES, [0, -1])
+        model(IMAGES, taps=taps)
+    # Feature maps are the patch tokens after a block, row by row.
+    for feature_map, tap in zip(
+        maps, ("block00/columns/+mlp" if is_axial else "block00/+mlp", "encoded"), strict=True
+    ):
+        assert feature_map.shape == (2, 24, 3, 4)
+        tokens = taps[tap][:, model.config.prefix_tokens :]
+        for row in range(3):
+            for column in range(4):
+                assert torch.equal(feature_map[:, :, row, column], tokens[:, 4 * row + column])
+    # bfloat16 is near float32: rounding to 8 bits moves logits by a few percent of their spread.
     with autocast(torch.device("cpu"), "bfloat16"):
         rough = model(IMAGES).float()
-    exact = logits(model)
     torch.testing.assert_close(rough, exact, rtol=0, atol=0.1 * float(exact.std()))
     rough.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_tables_of_offsets_are_resized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save_model(variant(position="relative"), tmp_path)
-    with caplog.at_level(logging.WARNING, "vitkit"):
-        other = load_model(tmp_path, image_size=(24, 16))
-    assert other.state_dict()["blocks.1.attention.relative"].shape == (2 * 25 - 1, 8)
-    assert "from a grid of 3x4 to 6x4" in caplog.text
 
 
 def test_relative_attention_as_the_paper_words_it() -> None:
@@ -167,17 +167,6 @@ def test_2d_positions_are_column_and_row() -> None:
     assert torch.equal(there[12:], module.rows[row])
 
 
-def test_2d_positions_begin_as_small_as_1d_ones() -> None:
-    """Every part is drawn with a standard deviation of 0.02, as the original's 1-D positions are."""
-    config = dataclasses.replace(
-        SMALL, image_size=(160, 160), width=96, position="learned_2d", register_tokens=39
-    )
-    module = ViT(config, generator=torch.Generator().manual_seed(0)).positions[0]
-    assert isinstance(module, LearnedPosition2D)
-    for name, parameter in module.named_parameters():
-        assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name  # 1,920 numbers at least: 1.6 %
-
-
 def test_positions_at_every_layer_are_added_before_each() -> None:
     model = variant(position_at="every_layer")
     assert model.class_token is not None
@@ -198,27 +187,6 @@ def test_shared_positions_are_the_same_at_every_layer() -> None:
     assert torch.equal(logits(apart), logits(shared))
 
 
-def test_attention_pooling_is_pytorchs_attention_with_a_learned_query() -> None:
-    model = variant(pool="map")
-    pool = model.pooling
-    assert isinstance(pool, AttentionPool)
-    assert pool is not None
-    reference = torch.nn.MultiheadAttention(24, 3, batch_first=True)
-    reference.load_state_dict(
-        {
-            "in_proj_weight": pool.attention.qkv.weight,
-            "in_proj_bias": pool.attention.qkv.bias,
-            "out_proj.weight": pool.attention.out.weight,
-            "out_proj.bias": pool.attention.out.bias,
-        }
-    )
-    tokens = torch.randn(2, 12, 24)
-    with torch.no_grad():
-        attended, _ = reference(pool.probe.expand(2, -1, -1), tokens, tokens)
-        expected = (attended + pool.mlp(pool.norm(attended)))[:, 0]
-        torch.testing.assert_close(pool(tokens), expected, rtol=0, atol=1e-6)
-
-
 def test_no_head_sees_the_registers_themselves() -> None:
     model = variant(pool="mean", register_tokens=2)
     encoded = torch.randn(2, 14, 24)
@@ -226,18 +194,6 @@ def test_no_head_sees_the_registers_themselves() -> None:
     changed[:, :2] = 7
     assert torch.equal(model.pool(encoded), model.pool(changed))
     assert not torch.equal(model.pool(encoded), model.pool(encoded + 1))
-
-
-SINES: tuple[PositionKind, ...] = ("sincos_2d", "sincos_2d_mae")
-
-
-@given(rows=st.integers(1, 6), columns=st.integers(1, 6), kind=st.sampled_from(SINES))
-@settings(max_examples=20, deadline=None)
-def test_sines_know_their_place_alone(rows: int, columns: int, kind: PositionKind) -> None:
-    """The vector of a place does not depend on how large the grid around it is."""
-    small, large = sincos_2d((rows, columns), 16, kind), sincos_2d((rows + 3, columns + 2), 16, kind)
-    large = large.reshape(rows + 3, columns + 2, 16)[:rows, :columns].reshape(1, -1, 16)
-    assert torch.equal(small, large)
 
 
 def mae_positions(grid: tuple[int, int], width: int) -> np.ndarray:
@@ -257,17 +213,12 @@ def test_positions_of_mae_have_its_authors_frequencies(grid: tuple[int, int], wi
     assert np.abs(sincos_2d(grid, width, "sincos_2d")[0].numpy() - expected).max() > 0.01
 
 
-def test_a_model_with_positions_of_mae_has_them_on_every_grid_and_keeps_them(tmp_path: Path) -> None:
-    model = ViT(dataclasses.replace(SMALL, position="sincos_2d_mae")).eval()
-    position = model.positions[0]
+def test_a_model_with_positions_of_mae_has_them_on_every_grid() -> None:
+    position = ViT(dataclasses.replace(SMALL, position="sincos_2d_mae")).positions[0]
     assert isinstance(position, SinCosPosition2D)
     for grid in ((3, 4), (5, 7)):
         expected = torch.from_numpy(mae_positions(grid, 24)).float()
         torch.testing.assert_close(position.at(grid)[0], expected, rtol=0, atol=1e-6)
-    save_model(model, tmp_path / "mae")
-    loaded = load_model(tmp_path / "mae").eval()
-    assert loaded.config == model.config
-    assert torch.equal(loaded(IMAGES), model(IMAGES))
 
 
 @given(tokens=st.integers(2, 30), new=st.integers(2, 30))
@@ -291,6 +242,13 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
         ({"position": "sincos_2d_mae", "width": 18}, "divisible by 4"),
         ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
+        ({"num_heads": 5}, "5 heads"),
+        ({"patch_size": (32, 32)}, "smaller patch"),
+        ({"depth": 0}, "depth"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"image_mean": (0.5,)}, "image_mean"),
+        ({"drop_path": 1.0}, "drop_path is a number from 0 to below 1"),
+        ({"attention": "axial", "pool": "mean", "drop_path": 0.1}, "leave out drop_path"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -298,31 +256,18 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: 
         ViT(dataclasses.replace(SMALL, **changes))
 
 
-def test_a_model_without_a_head_gives_its_features(tmp_path: Path) -> None:
-    model = variant(num_classes=0, representation_size=16)
-    with torch.no_grad():
-        assert torch.equal(model(IMAGES), model.features(IMAGES)) and model(IMAGES).shape == (2, 16)
-    save_model(model, tmp_path)
-    assert torch.equal(logits(load_model(tmp_path)), logits(model))
-    head = load_model(tmp_path, num_classes=4).get_parameter("head.weight")
-    assert head.shape == (4, 24) and not head.any()
-
-
-def test_the_head_is_kept_or_new_as_asked(tmp_path: Path) -> None:
+def test_the_head_is_kept_or_new_as_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = model_with_random_head(dataclasses.replace(SMALL, representation_size=16))
     save_model(model, tmp_path)
     loaded = load_model(tmp_path, num_classes=5, head="keep")
     assert torch.equal(loaded.state_dict()["head.weight"], model.state_dict()["head.weight"])
+    assert "head is all zeros" not in caplog.text
     new = load_model(tmp_path, num_classes=5, head="new")
     assert new.config.representation_size is None and not new.state_dict()["head.weight"].any()
     with pytest.raises(VitkitError, match="cannot be kept for 3"):
         load_model(tmp_path, num_classes=3, head="keep")
-
-
-def test_a_head_of_zeros_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_model(ViT(SMALL), tmp_path)
-    with caplog.at_level(logging.WARNING, "vitkit"):
-        load_model(tmp_path)
+    load_model(tmp_path)
     assert "head is all zeros" in caplog.text
 
 
@@ -340,15 +285,6 @@ def test_a_vit_refuses_a_configuration_whose_parts_it_was_not_given(name: str) -
         ViT(vit_config(name))
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_embedding_is_placing_the_patches(changes: dict[str, Any]) -> None:
-    model = variant(**changes)
-    with torch.no_grad():
-        patches = model.patches(IMAGES)
-        assert patches.shape == (2, 12, 24)
-        assert torch.equal(model.place(patches), model.embed(IMAGES))
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -362,9 +298,7 @@ def test_embedding_is_placing_the_patches(changes: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_images_of_any_size_are_seen_as_by_a_model_loaded_for_that_size(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_images_of_any_size_are_seen_as_by_a_model_of_it(changes: dict[str, Any], tmp_path: Path) -> None:
     model = variant(**changes)
     save_model(model, tmp_path)
     resized = load_model(tmp_path, image_size=(20, 8))
@@ -375,7 +309,7 @@ def test_images_of_any_size_are_seen_as_by_a_model_loaded_for_that_size(
     torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_images_of_another_size_are_refused_unless_they_are_asked_for() -> None:
+def test_images_of_another_size_and_layers_that_are_not_there_are_refused() -> None:
     images = torch.zeros(1, 3, 20, 8)
     with pytest.raises(VitkitError, match="This model takes images of shape"):
         variant().features(images)
@@ -383,89 +317,5 @@ def test_images_of_another_size_are_refused_unless_they_are_asked_for() -> None:
         variant().features(images[:, :2], any_size=True)
     with pytest.raises(VitkitError, match="image_size"):
         variant(position="relative").features(images, any_size=True)
-
-
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-def test_feature_maps_are_the_patch_tokens_after_a_block(changes: dict[str, Any]) -> None:
-    model = variant(**changes)
-    taps: dict[str, Tensor] = {}
-    with torch.no_grad():
-        model(IMAGES, taps=taps)
-        first, last = model.feature_maps(IMAGES, [0, -1])
-    after = "block00/columns/+mlp" if model.config.attention == "axial" else "block00/+mlp"
-    for feature_map, tap in ((first, after), (last, "encoded")):
-        assert feature_map.shape == (2, 24, 3, 4)
-        tokens = taps[tap][:, model.config.prefix_tokens :]
-        for row in range(3):
-            for column in range(4):
-                assert torch.equal(feature_map[:, :, row, column], tokens[:, 4 * row + column])
-
-
-def test_feature_maps_of_a_layer_that_is_not_there_are_refused() -> None:
     with pytest.raises(VitkitError, match="numbered 0 to 1"):
         variant().feature_maps(IMAGES, [2])
-
-
-@pytest.mark.parametrize("config", [EVA02_ROTARY, DINOV3_ROTARY], ids=["EVA-02", "DINOv3"])
-def test_rotary_positions_turn_pairs_of_numbers(config: RotaryConfig) -> None:
-    rows, columns, head_dim, prefix = 3, 5, 8, 2
-    position = RotaryPosition2D((rows, columns), head_dim, prefix, config)
-    x = torch.randn(1, 2, prefix + rows * columns, head_dim, generator=torch.Generator().manual_seed(4))
-    turned = position(x)
-    assert torch.equal(turned[:, :, :prefix], x[:, :, :prefix])
-    for row in range(rows):
-        for column in range(columns):
-            angles = []
-            for place, size in ((row, rows), (column, columns)):
-                for i in range(head_dim // 4):
-                    frequency = config.temperature ** (-i / (head_dim // 4))
-                    if config.coordinates == "patches":
-                        angles.append(place / size * 16 * frequency)
-                    else:
-                        angles.append(2 * math.pi * ((place + 0.5) / size * 2 - 1) * frequency)
-            token = prefix + row * columns + column
-            for pair, angle in enumerate(angles):
-                first, second = (2 * pair, 2 * pair + 1)
-                if config.pairs == "halves":
-                    first, second = pair, pair + head_dim // 2
-                a, b = x[0, :, token, first], x[0, :, token, second]
-                expected = a * math.cos(angle) - b * math.sin(angle)
-                torch.testing.assert_close(turned[0, :, token, first], expected, rtol=0, atol=1e-5)
-                expected = b * math.cos(angle) + a * math.sin(angle)
-                torch.testing.assert_close(turned[0, :, token, second], expected, rtol=0, atol=1e-5)
-
-
-def test_layer_scale_multiplies_both_branches() -> None:
-    model = variant(layer_scale=1e-5)
-    taps: dict[str, Tensor] = {}
-    block = model.blocks[0]
-    assert isinstance(block, Block) and block.attention_scale is not None and block.mlp_scale is not None
-    with torch.no_grad():
-        model(IMAGES, taps=taps)
-        attended = block.attention(block.norm1(taps["embedded"])) * block.attention_scale
-        x = taps["embedded"] + attended
-        torch.testing.assert_close(taps["block00/+mlp"], x + block.mlp(block.norm2(x)) * block.mlp_scale)
-
-
-def test_the_final_norm_follows_the_pooling_where_it_is_asked_to() -> None:
-    model = variant(norm_after_pooling=True, pool="mean", extra_class_token=True)
-    encoded = torch.randn(2, 13, 24, generator=torch.Generator().manual_seed(5))
-    with torch.no_grad():
-        assert torch.equal(model.pool(encoded), model.norm(encoded[:, 1:].mean(1)))
-        assert not torch.equal(model.pool(encoded), model.norm(encoded)[:, 1:].mean(1))
-
-
-def test_tokens_are_normalised_before_the_first_block_where_it_is_asked_for() -> None:
-    model, plain = variant(norm_before_blocks=True), variant()
-    plain.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("pre_norm.")})
-    assert model.pre_norm is not None
-    with torch.no_grad():
-        assert torch.equal(model.embed(IMAGES), model.pre_norm(plain.embed(IMAGES)))
-
-
-def test_the_quick_gelu_is_that_of_clip() -> None:
-    """OpenAI CLIP's `model.py` (QuickGELU): x * sigmoid(1.702 x)."""
-    x = torch.linspace(-8, 8, 65, dtype=torch.float64)
-    torch.testing.assert_close(
-        MLP(4, 8, gelu="quick").activate(x), x / (1 + torch.exp(-1.702 * x)), rtol=1e-12, atol=0
-    )

@@ -1,22 +1,21 @@
-"""The model against the authors' numbers, and the fast paths against the slow ones."""
+"""The model against the authors' numbers, its dropout and precision, and fast paths against slow ones."""
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.fixture_files import load_fixture, write_npz
 from tests.helpers.tiny_models import TINY, model_with_random_head
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.parts import Attention, Block
+from vitkit.models.config import Precision
+from vitkit.models.image_model import autocast
+from vitkit.models.parts import Attention, Block, drop_path
 from vitkit.models.pool import AttentionPool
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import vit_config
@@ -75,56 +74,17 @@ def test_fine_tuning_rules_are_those_of_the_original(name: str, tmp_path: Path) 
     np.testing.assert_allclose(logits.numpy(), arrays["logits"], rtol=0, atol=2e-5)
 
 
-def test_erf_gelu_would_be_noticed(tmp_path: Path) -> None:
-    """The tolerance of the parity tests is finer than the commonest deviation."""
-    _, parameters, arrays = load_fixture("a_vit_token")
-    model = load_model(write_npz(tmp_path / "weights.npz", parameters))
-    other = ViT(dataclasses.replace(model.config, gelu="erf")).eval()
-    other.load_state_dict(model.state_dict())
-    with torch.inference_mode():
-        logits = other(torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2))
-    assert np.abs(logits.numpy() - arrays["logits"]).max() > 2e-4
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    height=st.integers(1, 3),
-    width=st.integers(1, 3),
-    heads=st.sampled_from([1, 2, 4]),
-    pool=st.sampled_from(["token", "mean", "none"]),
-    seed=st.integers(0, 10),
+@pytest.mark.parametrize(
+    ("mean", "std"), [((0.5,) * 3, (0.5,) * 3), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 )
-def test_fused_attention_equals_the_explicit_one(
-    height: int, width: int, heads: int, pool: Literal["token", "mean", "none"], seed: int
-) -> None:
-    config = dataclasses.replace(TINY, image_size=(4 * height, 4 * width), num_heads=heads, pool=pool)
-    model = model_with_random_head(config, seed)
-    images = torch.randn(2, 3, 4 * height, 4 * width, generator=torch.Generator().manual_seed(seed))
-    taps: dict[str, torch.Tensor] = {}
-    with torch.inference_mode():
-        fused, explicit = model(images), model(images, taps=taps, attention_weights=True)
-    torch.testing.assert_close(fused, explicit, rtol=0, atol=1e-5)
-    for layer in range(2):
-        weights = taps[f"block{layer:02d}/attention_weights"]
-        assert weights.shape == (2, heads, config.num_tokens, config.num_tokens)
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)), rtol=0, atol=1e-5)
-
-
-def test_bytes_and_normalised_floats_give_the_same_logits() -> None:
-    model = model_with_random_head(TINY)
+def test_bytes_are_normalised_and_floats_are_not(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    model = model_with_random_head(dataclasses.replace(TINY, image_mean=mean, image_std=std))
     pixels = torch.randint(0, 256, (3, 3, 12, 16), dtype=torch.uint8)
-    floats = (pixels.float() - 127.5) / 127.5
+    centre, scale = (torch.tensor(numbers).view(3, 1, 1) for numbers in (mean, std))
     with torch.inference_mode():
-        assert torch.equal(model(pixels), model(floats))
-
-
-def test_other_means_are_applied_to_bytes_alone() -> None:
-    config = dataclasses.replace(TINY, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
-    model = model_with_random_head(config)
-    pixels = torch.randint(0, 256, (3, 3, 12, 16), dtype=torch.uint8)
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (config.image_mean, config.image_std))
-    with torch.inference_mode():
-        torch.testing.assert_close(model(pixels), model((pixels / 255 - mean) / std), rtol=1e-4, atol=1e-4)
+        floats = model((pixels / 255 - centre) / scale)
+        torch.testing.assert_close(model(pixels), floats, rtol=1e-4, atol=1e-4)
+        assert mean != std or torch.equal(model(pixels), model((pixels.float() - 127.5) / 127.5))
 
 
 def test_the_stem_is_a_convolution_that_crops_right_and_bottom() -> None:
@@ -147,7 +107,10 @@ def test_taps_name_every_intermediate_and_weights_only_when_asked() -> None:
     assert torch.equal(taps["logits"], logits)
     assert torch.equal(taps["block01/+attention"], taps["block00/+mlp"] + taps["block01/attention"])
     model(images, taps=taps, attention_weights=[1])
-    assert "block01/attention_weights" in taps and "block00/attention_weights" not in taps
+    assert "block00/attention_weights" not in taps
+    weights = taps["block01/attention_weights"]
+    assert weights.shape == (2, 3, 13, 13)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 13), rtol=0, atol=1e-5)
 
 
 def test_embed_encode_and_pool_make_up_the_model() -> None:
@@ -158,25 +121,15 @@ def test_embed_encode_and_pool_make_up_the_model() -> None:
         assert features.shape == (2, 7)
         assert torch.equal(model.pool(model.encode(model.embed(images))), features)
         assert torch.equal(model.head(features), model(images))
-
-
-def test_without_pooling_every_token_has_logits() -> None:
-    model = model_with_random_head(dataclasses.replace(TINY, pool="none"))
-    assert model(torch.randn(2, 3, 12, 16)).shape == (2, 12, 5)
-
-
-def test_dropout_acts_in_training_alone() -> None:
-    model = model_with_random_head(dataclasses.replace(TINY, dropout=0.5, attention_dropout=0.5))
-    images = torch.randn(2, 3, 12, 16)
-    assert torch.equal(model(images), model(images))
-    model.train()
-    assert not torch.equal(model(images), model(images))
+    every_token = model_with_random_head(dataclasses.replace(TINY, pool="none"))
+    assert every_token(images).shape == (2, 12, 5)
 
 
 @pytest.mark.parametrize("tapped", [False, True], ids=["fused", "explicit"])
-def test_attention_dropout_acts_alone_on_both_paths(tapped: bool) -> None:
-    model = model_with_random_head(dataclasses.replace(TINY, attention_dropout=0.5)).train()
-    images = torch.randn(2, 3, 12, 16)
+@pytest.mark.parametrize("dropout", [0.5, 0.0])
+def test_dropout_acts_in_training_alone_and_on_both_paths(dropout: float, tapped: bool) -> None:
+    config = dataclasses.replace(TINY, dropout=dropout, attention_dropout=0.5)
+    model, images = model_with_random_head(config).train(), torch.randn(2, 3, 12, 16)
     logits, other = (model(images, taps={} if tapped else None, attention_weights=tapped) for _ in range(2))
     assert not torch.equal(logits, other)
     model.eval()
@@ -222,14 +175,6 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
     assert {block.norm1.eps, block.norm2.eps, model.norm.eps} == {1e-6}
 
 
-def test_the_generator_decides_the_weights() -> None:
-    weights, same, other = (
-        ViT(TINY, generator=torch.Generator().manual_seed(seed)).state_dict() for seed in (1, 1, 2)
-    )
-    assert all(torch.equal(weights[key], same[key]) for key in weights)
-    assert not torch.equal(weights["blocks.0.mlp.fc1.weight"], other["blocks.0.mlp.fc1.weight"])
-
-
 def test_a_stem_can_be_handed_in() -> None:
     class Stem(torch.nn.Module):
         def init_weights(self, generator: torch.Generator | None) -> None: ...
@@ -252,21 +197,6 @@ def test_a_stem_can_be_handed_in() -> None:
 def test_images_that_do_not_fit_are_explained(images: torch.Tensor, message: str) -> None:
     with pytest.raises(VitkitError, match=message):
         ViT(TINY)(images)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_heads": 5}, "5 heads"),
-        ({"patch_size": (32, 32)}, "smaller patch"),
-        ({"depth": 0}, "depth"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"image_mean": (0.5,)}, "image_mean"),
-    ],
-)
-def test_impossible_configurations_are_explained(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        dataclasses.replace(TINY, **changes)  # type: ignore[arg-type]
 
 
 def test_asking_for_layers_that_are_not_there_is_an_error() -> None:
@@ -301,3 +231,88 @@ def test_attention_dropout_is_that_of_the_explicit_path(pool: bool) -> None:
         with torch.no_grad():
             explicit = module(draws, {}, "weights")
         torch.testing.assert_close(spread, explicit.std(0), rtol=0.1, atol=1e-3)
+
+
+# Stochastic depth
+
+DEEP = dataclasses.replace(TINY, depth=5, drop_path=0.4)
+
+
+def test_rates_rise_evenly_from_none_to_that_of_the_last_block() -> None:
+    model = model_with_random_head(DEEP)
+    assert [block.drop_path for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    (only,) = model_with_random_head(dataclasses.replace(DEEP, depth=1)).blocks
+    assert only.drop_path == 0
+
+
+def test_an_image_keeps_a_branch_whole_or_not_at_all() -> None:
+    torch.manual_seed(0)
+    dropped = drop_path(torch.ones(4000, 3, 2), 0.4)
+    by_image = dropped.flatten(1)
+    assert torch.equal(by_image, by_image[:, :1].expand(-1, 6))
+    assert set(by_image[:, 0].tolist()) == {0.0, torch.tensor(1 / 0.6).item()}
+    assert dropped.mean().item() == pytest.approx(1, abs=0.04)  # five standard deviations of the mean
+
+
+def test_the_generators_seed_decides_who_skips_in_training_alone() -> None:
+    model = model_with_random_head(DEEP).train()
+    plain = model_with_random_head(dataclasses.replace(DEEP, drop_path=0.0))
+    pixels = torch.randint(0, 256, (8, 3, 12, 16), dtype=torch.uint8)
+
+    def logits(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            return model(pixels)  # type: ignore[no-any-return]
+
+    assert torch.equal(logits(1), logits(1))
+    assert not torch.equal(logits(1), logits(2)) and not torch.equal(logits(1), plain(pixels))
+    model.eval()
+    assert torch.equal(logits(1), plain(pixels))
+
+
+def test_without_it_nothing_is_drawn() -> None:
+    model = model_with_random_head(dataclasses.replace(DEEP, drop_path=0.0)).train()
+    torch.manual_seed(3)
+    model(torch.zeros(2, 3, 12, 16))
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+def test_both_branches_are_dropped() -> None:
+    block = model_with_random_head(dataclasses.replace(DEEP, drop_path=0.9)).blocks[-1].train()
+    taps: dict[str, torch.Tensor] = {}
+    tokens = torch.randn(200, 4, TINY.width)
+    torch.manual_seed(0)
+    block(tokens, taps, "b")
+    for name in ("b/attention", "b/mlp"):
+        zero = (taps[name].flatten(1) == 0).all(1)
+        assert 150 < zero.sum() < 198
+
+
+# The precision that a model computes in
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
+)
+def test_matrix_products_are_of_the_precision_asked_for(precision: Precision, expected: torch.dtype) -> None:
+    layer = torch.nn.Linear(3, 4)
+    with autocast(torch.device("cpu"), precision):
+        assert layer(torch.ones(2, 3)).dtype == expected
+    assert layer.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_gpu_computes_in_bfloat16_if_it_can(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    chosen = []
+
+    def context(device: str, dtype: torch.dtype, enabled: bool) -> None:
+        chosen.append((device, dtype, enabled))
+
+    monkeypatch.setattr(torch, "autocast", context)
+    autocast(torch.device("cuda", 0), "auto")
+    autocast(torch.device("cuda", 0), "float32")
+    assert chosen == [("cuda", torch.bfloat16, supported), ("cuda", torch.bfloat16, False)]

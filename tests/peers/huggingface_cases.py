@@ -4,7 +4,6 @@ The weights are random, as large as trained ones: nothing is downloaded. Other s
 for another size, 384 or 96x64, and BiT's, which takes any; `tests.peers.positions` resizes positions.
 """
 
-import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from tests.peers.case import Case
 from vitkit import load_model
+from vitkit.jobs.convert import import_library
 from vitkit.models.build import build_model
 from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
@@ -28,6 +28,7 @@ ALLOWED = 1e-4
 """Of logits of about 1: float32, sums in another order."""
 
 TINY = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3, "intermediate_size": 768}
+WIDE = {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"}
 UNUSUAL_BIT = {"embedding_size": 48, "hidden_sizes": [96, 192, 64], "depths": [1, 2, 1], "num_groups": 8}
 SMALL_BIT = {"embedding_size": 32, "hidden_sizes": [128, 256, 512], "depths": [2, 2, 1]}
 
@@ -46,7 +47,8 @@ def _theirs_in_ours(folder: Path) -> Iterator[Case]:
         "ViT-Ti/16": TINY,
         "ViT-Ti/16, tanh GELU": TINY | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
         "ViT-Ti/16x8, 96x64": TINY
-        | {"image_size": [96, 64], "patch_size": [16, 8], "hidden_act": "gelu_new"},
+        | {"image_size": [96, 64], "patch_size": [16, 8]}
+        | {"hidden_act": "gelu_new"},
         "ViT-Ti/16, quick GELU": TINY | {"hidden_act": "quick_gelu"},
         "ViT-B/16": {},
         "ViT-B/32, 384": {"image_size": 384, "patch_size": 32, "hidden_act": "gelu_fast"},
@@ -89,14 +91,8 @@ def _ours_in_theirs(folder: Path) -> Iterator[Case]:
         yield _to_theirs(ours, name, direction, folder, kind, lambda model, images: model(images).logits)
     headless = replace(tiny, num_classes=0, representation_size=100)
     ours = build_model(headless, torch.Generator().manual_seed(0)).eval()
-    yield _to_theirs(
-        ours,
-        "ViT-Ti/16, pooler",
-        direction,
-        folder,
-        library.ViTModel,
-        lambda model, images: model(images).pooler_output,
-    )
+    pooled = library.ViTModel, lambda model, images: model(images).pooler_output
+    yield _to_theirs(ours, "ViT-Ti/16, pooler", direction, folder, *pooled)
 
 
 def _from_theirs(
@@ -166,20 +162,7 @@ def _compare(name: str, direction: str, model: ImageModel, logits: Tensor, expec
 
 
 def transformers() -> Any:
-    """The library. Where torchvision is of another PyTorch, its operators, unused, are declared first."""
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        _operators.append(torch.library.Library("torchvision", "DEF"))  # type: ignore[no-untyped-call]
-        for operator in ("nms", "qnms"):
-            _operators[0].define(  # type: ignore[no-untyped-call]
-                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            )
-    library = importlib.import_module("transformers")
+    library = import_library("transformers")
     library.utils.logging.set_verbosity_error()
     library.utils.logging.disable_progress_bar()
     return library
-
-
-_operators: list[torch.library.Library] = []
-"""Operators are forgotten with the object that defined them."""

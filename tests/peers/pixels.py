@@ -27,17 +27,13 @@ def theirs(case: PixelCase, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if case.library == "timm":
         create: Any = importlib.import_module("timm.data").create_transform
         names = ("crop_pct", "interpolation", "crop_mode", "mean", "std")
-        transform = create(
-            (3, *case.size), use_prefetcher=True, **{name: case.settings[name] for name in names}
-        )
-        out = np.asarray(transform(whole))
+        settings = {name: case.settings[name] for name in names}
+        out = np.asarray(create((3, *case.size), use_prefetcher=True, **settings)(whole))
     elif case.library == "torchvision":
         transforms: Any = importlib.import_module("torchvision.transforms._presets")
         kind = getattr(transforms.InterpolationMode, case.settings.get("interpolation", "bilinear").upper())
-        preset = transforms.ImageClassification(
-            **{**case.settings, "interpolation": kind, "mean": (0.0,) * 3, "std": (1.0,) * 3}
-        )
-        out = (255 * preset(whole)).round().byte().numpy()
+        settings = {**case.settings, "interpolation": kind, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+        out = (255 * transforms.ImageClassification(**settings)(whole)).round().byte().numpy()
     else:
         kind = case.settings["image_processor_type"]
         name = kind.removesuffix("ImageProcessor").lower()

@@ -65,60 +65,54 @@ def by_torchvision(grid: Tensor, size: Grid) -> Tensor:
     return resized[0, 1:]
 
 
-def by_transformers(family: str, kind: str) -> Callable[[Tensor, Grid], Tensor]:
-    """Make the function that resizes as one family of transformers does."""
+def by_model(make: Callable[[int], tuple[Any, Any, int]]) -> Callable[[Tensor, Grid], Tensor]:
+    """Make the function that resizes as a model does: `make` gives it, its holder of positions, its patch."""
 
     def resize(grid: Tensor, size: Grid) -> Tensor:
-        module: Any = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-        config = getattr(module, f"{kind}Config")(
-            image_size=16 * SIDE, patch_size=16, hidden_size=grid.shape[-1]
-        )
-        embeddings = getattr(module, f"{kind}Embeddings")(config)
-        embeddings.position_embeddings.data = torch.cat([grid[0, :1], grid.flatten(0, 1)])[None]
+        model, holder, patch = make(grid.shape[-1])
+        holder.data = torch.cat([grid[0, :1], grid.flatten(0, 1)])[None]
         tokens = torch.zeros(1, 1 + size[0] * size[1], grid.shape[-1])
-        resized: Tensor = embeddings.interpolate_pos_encoding(tokens, 16 * size[0], 16 * size[1])
+        resized: Tensor = model.interpolate_pos_encoding(tokens, patch * size[0], patch * size[1])
         return resized[0, 1:].detach()
 
     return resize
+
+
+def by_transformers(family: str, kind: str) -> Callable[[Tensor, Grid], Tensor]:
+    """Make the function that resizes as one family of transformers does."""
+
+    def make(dim: int) -> tuple[Any, Any, int]:
+        module: Any = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        config = getattr(module, f"{kind}Config")(image_size=16 * SIDE, patch_size=16, hidden_size=dim)
+        embeddings = getattr(module, f"{kind}Embeddings")(config)
+        return embeddings, embeddings.position_embeddings, 16
+
+    return by_model(make)
 
 
 def by_dinov2(**arguments: Any) -> Callable[[Tensor, Grid], Tensor]:
     """Make the function that resizes as DINOv2's own code does, from a clone."""
 
-    def resize(grid: Tensor, size: Grid) -> Tensor:
-        model = _dinov2(grid.shape[-1], **arguments)
-        model.pos_embed.data = torch.cat([grid[0, :1], grid.flatten(0, 1)])[None]
-        tokens = torch.zeros(1, 1 + size[0] * size[1], grid.shape[-1])
-        resized: Tensor = model.interpolate_pos_encoding(tokens, 14 * size[0], 14 * size[1])
-        return resized[0, 1:].detach()
+    def make(dim: int) -> tuple[Any, Any, int]:
+        model = _dinov2(dim, **arguments)
+        return model, model.pos_embed, 14
 
-    return resize
+    return by_model(make)
 
 
 def _dinov2(dim: int, **arguments: Any) -> Any:
     module: Any = importlib.import_module("dinov2.models.vision_transformer")
-    return module.DinoVisionTransformer(
-        img_size=14 * SIDE,
-        patch_size=14,
-        embed_dim=dim,
-        depth=2,
-        num_heads=HEADS,
-        init_values=1.0,
-        block_chunks=0,
-        **arguments,
-    ).eval()
+    sizes = {"img_size": 14 * SIDE, "patch_size": 14, "embed_dim": dim, "depth": 2, "num_heads": HEADS}
+    return module.DinoVisionTransformer(**sizes, init_values=1.0, block_chunks=0, **arguments).eval()
 
 
+REGISTERS = "dinov2_with_registers"
 RULES: tuple[tuple[Interpolation, str, Callable[[Tensor, Grid], Tensor]], ...] = (
     ("timm", "timm", by_timm()),
     ("flexivit", "timm, flexivit", by_timm(interpolation="bilinear", antialias=False)),
     ("timm", "open_clip", by_open_clip),
     ("timm", "DINOv2 with registers", by_dinov2(interpolate_antialias=True, interpolate_offset=0.0)),
-    (
-        "timm",
-        "transformers, dinov2_with_registers",
-        by_transformers("dinov2_with_registers", "Dinov2WithRegisters"),
-    ),
+    ("timm", f"transformers, {REGISTERS}", by_transformers(REGISTERS, "Dinov2WithRegisters")),
     ("huggingface", "transformers, vit", by_transformers("vit", "ViT")),
     ("huggingface", "transformers, dinov2", by_transformers("dinov2", "Dinov2")),
     ("dinov2", "DINOv2", by_dinov2()),
@@ -165,13 +159,8 @@ def timm_model(folder: Path, name: str = "vit_tiny_patch16_224") -> Callable[[Gr
 
 def transformers_model(folder: Path) -> Callable[[Grid], Any]:
     library: Any = importlib.import_module("transformers")
-    sizes = {
-        "hidden_size": DIM,
-        "num_hidden_layers": 2,
-        "num_attention_heads": HEADS,
-        "intermediate_size": 128,
-    }
-    config = library.ViTConfig(image_size=16 * SIDE, num_labels=10, **sizes)
+    sizes = {"hidden_size": DIM, "num_attention_heads": HEADS, "intermediate_size": 128}
+    config = library.ViTConfig(image_size=16 * SIDE, num_labels=10, num_hidden_layers=2, **sizes)
     theirs = library.ViTForImageClassification(config).eval()
     draw(theirs)
     theirs.save_pretrained(folder)

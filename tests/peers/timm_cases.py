@@ -45,66 +45,44 @@ class Spec:
 
 
 GAP = {"class_token": False, "global_pool": "avg", "fc_norm": False}
+MAP = {"class_token": False, "global_pool": "map"}
+FOUR = {"reg_tokens": 4}
+UNPLACED = FOUR | {"no_embed_class": True}
+TANH = {"act_layer": "gelu_tanh", "qkv_bias": False}
+CLIP = {"norm_before_blocks": True, "norm_eps": 1e-5, "gelu": "quick"}
+MAE = {"pool": "mean", "extra_class_token": True, "norm_after_pooling": True}
+NARROW = (128, 256, 128, 384)
+TI, BIT = "vit_tiny_patch16_224", "resnetv2_50x1_bit"
 
 SPECS = (
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16"),
+    Spec(TI, "ViT-Ti/16"),
     Spec("vit_small_patch32_224", "ViT-S/32", other=288),
     Spec("vit_base_patch16_224", "ViT-B/16"),
     Spec("vit_base_patch32_224", "ViT-B/32", other=288),
-    Spec("vit_large_patch16_224", "ViT-L/16", size=96, other=64),
-    Spec("vit_huge_patch14_224", "ViT-H/14", size=56, other=70),
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16-gap", arguments=GAP),
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16-reg4", arguments={"reg_tokens": 4}),
-    Spec(
-        "vit_tiny_patch16_224",
-        "ViT-Ti/16-gap-reg4",
-        arguments={**GAP, "reg_tokens": 4, "no_embed_class": True},
-    ),
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16-map", arguments={"class_token": False, "global_pool": "map"}),
-    Spec(
-        "vit_tiny_patch16_224",
-        "ViT-Ti/16-map-reg4",
-        arguments={"class_token": False, "global_pool": "map", "reg_tokens": 4, "pool_include_prefix": True},
-    ),
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16-nopos", arguments={"pos_embed": "none"}),
-    Spec("vit_small_patch16_224", "ViT-S/16", arguments={"act_layer": "gelu_tanh", "qkv_bias": False}),
+    Spec("vit_large_patch16_224", "ViT-L/16", 96, 64),
+    Spec("vit_huge_patch14_224", "ViT-H/14", 56, 70),
+    Spec(TI, "ViT-Ti/16-gap", arguments=GAP),
+    Spec(TI, "ViT-Ti/16-reg4", arguments=FOUR),
+    Spec(TI, "ViT-Ti/16-gap-reg4", arguments=GAP | UNPLACED),
+    Spec(TI, "ViT-Ti/16-map", arguments=MAP),
+    Spec(TI, "ViT-Ti/16-map-reg4", arguments=MAP | FOUR | {"pool_include_prefix": True}),
+    Spec(TI, "ViT-Ti/16-nopos", arguments={"pos_embed": "none"}),
+    Spec("vit_small_patch16_224", "ViT-S/16", arguments=TANH),
     Spec("vit_tiny_r_s16_p8_224", "R+ViT-Ti/16"),
     Spec("vit_small_r26_s32_224", "R26+ViT-S/32", other=288),
-    Spec("vit_large_r50_s32_224", "R50+ViT-L/32", size=96, other=128),
+    Spec("vit_large_r50_s32_224", "R50+ViT-L/32", 96, 128),
+    Spec(TI, "ViT-Ti/16", 224, 160, {"init_values": 0.5, "global_pool": "avg"}, MAE | {"layer_scale": 0.5}),
+    Spec(TI, "ViT-Ti/16-gap-reg4", 224, 160, GAP | UNPLACED | {"global_pool": "max"}, {"pool": "max"}),
+    Spec(TI, "ViT-Ti/16-qknorm", arguments={"qk_norm": True}),
+    Spec(TI, "ViT-Ti/16-map-rms-qknorm", arguments=MAP | {"norm_layer": "rmsnorm", "qk_norm": True}),
+    Spec("vit_base_patch16_clip_quickgelu_224", "ViT-B/16", fields=CLIP),
+    Spec(BIT, "BiT-R50x1", allowed=BIT_ALLOWED),
     Spec(
-        "vit_tiny_patch16_224",
-        "ViT-Ti/16",
-        arguments={"init_values": 0.5, "global_pool": "avg"},
-        fields={"layer_scale": 0.5, "pool": "mean", "extra_class_token": True, "norm_after_pooling": True},
+        *(BIT, "BiT-R50x1", 96, 65, {"channels": NARROW, "stem_chs": 32}),
+        {"root_width": 32, "stage_widths": NARROW},
+        BIT_ALLOWED,
     ),
-    Spec(
-        "vit_tiny_patch16_224",
-        "ViT-Ti/16-gap-reg4",
-        arguments={**GAP, "global_pool": "max", "reg_tokens": 4, "no_embed_class": True},
-        fields={"pool": "max"},
-    ),
-    Spec("vit_tiny_patch16_224", "ViT-Ti/16-qknorm", arguments={"qk_norm": True}),
-    Spec(
-        "vit_tiny_patch16_224",
-        "ViT-Ti/16-map-rms-qknorm",
-        arguments={"class_token": False, "global_pool": "map", "norm_layer": "rmsnorm", "qk_norm": True},
-    ),
-    Spec(
-        "vit_base_patch16_clip_quickgelu_224",
-        "ViT-B/16",
-        fields={"norm_before_blocks": True, "norm_eps": 1e-5, "gelu": "quick"},
-    ),
-    Spec("resnetv2_50x1_bit", "BiT-R50x1", allowed=BIT_ALLOWED),
-    Spec(
-        "resnetv2_50x1_bit",
-        "BiT-R50x1",
-        size=96,
-        other=65,
-        arguments={"channels": (128, 256, 128, 384), "stem_chs": 32},
-        fields={"root_width": 32, "stage_widths": (128, 256, 128, 384)},
-        allowed=BIT_ALLOWED,
-    ),
-    Spec("resnetv2_101x1_bit", "BiT-R101x1", size=128, other=96, allowed=BIT_ALLOWED),
+    Spec("resnetv2_101x1_bit", "BiT-R101x1", 128, 96, allowed=BIT_ALLOWED),
 )
 
 
@@ -123,9 +101,8 @@ def timm_to_vitkit(spec: Spec, folder: Path) -> Iterator[Case]:
     timm: Any = importlib.import_module("timm")
     theirs = timm.create_model(spec.timm, **_sized(spec, spec.size), **spec.arguments).eval()
     randomize(theirs)
-    timm.models.save_for_hf(
-        theirs, str(folder), safe_serialization=True, data_config={"input_size": (3, spec.size, spec.size)}
-    )
+    sized = {"input_size": (3, spec.size, spec.size)}
+    timm.models.save_for_hf(theirs, str(folder), safe_serialization=True, data_config=sized)
     ours = load_model(folder)
     way = "timm -> vitkit"
     yield compare(spec.vitkit, way, spec.size, theirs, ours, spec.allowed)

@@ -14,6 +14,7 @@ ARRAYS is an .npz with other images: `images`, `(N, 224, 224, 3)` uint8, and `cl
 import importlib
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,28 +37,12 @@ ENCODED = "/backbone/layernorm/Add_1_output_0"
 """The graph's tokens after the last norm, `(B, 257, 384)`."""
 ALLOWED = 1e-4
 """Features are numbers up to 8; the rounding of 12 blocks in another order is 1e-5."""
-CONFIG = ViTConfig(
-    image_size=(518, 518),
-    patch_size=(14, 14),
-    width=384,
-    depth=12,
-    num_heads=6,
-    mlp_dim=1536,
-    num_classes=0,
-    layer_scale=1.0,
-    gelu="erf",
-    image_mean=(0.485, 0.456, 0.406),
-    image_std=(0.229, 0.224, 0.225),
-)
-IN_LAYERS = {
-    "norm1.weight": "norm1.weight",
-    "norm1.bias": "norm1.bias",
+CONFIG = ViTConfig((518, 518), (14, 14), 384, 12, 6, 1536, 0, layer_scale=1.0, gelu="erf")
+CONFIG = replace(CONFIG, image_mean=(0.485, 0.456, 0.406), image_std=(0.229, 0.224, 0.225))
+SAME = ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "mlp.fc1.bias", "mlp.fc2.bias")
+IN_LAYERS = dict(zip(SAME, SAME, strict=True)) | {
     "attention.out.bias": "attention.output.dense.bias",
     "attention_scale": "layer_scale1.lambda1",
-    "norm2.weight": "norm2.weight",
-    "norm2.bias": "norm2.bias",
-    "mlp.fc1.bias": "mlp.fc1.bias",
-    "mlp.fc2.bias": "mlp.fc2.bias",
     "mlp_scale": "layer_scale2.lambda1",
 }
 """The tensors of a block that have a name of their own in the graph."""
@@ -147,9 +132,8 @@ def main(arguments: list[str]) -> int:
         with np.load(arguments[2], allow_pickle=False) as arrays:
             sets[Path(arguments[2]).name] = (arrays["images"], arrays["class_token"])
     failed = False
-    print(
-        "| images | positions resized by | largest difference | largest feature |\n| --- | --- | --- | --- |"
-    )
+    print("| images | positions resized by | largest difference | largest feature |")
+    print("| --- | --- | --- | --- |")
     for name, (pixels, tokens) in sets.items():
         for rule, description in INTERPOLATIONS.items():
             model = load(folder, LoadOptions(image_size=224, position_interpolation=rule)).model
@@ -158,9 +142,8 @@ def main(arguments: list[str]) -> int:
         own = difference(load(folder, LoadOptions(image_size=224)).model, pixels, tokens)
         print(f"| {name} | the rule in the model's card | {own:.1e} | {np.abs(tokens).max():.2f} |")
         failed |= not own <= ALLOWED
-    print(
-        f"{folder}: a trained ViT-S/14, not DINOv2's. {'FAILED' if failed else 'ok'}, allowed: {ALLOWED:.0e}"
-    )
+    verdict = "FAILED" if failed else "ok"
+    print(f"{folder}: a trained ViT-S/14, not DINOv2's. {verdict}, allowed: {ALLOWED:.0e}")
     return int(failed)
 
 

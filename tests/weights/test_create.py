@@ -1,6 +1,7 @@
 """The front door of models: timm's names give timm's models, and nothing is fetched without permission."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitkit
+from tests.helpers.random_models import same_bits
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
 from vitkit.errors import VitkitError
+from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
+from vitkit.models.resnet import StdConv2d
+from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
 from vitkit.weights.create import parse_timm_name
 from vitkit.weights.files import download
 from vitkit.weights.files.hub import cache_folder
 from vitkit.weights.formats.timm.settings import vit_rows
+from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of
 from vitkit.weights.published import is_address
 
@@ -91,20 +97,13 @@ def test_published_weights_for_one_channel_are_those_of_timm(cache: Path) -> Non
     assert not model.training and preprocessing_of(model).decode.channels == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vit_tiny_patch16_224",
-        "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-        "vit-ti16-augreg-in21k-in1k-224",
-        "hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-        "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-    ],
-)
-def test_all_names_of_published_weights_give_them(cache: Path, name: str) -> None:
+def test_all_names_of_published_weights_give_them(cache: Path) -> None:
     put_published(cache, "vit-ti16-augreg-in21k-in1k-224")
-    model = vitkit.create_model(name, pretrained=True, image_size=32)
-    assert model.config.image_size == (32, 32) and model.config.num_classes == 10
+    tagged = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    short = "vit-ti16-augreg-in21k-in1k-224"
+    for name in ("vit_tiny_patch16_224", tagged, short, f"hf:timm/{tagged}", f"timm/{tagged}"):
+        model = vitkit.create_model(name, pretrained=True, image_size=32)
+        assert model.config.image_size == (32, 32) and model.config.num_classes == 10
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,11 @@ def test_new_weights_follow_the_name() -> None:
     assert config.gelu == "erf" and model.training
     deit = vitkit.create_model("deit_tiny_patch16_224", num_classes=2, image_size=(32, 48)).config
     assert deit.image_mean == (0.485, 0.456, 0.406) and deit.image_size == (32, 48)
-    assert vitkit.create_model("ViT-Ti/16", 7, 32).config.gelu == "tanh"
+    first, second = (
+        vitkit.create_model("ViT-16x1x2/4", 3, 8, generator=torch.Generator().manual_seed(1))
+        for _ in range(2)
+    )
+    assert first.config.gelu == "tanh" and same_bits(first, second)  # drawn from the generator
 
 
 @pytest.mark.parametrize(
@@ -164,9 +167,84 @@ def test_an_architecture_that_a_name_does_not_say_in_full_is_no_other_one(name: 
         vitkit.create_model(name)
 
 
-def test_new_weights_are_drawn_from_the_generator() -> None:
-    first, second = (
-        vitkit.create_model("ViT-16x1x2/4", 3, 8, generator=torch.Generator().manual_seed(1)).state_dict()
-        for _ in range(2)
+# Weights for three channels that are made to fit images of another number
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5,), (0.5,))
+
+
+def random_model(name: str, statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> ImageModel:
+    config = with_statistics(model_config(name, 5, (32, 32)), *statistics)
+    model = build_model(config, torch.Generator().manual_seed(0)).eval()
+    with torch.no_grad():  # a head and biases of zeros would hide what is before them
+        for parameter in model.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def fitted(model: ImageModel, channels: int) -> ImageModel:
+    config: ModelConfig = model.config
+    changed, tensors = fit_channels(config, model.state_dict(), channels)
+    made = build_model(changed, torch.Generator().manual_seed(9)).eval()
+    made.load_state_dict(tensors, strict=False)
+    return made
+
+
+def grey_images(count: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(0, 256, (count, 1, 32, 32), dtype=torch.uint8, generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("name", "statistics"),
+    [("ViT-32x2x4/8", HALF), ("ViT-32x2x4/8", IMAGENET), ("ViT-32x2x4/8-conv", HALF)],
+)
+@torch.no_grad()
+def test_a_grey_image_gives_what_it_gave_when_it_was_repeated(
+    name: str, statistics: tuple[tuple[float, ...], tuple[float, ...]]
+) -> None:
+    model, grey = random_model(name, statistics), grey_images()
+    expected = model(grey.repeat(1, 3, 1, 1))
+    logits = fitted(model, 1)(grey)
+    assert expected.std() > 0.01  # else any model would pass
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)  # sums in another order
+
+
+@pytest.mark.parametrize("name", ["BiT-R1-1-1x0.5", "R+ViT-32x2x2/16"])
+@torch.no_grad()
+def test_a_standardised_filter_keeps_its_output_up_to_a_factor(name: str) -> None:
+    model, grey = random_model(name, HALF), grey_images(2)
+    root, made = (
+        next(module for module in network.modules() if isinstance(module, StdConv2d))
+        for network in (model, fitted(model, 1))
     )
-    assert all(torch.equal(first[key], second[key]) for key in first)
+    centred = grey.float() / 127.5 - 1
+    expected, output = root(centred.repeat(1, 3, 1, 1)), made(centred)
+    alike = torch.cosine_similarity(expected.transpose(0, 1).flatten(1), output.transpose(0, 1).flatten(1))
+    torch.testing.assert_close(alike, torch.ones_like(alike), rtol=0, atol=1e-5)
+
+
+def test_other_numbers_of_channels_repeat_the_filters_as_timm_does() -> None:
+    model = random_model("ViT-32x2x4/8", IMAGENET)
+    before = model.state_dict()["stem.weight"]
+    made = fitted(model, 5)
+    # adapt_input_conv of timm 1.0: repeat by ceil(C / 3), cut to C, times 3 / C.
+    expected = before.repeat(1, 2, 1, 1)[:, :5] * (3 / 5)
+    assert torch.equal(made.state_dict()["stem.weight"], expected)
+    assert made.config.image_mean == (0.485, 0.456, 0.406, 0.485, 0.456)
+
+
+@torch.no_grad()
+def test_grey_weights_give_the_same_of_repeated_grey() -> None:
+    model, grey = fitted(random_model("ViT-32x2x4/8", HALF), 1), grey_images()
+    torch.testing.assert_close(fitted(model, 3)(grey.repeat(1, 3, 1, 1)), model(grey), rtol=1e-4, atol=1e-5)
+
+
+def test_there_is_no_rule_from_five_channels_to_four() -> None:
+    config = replace(
+        model_config("ViT-32x2x4/8", 5, (32, 32)), in_channels=5, image_mean=(0.5,) * 5, image_std=(0.5,) * 5
+    )
+    with pytest.raises(VitkitError, match=r"5 channels.*channels 5"):
+        with_channels(config, 4)
+    assert with_channels(config, 5) is config

@@ -1,6 +1,7 @@
 """No format forgets a field of a configuration in silence: it is carried, said to be lost, or refused."""
 
 import dataclasses
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -8,16 +9,11 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from tests.helpers.random_models import random_model
+from tests.helpers.random_models import random_model, same_bits
 from vitkit import load_model
 from vitkit.errors import VitkitError
-from vitkit.models.config import (
-    DINOV3_ROTARY,
-    VIT5_ROTARY,
-    BackboneConfig,
-    ResNetConfig,
-    ViTConfig,
-)
+from vitkit.models.build import build_empty
+from vitkit.models.config import DINOV3_ROTARY, VIT5_ROTARY, BackboneConfig, ResNetConfig, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.loading import save_model
@@ -25,15 +21,7 @@ from vitkit.weights.table import IMAGENET_MEAN, IMAGENET_STD, find_format
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-VIT = ViTConfig(
-    image_size=(32, 32),
-    patch_size=(8, 8),
-    width=32,
-    depth=2,
-    num_heads=4,
-    mlp_dim=44,
-    num_classes=5,
-)
+VIT = ViTConfig((32, 32), (8, 8), width=32, depth=2, num_heads=4, mlp_dim=44, num_classes=5)
 RESNET = ResNetConfig(image_size=(32, 32), layers=(1, 1), num_classes=5, width_factor=0.5)
 USUAL: dict[Format, tuple[ViTConfig, ResNetConfig]] = {
     "torchvision": (replace(VIT, gelu="erf", image_mean=IMAGENET_MEAN, image_std=IMAGENET_STD), RESNET),
@@ -41,13 +29,8 @@ USUAL: dict[Format, tuple[ViTConfig, ResNetConfig]] = {
     # timm has names for whole architectures alone, but narrow ones are said by arguments.
     "timm": (
         VIT,
-        replace(
-            RESNET,
-            layers=(3, 4, 6, 3),
-            width_factor=1.0,
-            root_width=32,
-            stage_widths=(128,) * 4,
-            standardization_eps=1e-8,
+        ResNetConfig(
+            (32, 32), (3, 4, 6, 3), 5, root_width=32, stage_widths=(128,) * 4, standardization_eps=1e-8
         ),
     ),
 }
@@ -59,20 +42,23 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "width": ({"width": 64},),
     "depth": ({"depth": 3},),
     "num_heads": ({"num_heads": 2},),
-    "mlp_dim": ({"mlp_dim": 40},),
+    "mlp_dim": ({"mlp_dim": 40}, {"mlp_dim": 97, "width": 36}),
     "num_classes": ({"num_classes": 4}, {"num_classes": 0}),
     "in_channels": ({"in_channels": 1, "image_mean": (0.5,), "image_std": (0.5,)},),
     "backbone": (
         {"backbone": BackboneConfig(()), "patch_size": (2, 2)},
-        {"backbone": BackboneConfig((2, 2, 2, 2)), "patch_size": (1, 1)},
-        {"backbone": BackboneConfig((1, 1)), "patch_size": (1, 1)},
-        {"backbone": BackboneConfig((2, 2, 2, 2), width_factor=0.5), "patch_size": (1, 1)},
-        {"backbone": BackboneConfig((2, 2, 2, 2), norm_eps=0.1), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((1, 1), width_factor=0.5), "patch_size": (1, 1)},
+        {"backbone": BackboneConfig((), norm_eps=0.1), "patch_size": (2, 2)},
+        {"backbone": BackboneConfig((), 1.0, 1e-5, "variance", 1e-8), "patch_size": (2, 2)},
         {"backbone": BackboneConfig((2, 2, 2, 2), 1.0, 1e-5, "variance", 1e-8), "patch_size": (1, 1)},
     ),
     "pool": tuple({"pool": pool} for pool in ("mean", "max", "map", "none")),
-    "register_tokens": ({"register_tokens": 2},),
-    "class_token_position": ({"class_token_position": False},),
+    "register_tokens": ({"register_tokens": 2}, {"register_tokens": 2, "pool": "map"}),
+    "class_token_position": (
+        {"class_token_position": False},
+        {"class_token_position": False, "register_tokens": 4},
+        {"class_token_position": False, "register_tokens": 4, "pool": "mean"},
+    ),
     "position": (
         {"position": "none"},
         {"position": "learned_2d"},
@@ -132,6 +118,44 @@ EQUIVALENT = {
     "width_factor": "the channels say the same",
 }
 """Fields that may come back in another form, and why the model is the same; its logits are compared."""
+REFUSALS = {"vitkit": 0, "official": 42, "big_vision": 59, "huggingface": 47, "timm": 23, "torchvision": 70}
+"""How many of the changes each format has no place for."""
+REFUSED = {
+    "backbone": r"backbone of \([12, ]*\) units|a hybrid of \(1, 1\) units",
+    "rotary": "rotary positions",
+    "class_token_position": "class_token_position False|register_tokens 4",
+    "stem_strides": "stem_channels",
+    "representation_size": "tanh layer before the head|without a head",
+    "num_classes": "without a head",
+    "image_size": "rectangular images or patches",
+    "patch_size": "rectangular images or patches",
+    "in_channels": "images of 1 channels",
+    "norm_before_blocks": "norm_before_blocks True|norm before the blocks without position embeddings",
+    "ResNet layers": r"a ResNet of \(2, 1\) units",
+    "ResNet stage_widths": "root_width 32 with stage_widths",
+    "ResNet mixing": "axial attention in a ResNet",
+    "ResNet num_heads": "axial attention in a ResNet",
+    "ResNet": r"ResNets \(its own code reads them from the official format\)|ResNets of this kind",
+}
+"""How a format names a field that it has no place for, where it is not by its name and value."""
+LOST = {
+    "image_size": r"the image size (48|33)x32",
+    "patch_size": "the image size 32x32",
+    "num_heads": "2 attention heads",
+    "position": "the image size, which is to be given",
+    "backbone": r"norm_eps|GroupNorm's epsilon (0\.1|1e-06) \(timm: 1e-05\)",
+    "norm": r"RMSNorm's epsilon 1e-05 \(timm: 1e-06\)",
+    "dropout": "dropout",
+    "attention_dropout": r"dropout 0\.1, which training alone uses",
+    "drop_path": r"stochastic depth 0\.1, which training alone uses",
+    "gelu": "GELU in its (exact|quick) form",
+    "norm_eps": r"(norm_eps|epsilon( of)?) (1e-05|0\.1) \(.*: 1e-0[56]\)",
+    "standardization_eps": r"standardi[sz]ation(_eps|'s epsilon| epsilon of) 0\.001 \(.*: 1e-(10|08)\)",
+    "max_pool_padding": r"max.pool.* lowest \(.*: zeros\)",
+    "image_mean": r"pixel mean \(0\.1, 0\.2, 0\.3\) and std",
+    "image_std": r"pixel mean .* and std \(0\.1, 0\.2, 0\.3\)",
+}
+"""How a format names a number that it cannot say."""
 
 
 def test_every_field_is_changed_here() -> None:
@@ -164,22 +188,34 @@ CASES = [
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("name", "number", "resnet"), CASES)
 def test_a_field_is_carried_or_said_to_be_lost_or_refused(
-    name: str, number: int, resnet: bool, format: Format, tmp_path: Path
+    name: str, number: int, resnet: bool, format: Format, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = find_format(format)
     usual, config = changed(format, name, number, resnet)
-    model = random_model(config)
-    if chosen.unsupported(config):
-        with pytest.raises(VitkitError):
-            save_model(model, tmp_path / "file", format)
+    if lacking := chosen.unsupported(config):
+        key = "ResNet" if resnet and "ResNet" not in chosen.holdings else f"{'ResNet ' * resnet}{name}"
+        phrase_pattern = REFUSED.get(key, re.escape(f"{name} {getattr(config, name)}"))
+        assert re.search(phrase_pattern, "; ".join(lacking))
+        with pytest.raises(VitkitError, match=re.escape("; ".join(lacking))):
+            save_model(build_empty(config), tmp_path / "file", format)
+        assert not (tmp_path / "file").exists()
         return
+    model = random_model(config)
     heads = config.num_heads if isinstance(config, ViTConfig) else None
     path = save_model(model, tmp_path / "file", format)
+    lost = [phrase for phrase in chosen.lost_numerics(config) if phrase not in chosen.lost_numerics(usual)]
+    if lost:
+        assert re.search(LOST[name], "; ".join(lost)) and "; ".join(lost) in caplog.text
+    elif not chosen.lost_numerics(usual):
+        assert not caplog.text
     again = load_model(path, image_size=config.image_size, num_heads=heads)
-    if chosen.lost_numerics(config) != chosen.lost_numerics(usual):
+    if lost:
         return
     if name not in EQUIVALENT:
         assert getattr(again.config, name) == getattr(config, name)
+        if format != "big_vision":
+            assert again.config == config
+            assert same_bits(again, model) or (name, format) == ("norm_before_blocks", "timm")
     pixels = torch.randint(
         0, 256, (2, config.in_channels, *config.image_size), generator=torch.Generator().manual_seed(0)
     ).to(torch.uint8)
@@ -188,16 +224,36 @@ def test_a_field_is_carried_or_said_to_be_lost_or_refused(
     torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
+def test_each_format_has_no_place_for_so_many_changes() -> None:
+    counts: dict[Format, int] = {}
+    for format in FORMATS:
+        cases: Any = [case.values for case in CASES]
+        counts[format] = sum(
+            1 for case in cases if find_format(format).unsupported(changed(format, *case)[1])
+        )
+    assert counts == REFUSALS
+    for format in FORMATS:
+        vit, resnet = USUAL.get(format, (VIT, RESNET))
+        lost = find_format(format).lost_numerics
+        assert [phrase.split()[1] for phrase in lost(vit)] == (
+            ["attention"] if format == "torchvision" else []
+        )
+        assert [phrase[:20] for phrase in lost(resnet)] == (["the image size 32x32"] * (format == "official"))
+
+
 @pytest.mark.parametrize("format", [format for format in FORMATS if format != "vitkit"])
-def test_a_parameter_without_a_name_in_a_format_is_not_left_out_in_silence(
-    format: Format, tmp_path: Path
-) -> None:
+def test_a_parameter_without_a_name_in_a_format_is_never_left_out(format: Format, tmp_path: Path) -> None:
     model = random_model(USUAL.get(format, (VIT, RESNET))[0])
     model.register_parameter("exponent", torch.nn.Parameter(torch.ones(1)))
     with pytest.raises(VitkitError, match="no name for exponent"):
         save_model(model, tmp_path / "file", format)
 
 
-def test_a_format_refuses_a_family_that_it_does_not_hold() -> None:
-    assert find_format("torchvision").unsupported(RESNET) == ["ResNets of this kind"]
-    assert find_format("big_vision").lost_numerics(RESNET) == []
+def test_usual_channels_are_said_by_the_width_factor(tmp_path: Path) -> None:
+    """`root_width` and `stage_widths` that are the usual ones need no place of their own."""
+    config = ResNetConfig((32, 32), (1, 1), 5, root_width=32, stage_widths=(128, 256))
+    formats: tuple[Format, ...] = ("official", "huggingface")
+    for format in formats:
+        again = load_model(save_model(random_model(config), tmp_path / format, format), image_size=32).config
+        assert isinstance(again, ResNetConfig)
+        assert (again.width_factor, again.root_width, again.stage_widths) == (0.5, None, None)

@@ -18,14 +18,12 @@ from vitkit.errors import VitkitError
 from vitkit.weights.files.download import fetch, is_local, require_answer
 from vitkit.weights.files.hub import cache_folder
 
-WEIGHTS = save({"x": torch.ones(3)})
+WEIGHTS, OTHER = save({"x": torch.ones(3)}), save({"x": torch.zeros(3)})
+DIGEST = hashlib.sha256(WEIGHTS).hexdigest()
+NO_ROUTE = RuntimeError("no route to the Hub")
 
 
-class HubError(OSError):
-    pass
-
-
-class NotFoundError(HubError):
+class NotFoundError(OSError):
     pass
 
 
@@ -33,8 +31,12 @@ class GatedError(NotFoundError):
     pass
 
 
-class NoRevisionError(HubError):
+class NoRevisionError(OSError):
     pass
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 class Hub:
@@ -59,9 +61,7 @@ class Hub:
         self.revisions.append(revision)
         siblings = [
             types.SimpleNamespace(
-                rfilename=name,
-                size=len(data),
-                lfs=types.SimpleNamespace(sha256=self.says or hashlib.sha256(data).hexdigest()),
+                rfilename=name, size=len(data), lfs=types.SimpleNamespace(sha256=self.says or digest(data))
             )
             for name, data in self.files.items()
         ]
@@ -88,7 +88,7 @@ class Hub:
             self.downloads.append(sorted(names))
             for name in names:
                 path = folder / name
-                blob = self.cache / "blobs" / hashlib.sha256(self.files[name]).hexdigest()
+                blob = self.cache / "blobs" / digest(self.files[name])
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if force_download or not blob.exists():
@@ -108,16 +108,15 @@ class Hub:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     hub = Hub(tmp_path / "hub")
-    module: Any = types.ModuleType("huggingface_hub")
-    module.errors = types.ModuleType("huggingface_hub.errors")
-    module.errors.GatedRepoError = GatedError
-    module.errors.RepositoryNotFoundError = NotFoundError
-    module.errors.RevisionNotFoundError = NoRevisionError
-    module.HfApi = lambda: hub
-    module.snapshot_download = hub.snapshot_download
-    module.hf_hub_download = hub.hf_hub_download
+    errors = types.SimpleNamespace(
+        GatedRepoError=GatedError,
+        RepositoryNotFoundError=NotFoundError,
+        RevisionNotFoundError=NoRevisionError,
+    )
+    module: Any = types.SimpleNamespace(errors=errors, HfApi=lambda: hub)
+    module.snapshot_download, module.hf_hub_download = hub.snapshot_download, hub.hf_hub_download
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", module.errors)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
     return hub
 
 
@@ -134,26 +133,20 @@ def test_the_names_used_are_those_of_the_real_library() -> None:
 @pytest.mark.parametrize(
     ("files", "needed"),
     [
+        ("model.safetensors pytorch_model.bin config.json a.md", ["config.json", "model.safetensors"]),
         (
-            ["model.safetensors", "pytorch_model.bin", "config.json", "a.md"],
-            ["config.json", "model.safetensors"],
-        ),
-        (
-            ["pytorch_model.bin", "x.npz", "preprocessor_config.json"],
+            "pytorch_model.bin x.npz preprocessor_config.json",
             ["preprocessor_config.json", "pytorch_model.bin"],
         ),
-        (["ViT-B_16.npz", "README.md"], ["ViT-B_16.npz"]),
-        (["only[1].safetensors", "sub/model.safetensors", "x.bin"], ["only[1].safetensors"]),
+        ("ViT-B_16.npz README.md", ["ViT-B_16.npz"]),
+        ("only[1].safetensors sub/model.safetensors x.bin", ["only[1].safetensors"]),
     ],
 )
-def test_one_format_is_fetched(files: list[str], needed: list[str], hub: Hub) -> None:
-    hub.files = dict.fromkeys(files, WEIGHTS)
+def test_one_format_is_fetched(files: str, needed: list[str], hub: Hub) -> None:
+    hub.files = dict.fromkeys(files.split(), WEIGHTS)
     fetched = fetch("hf:org/name")
     assert hub.downloads == [needed] and fetched.path.name in needed and fetched.path.read_bytes() == WEIGHTS
-    assert fetched.origin == {
-        "source": f"hf:org/name@{hub.commit}/{fetched.path.name}",
-        "sha256": hashlib.sha256(WEIGHTS).hexdigest(),
-    }
+    assert fetched.origin == {"source": f"hf:org/name@{hub.commit}/{fetched.path.name}", "sha256": DIGEST}
 
 
 def test_weights_in_the_hubs_cache_are_known_without_a_request(hub: Hub) -> None:
@@ -178,23 +171,17 @@ def test_revisions_files_and_folders(hub: Hub) -> None:
 
 def test_shards_are_fetched_by_their_index(hub: Hub) -> None:
     shards = {
-        "model-1.safetensors": save({"a": torch.ones(1)}),
-        "model-2.safetensors": save({"b": torch.ones(2)}),
+        f"model-{number}.safetensors": save({name: torch.ones(1)}) for number, name in ((1, "a"), (2, "b"))
     }
-    index = {
-        "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "../../x.safetensors"}
-    }
-    hub.files = {**shards, "model.safetensors.index.json": json.dumps(index).encode(), "other.bin": b"x"}
+    where = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "../../x.safetensors"}
+    index = json.dumps({"weight_map": where}).encode()
+    hub.files = {**shards, "model.safetensors.index.json": index, "other.bin": b"x"}
     fetched = fetch("hf:org/name")
-    assert hub.downloads[-1] == ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"]
-    assert fetched.origin["sha256"] == {
-        name: hashlib.sha256(data).hexdigest() for name, data in shards.items()
-    }
+    assert hub.downloads[-1] == [*shards, "model.safetensors.index.json"]
+    assert fetched.origin["sha256"] == {name: digest(data) for name, data in shards.items()}
 
 
-def test_a_file_that_was_damaged_in_the_hubs_cache_is_fetched_again(
-    hub: Hub, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_damaged_in_the_hubs_cache_is_fetched_anew(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
     hub.files = {"model.safetensors": WEIGHTS}
     path = fetch("hf:org/name").path
     path.resolve().write_bytes(WEIGHTS[:-1] + b"!")
@@ -204,24 +191,11 @@ def test_a_file_that_was_damaged_in_the_hubs_cache_is_fetched_again(
     assert fetch("hf:org/name").path.read_bytes() == WEIGHTS
     path.resolve().write_bytes(WEIGHTS[:-1] + b"!")
     hub.broken = 1
-    refused("hf:org/name", "fetched twice", hashlib.sha256(WEIGHTS).hexdigest())
-
-
-def test_a_file_that_was_damaged_in_the_hubs_cache_is_not_used_without_a_network(hub: Hub) -> None:
-    """Nobody announces its SHA-256 then: the Hub's cache names a large file by it."""
-    hub.files = {"model.safetensors": WEIGHTS}
-    path = fetch("hf:org/name").path
+    refused("hf:org/name", "fetched twice", DIGEST)
+    # Without a network nobody announces its SHA-256: the Hub's cache names a large file by it.
     shutil.rmtree(cache_folder())  # as where another program fetched it
-    path.resolve().write_bytes(WEIGHTS[:-1] + b"!")
-    hub.failure = RuntimeError("no route to the Hub")
-    refused("hf:org/name", "is not the file that the Hub says it has", hashlib.sha256(WEIGHTS).hexdigest())
-
-
-def test_names_that_lead_out_of_the_folder_are_not_listed(hub: Hub) -> None:
-    hub.files = {"../model.safetensors": WEIGHTS, "a/../../x.npz": WEIGHTS}
-    refused("hf:org/name/../model.safetensors", "found none")
-    refused("hf:org/name/a/../../x.npz", "found none")
-    assert not hub.downloads
+    hub.failure = NO_ROUTE
+    refused("hf:org/name", "is not the file that the Hub says it has", DIGEST)
 
 
 def test_what_a_commit_of_the_hub_holds_never_changes(hub: Hub) -> None:
@@ -250,17 +224,13 @@ def test_what_was_first_fetched_from_the_hub_is_remembered(hub: Hub) -> None:
     fetch("hf:org/name")
     hub.files["config.json"] = b"{ }"  # no weights
     assert fetch("hf:org/name").path.read_bytes() == WEIGHTS
-    other = save({"x": torch.zeros(3)})
-    hub.files["model.safetensors"] = other
+    hub.files["model.safetensors"] = OTHER
     count = len(hub.downloads)
-    refused(
-        "hf:org/name",
-        "not what it was when it was first fetched",
-        f"hf:org/name@{hub.commit}/model.safetensors",
-    )
+    changed = "not what it was when it was first fetched"
+    refused("hf:org/name", changed, f"hf:org/name@{hub.commit}/model.safetensors")
     assert len(hub.downloads) == count  # it was not fetched: the Hub said its hash
-    hub.files = {"pytorch_model.bin": other}
-    refused("hf:org/name", "not what it was when it was first fetched: expected model.safetensors with the")
+    hub.files = {"pytorch_model.bin": OTHER}
+    refused("hf:org/name", f"{changed}: expected model.safetensors with the")
     (record,) = (cache_folder() / "hub").glob("first-*")
     record.write_text("[]")  # damaged: there is nothing to compare with
     assert fetch("hf:org/name").path.name == "pytorch_model.bin"
@@ -273,36 +243,32 @@ def test_what_was_first_fetched_from_the_hub_is_remembered(hub: Hub) -> None:
 
 def test_a_hash_in_an_address_of_the_hub_is_kept_to(hub: Hub) -> None:
     hub.files = {"model.safetensors": WEIGHTS}
-    digest = hashlib.sha256(WEIGHTS).hexdigest()
-    assert fetch(f"hf:org/name@{'a' * 40}#sha256={digest}").path.read_bytes() == WEIGHTS
+    assert fetch(f"hf:org/name@{'a' * 40}#sha256={DIGEST}").path.read_bytes() == WEIGHTS
     count = len(hub.downloads)
     refused(f"hf:org/name#sha256={'0' * 64}", f"expected model.safetensors with the SHA-256 {'0' * 64}")
     assert len(hub.downloads) == count
-    hub.failure = RuntimeError("no route to the Hub")  # what is here is compared all the same
-    refused(f"hf:org/name#sha256={'0' * 64}", f"found {digest}", "It is not used")
+    hub.failure = NO_ROUTE  # what is here is compared all the same
+    refused(f"hf:org/name#sha256={'0' * 64}", f"found {DIGEST}", "It is not used")
     refused("hf:org/name#md5=3", "expected sha256=")
 
 
-def test_a_model_without_weights(hub: Hub) -> None:
+def test_what_is_no_file_of_weights_of_the_model_is_not_found(hub: Hub) -> None:
     hub.files = {"a.npz": WEIGHTS, "b.npz": WEIGHTS}
     refused("hf:org/name", "found a.npz, b.npz: add the name of one")
-    hub.files = {"README.md": b""}
-    refused("hf:org/name", "found none")
-    refused("hf:org/name/absent.npz", "found none")
+    hub.files = {"README.md": b""} | dict.fromkeys(("../model.safetensors", "a/../../x.npz"), WEIGHTS)
+    for rest in ("", "/absent.npz", "/../model.safetensors", "/a/../../x.npz"):  # nothing leads out of it
+        refused(f"hf:org/name{rest}", "found none")
+    assert not hub.downloads
 
 
 def test_without_a_network_what_was_fetched_is_used(hub: Hub) -> None:
     hub.files = {"model.safetensors": WEIGHTS, "config.json": b"{}"}
-    hub.failure = RuntimeError("no route to the Hub")
-    refused(
-        "hf:org/name",
-        "no route to the Hub",
-        "Nothing was changed",
-        "https://huggingface.co/org/name/tree/main",
-    )
+    hub.failure = NO_ROUTE
+    said = "no route to the Hub", "Nothing was changed", "https://huggingface.co/org/name/tree/main"
+    refused("hf:org/name", *said)
     hub.failure = None
     first = fetch("hf:org/name")
-    hub.failure = RuntimeError("no route to the Hub")
+    hub.failure = NO_ROUTE
     assert fetch("hf:org/name") == first
 
 
@@ -321,13 +287,13 @@ def test_the_hubs_answers(failure: Exception, message: str, hub: Hub) -> None:
 
 
 def test_the_hub_is_asked_for_a_published_checkpoint_and_nothing_is_fetched(hub: Hub) -> None:
-    hub.failure = RuntimeError("no route to the Hub")
+    hub.failure = NO_ROUTE
     with pytest.raises(VitkitError, match=r"vit-b16-in21k is not on this machine\. .* no route to the Hub"):
         require_answer("vit-b16-in21k")
     hub.failure = None
     require_answer("vit-b16-in21k")
     (cache_folder() / "starts" / "vit-b16-in21k").mkdir(parents=True)
-    hub.failure = RuntimeError("no route to the Hub")
+    hub.failure = NO_ROUTE
     require_answer("vit-b16-in21k")  # it is here: nobody is asked
     assert not hub.downloads
 

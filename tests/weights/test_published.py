@@ -2,12 +2,9 @@
 
 import csv
 import hashlib
-import http.server
 import json
 import re
 import runpy
-import threading
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.file_server import Hosted, npz, running_server
 from vitkit.cli import console
 from vitkit.cli.main import run
 from vitkit.cli.verbs import print_starts
@@ -78,28 +76,27 @@ def test_sizes_are_those_of_the_models() -> None:
         assert start.parameters == counted[key], start.name
 
 
-@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.name)
-def test_an_address_is_of_the_model_and_the_size(start: PublishedStart) -> None:
+def test_an_address_is_of_the_model_and_the_size() -> None:
     """The words of the addresses themselves, which their publishers chose, say the same as the columns."""
-    assert start.source and set(start.source) <= set(SOURCES) and start.licence == "Apache-2.0"
-    name = start.name.rpartition("-")[0] if start.name.endswith(("-224", "-384")) else start.name
-    tag = re.search(r"-(in21k-in1k|in21k|in1k)", name)
-    assert start.data == (DATA[tag[1]] if tag else "WebLI")
-    for address in start.addresses:
-        assert re.fullmatch(r"hf:[\w-]+/[\w.-]+|(gs|https)://[\w./+-]+\.(npz|pth)", address)
-        here = name_here(address.removeprefix("hf:")) if address.startswith("hf:") else None
-        assert here in (None, start.model)
-        size = re.search(r"(?:_|-|res_)(224|256|384|512)(?=\.|_|-|$)", address)
-        if size and not (start.model.startswith("BiT") and address.startswith("hf:")):
-            assert int(size[1]) == start.image_size
-        if "hf:timm" in address:
-            assert here == start.model
-            assert ("in21k_ft_in1k" in address) == (start.data == DATA["in21k-in1k"])
-            assert ("augreg" in address) == (start.training == "AugReg")
-            assert start.classes == (
-                0 if address.endswith((".dino", ".orig_in21k"))
-                else 21843 if address.endswith("in21k") else 1000
-            )  # fmt: skip
+    classes = {".dino": 0, ".orig_in21k": 0, "in21k": 21843}
+    for start in STARTS:
+        assert start.source and set(start.source) <= set(SOURCES) and start.licence == "Apache-2.0"
+        name = start.name.rpartition("-")[0] if start.name.endswith(("-224", "-384")) else start.name
+        tag = re.search(r"-(in21k-in1k|in21k|in1k)", name)
+        assert start.data == (DATA[tag[1]] if tag else "WebLI")
+        for address in start.addresses:
+            assert re.fullmatch(r"hf:[\w-]+/[\w.-]+|(gs|https)://[\w./+-]+\.(npz|pth)", address)
+            here = name_here(address.removeprefix("hf:")) if address.startswith("hf:") else None
+            assert here in (None, start.model)
+            size = re.search(r"(?:_|-|res_)(224|256|384|512)(?=\.|_|-|$)", address)
+            if size and not (start.model.startswith("BiT") and address.startswith("hf:")):
+                assert int(size[1]) == start.image_size
+            if "hf:timm" in address:
+                assert here == start.model
+                assert ("in21k_ft_in1k" in address) == (start.data == DATA["in21k-in1k"])
+                assert ("augreg" in address) == (start.training == "AugReg")
+                ends = (count for ending, count in classes.items() if address.endswith(ending))
+                assert start.classes == next(ends, 1000)
 
 
 def test_the_list_is_cut_down_by_name_model_and_data() -> None:
@@ -151,9 +148,7 @@ def test_the_name_says_the_image_size_that_a_file_does_not_record(cache: Path) -
         vitkit.load_model(folder / "BiT.npz")
 
 
-def test_what_cannot_be_fetched_says_what_to_fetch_and_where_to_put_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_fetched_says_where_to_put_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[str] = []
 
     def refuse(address: str, progress: object) -> None:
@@ -199,25 +194,16 @@ def test_a_name_that_is_none_is_answered_with_near_ones(wrong: str, message: str
         vitkit.load_model(wrong)
 
 
-@pytest.mark.parametrize(("columns", "headings"), [(80, 4), (110, 5), (160, 7)])
 def test_a_narrow_terminal_is_shown_fewer_columns_and_whole_words(
-    columns: int, headings: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "out", console.Terminal(width=columns))
-    assert run(["starts"]) == 0
-    printed = capsys.readouterr().out
-    assert "\N{HORIZONTAL ELLIPSIS}" not in printed
-    assert len(re.split(r"\s{2,}", printed.splitlines()[0].strip())) == headings
-
-
-def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["starts"]) == 0
-    printed = capsys.readouterr().out
+    for columns, headings in ((80, 4), (110, 5), (160, 7)):
+        monkeypatch.setattr(console, "out", console.Terminal(width=columns))
+        assert run(["starts"]) == 0
+        printed = capsys.readouterr().out
+        assert "\N{HORIZONTAL ELLIPSIS}" not in printed
+        assert len(re.split(r"\s{2,}", printed.splitlines()[0].strip())) == headings
     assert all(start.name in printed for start in STARTS)
-    assert run(["starts", "vit-b16-in21k"]) == 0
-    printed = capsys.readouterr().out
-    assert "fetched from hf:timm/vit_base_patch16_224.orig_in21k" in printed and "Apache-2.0" in printed
-    assert "vitkit finetune vit-b16-in21k PATH" in printed
     assert run(["starts", "--model", "ViT-H/14", "--json"]) == 0
     assert '"gs://vit_models/imagenet21k/ViT-H_14.npz"' in capsys.readouterr().out
     assert run(["starts", "vit-b16-in22k"]) == 1
@@ -228,87 +214,55 @@ def test_the_command_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> 
 
 
 COMMIT, DIGEST = "c" * 40, hashlib.sha256(b"weights").hexdigest()
-LFS = {"sha256": DIGEST, "size": 7, "pointerSize": 1}
-OTHER = bytes(range(256))
-
-
-class Api(http.server.BaseHTTPRequestHandler):
-    """As much of the Hub's API as describes a model, and a file of weights."""
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        weights = {"rfilename": "model.safetensors", "size": 7, "lfs": LFS}
-        plain = {"rfilename": "config.json", "size": 2}
-        models = {
-            "/api/models/timm/large?blobs=true": [plain, weights, {**weights, "rfilename": "sub/x.npz"}],
-            "/api/models/timm/small?blobs=true": [plain, {"rfilename": "pytorch_model.bin", "size": 7}],
-        }
-        if self.path in models:
-            body = json.dumps({"id": self.path, "sha": COMMIT, "siblings": models[self.path]}).encode()
-        elif self.path == "/weights.npz":
-            body = OTHER
-        else:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def pin_starts() -> Any:
-    script = Path(__file__).parents[2] / "scripts" / "pin-starts"
-    return runpy.run_path(str(script))["main"]
 
 
 def test_starts_are_pinned_by_what_the_hub_and_the_servers_have(
-    api: str, pin_starts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    script = Path(__file__).parents[2] / "scripts" / "pin-starts"
+    pin_starts, table = runpy.run_path(str(script))["main"], tmp_path / "published.csv"
     columns = [field.name for field in fields(PublishedStart)]
-    row = dict(
-        zip(
-            columns,
-            ("x", "ViT-B/16", "original", "ImageNet", "224", "0", "1", "1", "A", "timm"),
-            strict=False,
-        )
-    )
-    table = tmp_path / "published.csv"
+    values = ("x", "ViT-B/16", "original", "ImageNet", "224", "0", "1", "1", "A", "timm")
+    row = dict(zip(columns, values, strict=False))
 
     def rows() -> dict[str, tuple[str, str]]:
         with table.open(newline="") as file:
             return {line["name"]: (line["revision"], line["sha256"]) for line in csv.DictReader(file)}
 
-    places = {"one": "hf:timm/large gs://b/x.npz", "two": "hf:timm/small", "three": f"{api}/weights.npz"}
-    with table.open("w", newline="") as file:
-        lines = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        lines.writeheader()
-        lines.writerows([{**row, "name": name, "addresses": place} for name, place in places.items()])
-    before = table.read_bytes()
-    weights = hashlib.sha256(OTHER).hexdigest()
-    assert pin_starts(["--table", str(table), "--endpoint", api]) == 1
-    assert rows() == {"one": (COMMIT, DIGEST), "two": ("", ""), "three": ("", weights)}
-    said = capsys.readouterr()
-    assert "2 of 3 are pinned." in said.out and "two: hf:timm/small could not be pinned" in said.err
-    # Only what was found differs: the rest of the table is the same text.
-    assert (
-        table.read_bytes().replace(f"{COMMIT},{DIGEST}".encode(), b",").replace(weights.encode(), b"")
-        == before
-    )
-    assert pin_starts(["one", "--table", str(table), "--endpoint", f"{api}/nowhere"]) == 1
-    assert rows()["one"] == (COMMIT, DIGEST)  # what cannot be asked stays
+    plain = {"rfilename": "config.json", "size": 2}
+    lfs = {"sha256": DIGEST, "size": 7, "pointerSize": 1}
+    weights = {"rfilename": "model.safetensors", "size": 7, "lfs": lfs}
+    models: dict[str, list[dict[str, Any]]] = {
+        "large": [plain, weights, {**weights, "rfilename": "sub/x.npz"}],
+        "small": [plain, {"rfilename": "pytorch_model.bin", "size": 7}],
+    }
+    with running_server() as server:
+        for name, siblings in models.items():
+            said = json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode()
+            server.files[f"/api/models/timm/{name}"] = Hosted(said)
+        server.files["/weights.npz"] = Hosted(npz())
+        here = ["--table", str(table), "--endpoint", server.url("")]
+        places = {
+            "one": "hf:timm/large gs://b/x.npz",
+            "two": "hf:timm/small",
+            "three": server.url("/weights.npz"),
+        }
+        with table.open("w", newline="") as file:
+            lines = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+            lines.writeheader()
+            lines.writerows([{**row, "name": name, "addresses": place} for name, place in places.items()])
+        before, digest = table.read_bytes(), hashlib.sha256(npz()).hexdigest()
+        assert pin_starts(here) == 1
+        assert rows() == {"one": (COMMIT, DIGEST), "two": ("", ""), "three": ("", digest)}
+        said_here = capsys.readouterr()
+        assert "2 of 3 are pinned." in said_here.out
+        assert "two: hf:timm/small could not be pinned" in said_here.err
+        # Only what was found differs: the rest of the table is the same text.
+        after = table.read_bytes().replace(f"{COMMIT},{DIGEST}".encode(), b",")
+        assert after.replace(digest.encode(), b"") == before
+        assert pin_starts(["one", *here[:3], server.url("/nowhere")]) == 1
+        assert rows()["one"] == (COMMIT, DIGEST)  # what cannot be asked stays
     with pytest.raises(SystemExit):
         pin_starts(["four", "--table", str(table)])
 
@@ -346,9 +300,8 @@ def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) 
     assert "not pinned: what is fetched first is remembered" in printed
 
 
-@pytest.mark.parametrize(
-    ("origin", "images"),
-    [
+def test_a_card_leads_back_to_the_first_training() -> None:
+    cases: list[tuple[dict[str, object], int | None]] = [
         ({}, None),
         ({"recipe": "digits"}, None),
         ({"training_images": 1437}, 1437),
@@ -357,15 +310,12 @@ def test_how_many_starts_are_pinned_is_said(capsys: pytest.CaptureFixture[str]) 
         ({"start": {"from": "vit-b16-in21k"}}, 14_000_000),
         ({"start": {"from": "/somewhere"}}, None),
         ({"start": "damaged", "training_images": "many"}, None),
-    ],
-)
-def test_a_card_leads_back_to_the_first_training(origin: dict[str, object], images: int | None) -> None:
-    assert pretraining_images("run", ModelCard(origin=origin)) == images
+    ]
+    for origin, images in cases:
+        assert pretraining_images("run", ModelCard(origin=origin)) == images, origin
 
 
-def test_published_checkpoints_are_known_by_name_and_by_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starts_are_known_by_name_and_by_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for start in starts():
         expected = SETS.get(start.data.split(",")[0])
