@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from vitkit.evaluation.statistics import Point, Prediction
 
 from vitkit.analysis import drawing, figures, model_figures
 from vitkit.analysis.study_figures import (

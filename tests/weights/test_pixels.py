@@ -17,7 +17,6 @@ from vitkit.data.config import Preprocessing
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import (
     ModelCard,
     changed_pixels,
