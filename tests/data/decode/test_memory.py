@@ -121,7 +121,7 @@ def test_arrays_and_stacks_take_what_the_header_promises(tmp_path: Path) -> None
     (tmp_path / "5" / "pages.tif").write_bytes(pages(stack))
     wide = np.full(stack.shape, 257, np.uint16)
     for rows in (64, len(wide)):
-        file = tiff(wide, rows, deflate=True, predictor=2)
+        file = tiff(wide, rowsperstrip=rows, compression="adobe_deflate", predictor=2)
         (tmp_path / "5" / f"{rows}.tif").write_bytes(file)
     for channels in (3, 5):
         for name, (grown, promised) in growth(tmp_path / str(channels), channels).items():
