@@ -79,10 +79,7 @@ FILES = {
 @pytest.mark.parametrize("apply_exif", [True, False])
 @pytest.mark.parametrize("name", FILES)
 def test_pixels_are_pillows(
-    name: str,
-    apply_exif: bool,
-    decoder: list[bool],
-    pillows_outcome: Callable[[bytes, DecodeRule], Any],
+    name: str, apply_exif: bool, decoder: list[bool], pillows_outcome: Callable[[bytes, DecodeRule], Any]
 ) -> None:
     rule = DecodeRule(apply_exif=apply_exif)
     assert outcome(FILES[name], rule) == pillows_outcome(FILES[name], rule)

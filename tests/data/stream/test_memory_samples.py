@@ -8,11 +8,7 @@ from numpy.typing import NDArray
 
 from tests.helpers.noise_samples import Noise
 from vitkit.data.decode.image import Header
-from vitkit.data.sources import (
-    check_decode_memory,
-    keep_in_memory,
-    largest_decoding,
-)
+from vitkit.data.sources import check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.errors import DecodeError, VitkitError
 
 
