@@ -28,11 +28,6 @@ def test_the_sign_test_is_the_exact_binomial_sum(first: int, second: int) -> Non
     assert sign_test(first, second) == pytest.approx(min(1.0, float(Fraction(2 * tail, 2**count))), rel=1e-9)
 
 
-def test_the_sign_test_stands_many_images() -> None:
-    assert sign_test(50_000, 0) == 0.0
-    assert 0.99 < sign_test(25_000, 25_001) <= 1.0
-
-
 @given(st.integers(1, 3_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0, 1))
 def test_the_test_rejects_what_the_interval_leaves_out(case: tuple[int, int], chance: float) -> None:
     right, count = case
@@ -66,7 +61,7 @@ def test_always_answering_the_most_frequent_class_is_guessing() -> None:
     assert guessing([50, 30, 20], [0, 0, 20]).verdict == "worse than guessing"
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10, 20, 100])
+@pytest.mark.parametrize("classes", [2, 3, 20])
 def test_at_most_one_in_40_models_that_know_nothing_is_called_better(classes: int) -> None:
     """Exact, for a model that answers each class as often as it occurs: a sum over the classes, of which
     equally large ones are the worst case."""
@@ -83,35 +78,19 @@ def test_at_most_one_in_40_models_that_know_nothing_is_called_better(classes: in
 
 
 @pytest.mark.parametrize(
-    ("counts", "hits", "sentence"),
+    ("counts", "hits", "verdict", "figures"),
     [
-        (
-            [24, 26],
-            [19, 16],
-            "better than guessing: always answering '1' is right on 52.0% (exact binomial test, p = 0.015)",
-        ),
-        (
-            [70, 83],
-            [45, 53],
-            "better than guessing: always answering '1' is right on 54.2% (exact binomial test, p = 0.018)",
-        ),
-        (
-            [13, 13],
-            [9, 12],
-            "better than guessing: always answering '0' is right on 50.0% (exact binomial test, p = 0.0025)",
-        ),
-        (
-            [70, 83],
-            [36, 50],
-            "not distinguishable from guessing: always answering '1' is right on 54.2% "
-            "(exact binomial test, p = 0.69)",
-        ),
+        ([24, 26], [19, 16], "better than guessing", ("1", "52.0%", "0.015")),
+        ([13, 13], [9, 12], "better than guessing", ("0", "50.0%", "0.0025")),
+        ([70, 83], [36, 50], "not distinguishable from guessing", ("1", "54.2%", "0.69")),
     ],
 )
 def test_small_sets_of_two_classes_are_told_what_their_interval_says(
-    counts: list[int], hits: list[int], sentence: str
+    counts: list[int], hits: list[int], verdict: str, figures: tuple[str, str, str]
 ) -> None:
-    assert guessing(counts, hits).sentence() == sentence
+    name, share, p = figures
+    said = guessing(counts, hits).sentence()
+    assert said == f"{verdict}: always answering '{name}' is right on {share} (exact binomial test, p = {p})"
 
 
 @pytest.mark.parametrize("count", [20, 100, 1000])
@@ -133,11 +112,8 @@ def test_a_model_that_is_too_sure_is_found_out() -> None:
     assert overconfidence(np.full(200, 0.9), right).verdict == "too sure of itself"
     assert overconfidence(np.full(200, 0.1), right).verdict == "not sure enough"
     assert overconfidence(np.full(200, 0.52), right).verdict == ""
-
-
-def test_few_images_that_are_all_right_are_no_finding() -> None:
-    assert overconfidence(np.full(20, 0.9), np.ones(20, bool)).verdict == ""
-    assert overconfidence(np.full(1, 0.5), np.ones(1, bool)).verdict == ""
+    for few, sure in ((20, 0.9), (1, 0.5)):  # images that are all right are no finding
+        assert overconfidence(np.full(few, sure), np.ones(few, bool)).verdict == ""
 
 
 def test_the_terminal_says_that_a_model_only_guesses() -> None:

@@ -105,8 +105,8 @@ def test_no_descriptor_is_kept_of_2501_batches() -> None:
 
 
 def test_memory_does_not_hold_the_logits(tmp_path: Path) -> None:
-    """200 MB of logits, of which no copy is allowed: only what scoring a part of them needs."""
-    assert measured(MEMORY, 2_500, 20_000, tmp_path, "softmax", 180 << 20) == {"count": 2_500}
+    """160 MB of logits, of which no copy is allowed: only what scoring a part of them needs."""
+    assert measured(MEMORY, 2_000, 20_000, tmp_path, "softmax", 150 << 20) == {"count": 2_000}
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import predict
 from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
-from vitkit.models.config.card import Card, LossFunction, Task
+from vitkit.models.config.card import LossFunction
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification
 
@@ -54,10 +54,6 @@ def test_sigmoid_confidence_is_that_of_the_predicted_class_alone() -> None:
     assert scores.predicted.tolist() == [1] and scores.rank.tolist() == [2]
     assert scores.confidence == pytest.approx(0.9)
     assert scores.loss == pytest.approx(-np.log(0.75) - np.log(0.1) - np.log(0.2))
-
-
-def test_a_model_knows_its_loss() -> None:
-    assert Card().loss == "softmax" and Card(task=Task(loss="sigmoid")).loss == "sigmoid"
 
 
 def test_the_likeliest_classes_are_ordered_and_the_lower_of_equals_is_first() -> None:

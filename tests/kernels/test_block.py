@@ -124,6 +124,7 @@ def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
 
 
 def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
+    assert HEAD_MULTIPLE == kernel.PADDING  # models know which heads it computes
     function = block_or_skip("float32")
     block = make(32, 2, 48)
     weights = block_weights(block)
@@ -134,6 +135,19 @@ def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
     assert function(x.bfloat16(), weights, 2, 1e-6) is None
     with autocast(CPU, "bfloat16"):
         assert function(x, weights, 2, 1e-6) is None
+    x[1, 3, 2] = float("nan")
+    out = function(x, weights, 2, 1e-6)
+    assert out is not None and out[0].isfinite().all() and out[1].isnan().all()
+
+
+@pytest.mark.parametrize(("compiler", "found"), [("no-such-compiler", False), ("cc", True)])
+def test_a_block_can_be_compiled_where_there_are_no_gradients_but_not_without_a_compiler(
+    compiler: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block_or_skip("float32")
+    monkeypatch.setenv("CC", compiler)
+    with torch.inference_mode():
+        assert (compiled_block.__wrapped__("float32") is not None) == found
 
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
@@ -174,20 +188,6 @@ def test_a_model_hands_the_kernel_to_its_blocks() -> None:
         compute_as(model, chosen, None, function)
         calls.clear()
         assert torch.equal(model(images), before) and len(calls) == expected
-
-
-def test_no_numbers_stay_none() -> None:
-    function = block_or_skip("float32")
-    block = make(32, 2, 48)
-    x = torch.randn(2, 7, 32)
-    x[1, 3, 2] = float("nan")
-    out = function(x, block_weights(block), 2, 1e-6)
-    assert out is not None and out[0].isfinite().all() and out[1].isnan().all()
-
-
-def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert compiled_block.__wrapped__("float32") is None
 
 
 @pytest.mark.parametrize("function", ["gelu(READ(in[i])", "logits[i] - most", "* gelu_slope("])
@@ -237,15 +237,3 @@ def test_c_has_the_numbers_by_which_python_makes_room(
     kernels.call("bias_gelu_backward", rows, torch.zeros(64), rows, rows, sums, parts, 9, 64)
     pieces = -(-9 // kernel.CHUNK)
     assert (parts[:pieces] != 7).all() and (parts[pieces:] == 7).all()
-
-
-def test_models_know_which_heads_the_kernel_computes() -> None:
-    assert HEAD_MULTIPLE == kernel.PADDING
-
-
-def test_a_block_can_be_compiled_where_there_are_no_gradients() -> None:
-    block_or_skip("float32")
-    with torch.inference_mode():
-        assert compiled_block.__wrapped__("float32") is not None
-    with torch.no_grad():
-        assert compiled_block.__wrapped__("float32") is not None

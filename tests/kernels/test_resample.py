@@ -52,7 +52,7 @@ def pixels(height: int, width: int, binary: bool) -> NDArray[np.uint8]:
 
 @pytest.mark.usefixtures("kernel")
 @given(SIDES, SIDES, SIDES, SIDES, st.sampled_from(list(FILTERS)), st.booleans(), st.booleans(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_every_size_and_box_has_pillows_bits(
     height: int,
     width: int,
@@ -90,7 +90,7 @@ def test_declared_rules_give_the_same_pixels_with_and_without(
     case: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = preprocessing_of_case(case)
-    shapes = ((375, 500), (500, 333), (90, 700), (40, 30), (700, 31))
+    shapes = ((375, 500), (90, 700), (40, 30), (700, 31))
     ours = [preprocess(image(shape), rule) for shape in shapes]
     planes = [np.empty((3, *rule.image_size), np.uint8) for _ in shapes]
     for shape, plane in zip(shapes, planes, strict=True):
@@ -103,7 +103,7 @@ def test_declared_rules_give_the_same_pixels_with_and_without(
 
 @pytest.mark.usefixtures("kernel")
 @given(SIDES, SIDES, SIDES, SIDES, st.booleans(), st.sampled_from(["stretch", "crop", "squash"]))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_samples_without_averaging_are_those_of_the_arrays(
     height: int, width: int, rows: int, columns: int, mirrored: bool, resize: Resize
 ) -> None:
@@ -122,12 +122,7 @@ def test_samples_without_averaging_are_those_of_the_arrays(
 
 @pytest.mark.parametrize(
     "augmentation",
-    [
-        Augmentation(),
-        Augmentation(crop_area=None, shift=3),
-        Augmentation(rotate=20.0),
-        Augmentation(crop_area=None),
-    ],
+    [Augmentation(), Augmentation(crop_area=None, shift=3), Augmentation(rotate=20.0)],
     ids=str,
 )
 @pytest.mark.parametrize("antialias", [True, False])
@@ -147,23 +142,11 @@ def test_training_draws_the_same_pixels_with_and_without(
         np.testing.assert_array_equal(out[seed].transpose(1, 2, 0), expected)
 
 
-@pytest.mark.usefixtures("kernel")
-def test_nearest_is_left_to_pillow() -> None:
-    assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "nearest") is None
-
-
 def test_without_a_compiler_pillow_resizes(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert not prepare_resampling()
     assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "bilinear") is None
     assert preprocess(image((20, 20)), Preprocessing((10, 10))).shape == (10, 10, 3)
-
-
-@pytest.mark.usefixtures("kernel")
-def test_a_cache_that_cannot_be_written_is_no_error(own_cache: Path) -> None:
-    own_cache.rmdir()
-    own_cache.write_text("a file where a folder is expected")
-    assert not prepare_resampling()
 
 
 @pytest.mark.usefixtures("kernel")
@@ -173,31 +156,8 @@ def test_it_is_compiled_when_asked_for_and_not_by_looking(own_cache: Path) -> No
     assert prepare_resampling()
     (library,) = own_cache.glob("compiled-*/*")  # and nothing half made beside it
     assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "bilinear") is not None
+    assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "nearest") is None  # left to Pillow
     assert library.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.usefixtures("kernel")
-def test_a_kernel_that_others_can_write_is_not_run(own_cache: Path) -> None:
-    assert prepare_resampling()
-    (library,) = own_cache.glob("compiled-*/*")
-    library.chmod(0o777)
-    module._library.cache_clear()
-    assert module._library() is None
-    library.chmod(0o700)
-    library.parent.chmod(0o777)
-    module._library.cache_clear()
-    assert module._library() is None
-    assert not prepare_resampling()
-
-
-@pytest.mark.usefixtures("kernel")
-def test_a_damaged_kernel_is_made_again(own_cache: Path) -> None:
-    path = compiling._library_path(module.SOURCE)
-    path.parent.mkdir(mode=0o700)
-    path.write_bytes(b"\x7fELF cut short")
-    path.chmod(0o700)
-    assert module._library() is None
-    assert prepare_resampling()
 
 
 @pytest.mark.usefixtures("kernel")

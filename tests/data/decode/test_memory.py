@@ -100,7 +100,7 @@ def large_file(name: str, side: int) -> bytes:
 
 
 def test_decoding_takes_what_the_header_promises(tmp_path: Path) -> None:
-    """Arrays in one row, one strip, and page by page, too: nothing of a whole image is as wide as its values."""
+    """Arrays in a row, a strip, and page by page, too: nothing of a whole image is as wide as its values."""
     stack = np.full((1300, 1500, 5), 0.5, np.float32)
     wide = np.full(stack.shape, 257, np.uint16)
     files = {
