@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.helpers.image_folders import keys
 from vitkit.data.config import Splits
 from vitkit.data.layouts.cutting import deal_folds
 from vitkit.data.listing import Labels
@@ -90,10 +91,9 @@ def test_the_same_seed_deals_the_same_folds() -> None:
 def photos(root: Path, sizes: list[int]) -> Path:
     """Classes of so many pictures, each of another colour."""
     for label, size in enumerate(sizes):
-        folder = root / f"class{label:02d}"
-        folder.mkdir(parents=True)
+        (root / f"class{label:02d}").mkdir(parents=True)
         for number in range(size):
-            Image.new("RGB", (4, 4), (label, number, 0)).save(folder / f"{number}.png")
+            Image.new("RGB", (4, 4), (label, number, 0)).save(root / f"class{label:02d}/{number}.png")
     return root
 
 
@@ -101,25 +101,22 @@ def opened(root: Path, fold: int, folds: int) -> ImageData:
     return open_data(str(root), Splits(fold=fold, folds=folds))
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_classes_of_fewer_images_than_folds_leave_none_empty(tmp_path: Path, size: int) -> None:
-    root = photos(tmp_path, [size] * 20)
+def test_classes_of_fewer_images_than_folds_leave_none_empty(tmp_path: Path) -> None:
+    root = photos(tmp_path, [3] * 20)
     cuts = [opened(root, fold, 5) for fold in range(5)]
-    tested = [cut.splits["test"] for cut in cuts]
-    assert [len(samples) for samples in tested] == [4 * size] * 5
-    keys = [samples.key(index) for samples in tested for index in range(len(samples))]
-    assert len(set(keys)) == len(keys) == 20 * size
+    tested = [keys(cut, "test") for cut in cuts]
+    assert [len(each) for each in tested] == [12] * 5
+    assert len({key for each in tested for key in each}) == 60
     for cut in cuts:
-        assert cut.fold_of is not None and np.bincount(cut.fold_of).tolist() == [4 * size] * 5
+        assert cut.fold_of is not None and np.bincount(cut.fold_of).tolist() == [12] * 5
         assert (np.bincount(cut.splits["train"].labels, minlength=20) > 0).all()
 
 
 def test_a_class_that_no_fold_trains_on_and_tests_is_named(tmp_path: Path) -> None:
-    notes = opened(photos(tmp_path, [6, 1, 6, 1]), 0, 3).notes
-    assert (
-        "2 classes have all their images in one fold, and no run both trains on such a class and tests it: "
-        "class01, class03."
-    ) in notes
+    assert any(
+        note.endswith("in one fold, and no run both trains on such a class and tests it: class01, class03.")
+        for note in opened(photos(tmp_path, [6, 1, 6, 1]), 0, 3).notes
+    )
     assert not any("in one fold" in note for note in opened(photos(tmp_path / "more", [6, 2]), 0, 3).notes)
 
 

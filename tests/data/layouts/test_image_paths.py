@@ -64,9 +64,6 @@ def test_images_are_named_by_what_holds_them(kind: str, shown: str, photos: Path
     assert encoded == [*map(image_bytes, range(len(NAMES))), image_bytes(0)]
     assert images[2].path == tmp_path / shown
     assert all(image.holder.is_file() for image in images)
-
-
-def test_a_compressed_archive_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "photos.tar.gz").write_bytes(b"")
     with pytest.raises(VitkitError, match="Unpack it"):
         list(find_images([str(tmp_path / "photos.tar.gz")]))
@@ -84,13 +81,8 @@ def test_an_archive_is_predicted_as_its_folder(
         lines[name] = capsys.readouterr().out.replace(f"{tmp_path / name}/", "").splitlines()
     assert len(lines["photos"]) == 1 + len(NAMES) and lines["photos.zip"][:-1] == lines["photos"]
     assert lines["photos.zip"][-1].startswith('dogs/2.png,,,,,"not an image')
-    command = [
-        "predict",
-        str(tmp_path / "model"),
-        str(tmp_path / "photos.zip"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    model, archive, out = (str(tmp_path / name) for name in ("model", "photos.zip", "out"))
+    command = ["predict", model, archive, "--out", out]
     assert run(command) == 1  # the file that is none
     assert "parts were there" not in capsys.readouterr().out
     packed(photos, "zip")
