@@ -1,5 +1,7 @@
 """Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -35,12 +37,6 @@ def test_a_batch_is_what_order_and_augmentation_say() -> None:
         rng = sample_rng(3, int(epochs[slot]), int(ids[slot]))
         expected = augment(samples.decode(int(ids[slot])), PREPROCESSING, AUGMENTATION, rng)
         np.testing.assert_array_equal(batch.images[slot].permute(1, 2, 0).numpy(), expected)
-
-
-def test_epochs_are_whole_across_batches() -> None:
-    ids = torch.cat([batch.ids for batch in train_loader(Noise(10), batch_size=4).batches(0, 10)])
-    for epoch in ids.reshape(4, 10).tolist():
-        assert sorted(epoch) == list(range(10))
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 30), st.integers(1, 4))
@@ -79,13 +75,6 @@ def test_places_of_the_batch_alone_are_read() -> None:
     assert [len(batch) for batch in nothing.batches(0, 2)] == [0, 0]
 
 
-def test_without_augmentation_training_sees_what_evaluation_sees() -> None:
-    samples = Noise(6)
-    (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
-    (evaluation,) = evaluation_batches(samples, PREPROCESSING, 6)
-    assert torch.equal(train.images, evaluation.images[train.ids])
-
-
 @pytest.mark.parametrize("memory", [False, True])
 def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     noise = Noise(40, bad=frozenset({0, 7}), late=frozenset({21}))
@@ -109,11 +98,6 @@ def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     assert rejects == loader.rejects
 
 
-def test_a_batch_of_bad_files_alone() -> None:
-    (batch,) = train_loader(Noise(4, bad=frozenset(range(4))), 4).batches(0, 1)
-    assert not batch.mask.any() and not batch.images.any()
-
-
 def test_the_quota_of_bad_files() -> None:
     bad = frozenset(range(3))
     list(train_loader(Noise(40, bad=bad), quota=0.06).batches(0, 5))  # ceil(2.4) = 3 are allowed
@@ -124,23 +108,28 @@ def test_the_quota_of_bad_files() -> None:
     with pytest.raises(VitkitError) as caught:
         list(train_loader(Noise(40, bad=frozenset(range(20))), 40, quota=0).batches(0, 1))
     assert str(caught.value).count("broken on purpose") == 5
+    (batch,) = train_loader(Noise(4, bad=frozenset(range(4))), 4).batches(0, 1)  # of bad files alone
+    assert not batch.mask.any() and not batch.images.any()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 63, 64, 65, 97, 100])
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_evaluation_meets_every_sample_exactly_once(size: int, batch_size: int) -> None:
-    samples = Noise(size)
-    batches = list(evaluation_batches(samples, PREPROCESSING, batch_size))
-    assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(size))
-    assert torch.cat([batch.labels for batch in batches]).tolist() == samples.labels.tolist()
-    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    assert len(batches) == -(-size // batch_size)
-
-
-def test_evaluation_of_chosen_samples() -> None:
-    batches = list(evaluation_batches(Noise(20), PREPROCESSING, 2, indices=[5, 3, 19]))
-    assert [batch.ids.tolist() for batch in batches] == [[5, 3], [19]]
+def test_evaluation_meets_every_sample_exactly_once_or_those_that_are_chosen() -> None:
+    for size, batch_size in itertools.product([1, 2, 63, 64, 65, 100], [1, 3, 64]):
+        samples = Noise(size)
+        batches = list(evaluation_batches(samples, PREPROCESSING, batch_size))
+        assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(size))
+        assert torch.cat([batch.labels for batch in batches]).tolist() == samples.labels.tolist()
+        assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        assert len(batches) == -(-size // batch_size)
+    chosen = list(evaluation_batches(Noise(20), PREPROCESSING, 2, indices=[5, 3, 19]))
+    assert [batch.ids.tolist() for batch in chosen] == [[5, 3], [19]]
     assert list(evaluation_batches(Noise(20), PREPROCESSING, 2, workers=2, indices=[])) == []
+    (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
+    (evaluation,) = evaluation_batches(samples, PREPROCESSING, 100)
+    assert torch.equal(train.images, evaluation.images[train.ids])  # without augmentation
+    with pytest.raises(VitkitError, match="no images"):
+        train_loader(Noise(0))
+    with pytest.raises(VitkitError, match="batch_size"):
+        list(evaluation_batches(Noise(5), PREPROCESSING, 0))
 
 
 def test_batches_can_be_cut_and_moved() -> None:
@@ -151,10 +140,3 @@ def test_batches_can_be_cut_and_moved() -> None:
     moved = batch.to("meta")
     assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert_equal([batch.to(torch.device("cpu"))], [batch])
-
-
-def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(VitkitError, match="no images"):
-        train_loader(Noise(0))
-    with pytest.raises(VitkitError, match="batch_size"):
-        list(evaluation_batches(Noise(5), PREPROCESSING, 0))
