@@ -47,13 +47,14 @@ print(json.dumps(found))
 
 
 def growth(folder: Path, channels: int = 3) -> dict[str, tuple[int, int]]:
-    if not Path("/proc/self/clear_refs").exists():
+    if sys.platform != "linux":
         pytest.skip("the peak of a process can be measured anew on Linux only")
     # Large blocks go back to the system at once, so that every file starts from the same level.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", MEASURE, str(folder), str(channels)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    return {name: (grown, promised) for name, (grown, promised) in json.loads(done.stdout).items()}
+    found: dict[str, tuple[int, int]] = json.loads(done.stdout)
+    return found
 
 
 def gif_of_small_frame(side: int) -> bytes:
@@ -147,17 +148,14 @@ def test_an_image_that_takes_too_much_is_refused_with_what_to_do() -> None:
         header(data, DecodeRule(max_pixels=needed - 2))
 
 
-def test_a_file_full_of_something_else_counts(tmp_path: Path) -> None:
+def test_what_else_is_in_a_file_counts(tmp_path: Path) -> None:
     """Comments, profiles and further frames are held while the image is read."""
     data = encoded(Image.new("RGB", (10, 10)), "PNG") + bytes(60_000_000)
     (tmp_path / "x.png").write_bytes(data)
     with pytest.raises(DecodeError, match="180 MB of memory, more than the 144 MB"):
         decode(tmp_path / "x.png", DecodeRule(max_pixels=100))
     assert decode(tmp_path / "x.png").shape == (10, 10, 3)
-
-
-def test_an_icon_that_hides_a_large_image() -> None:
-    """It is looked at before it is decoded, which the reader does as soon as it is opened."""
+    # An icon is looked at before it is decoded, which the reader does as soon as it is opened.
     inside = encoded(Image.new("1", (9000, 9000)), "PNG")
     entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(inside), 22)
     for look in (decode, header):
@@ -172,12 +170,11 @@ def segment(marker: int, content: bytes) -> bytes:
     return bytes([0xFF, marker]) + struct.pack(">H", len(content) + 2) + content
 
 
-def jpeg_of(scans: int, *, extra: bytes = b"") -> bytes:
+def jpeg_of(scans: int) -> bytes:
     """A progressive JPEG with its last scan repeated until there are so many."""
     data = encoded(noise(), "JPEG", progressive=True)
-    there = jpeg_scans(data)[0]
     last = data.rindex(b"\xff\xda")
-    return data[:2] + extra + data[2:last] + data[last:-2] * (scans - there + 1) + b"\xff\xd9"
+    return data[:last] + data[last:-2] * (scans - jpeg_scans(data)[0] + 1) + b"\xff\xd9"
 
 
 def test_scans_are_counted() -> None:
@@ -190,7 +187,7 @@ def test_scans_are_counted() -> None:
     assert jpeg_scans(many) == (MAX_JPEG_SCANS + 1, True)
     assert jpeg_scans(many.replace(b"\xff\xda", b"\xff\xff\xff\xda"))[0] > MAX_JPEG_SCANS  # behind filling
     assert jpeg_scans(b"\xff\xd8" + b"\xff" * 2_000_000 + b"\0" * 10) == (0, False)  # in no time
-    for end in range(0, len(many), 7):
+    for end in range(0, 4000, 9):
         jpeg_scans(many[:end])
 
 
@@ -228,31 +225,25 @@ def test_a_sequential_jpeg_may_have_several_scans_too() -> None:
 # --- Damage ---------------------------------------------------------------------------------------
 
 
-def mutant(seed: bytes, rng: random.Random) -> bytes:
-    data = bytearray(seed)
-    reach = len(data) if rng.random() < 0.5 else 64
-    for _ in range(rng.randint(1, 8)):
-        data[rng.randrange(min(reach, len(data)))] = rng.choice((0, 255, rng.randrange(256)))
-    if rng.random() < 0.2:
-        start = rng.randrange(len(data))
-        del data[start : start + rng.randint(1, 50)]
-    if rng.random() < 0.2:
-        del data[rng.randrange(len(seed)) :]
-    return bytes(data)
-
-
 def test_mutants_of_every_format() -> None:
     """Only DecodeError escapes; what the header says is what decoding gives, or decoding fails."""
     seeds = [make() for make, _ in GOOD.values()]
     rng, rule = random.Random(11), DecodeRule(max_pixels=1_000_000)
     outcomes = {"pixels": 0, "error": 0}
-    for number in range(300):
-        data = mutant(seeds[number % len(seeds)], rng)
+    for number in range(400):
+        data = bytearray(seeds[number % len(seeds)])
+        reach = rng.choice((64, len(data)))  # every other time the header alone is hit
+        for _ in range(rng.randint(1, 8)):
+            place = rng.randrange(min(reach, len(data)))
+            lost = rng.choice((1, 1, 1, 1, 1, 1, 0, 40))
+            data[place : place + lost] = rng.choice((b"\0", b"\xff", rng.randbytes(1)))
+        damaged = bytes(data[: rng.choice((len(data), len(data), len(data), rng.randrange(len(data))))])
         try:
-            pixels = decode(data, rule)
+            pixels = decode(damaged, rule)
         except DecodeError:
             outcomes["error"] += 1
         else:
-            assert header(data, rule).size == pixels.shape[:2]
+            assert header(damaged, rule).size == pixels.shape[:2]
+            assert pixels.dtype == np.uint8 and pixels.shape[2] == 3
             outcomes["pixels"] += 1
     assert min(outcomes.values()) > 30

@@ -47,22 +47,22 @@ def packed(photos: Path, kind: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("kind", "shown"),
-    [
-        ("zip", "photos.zip/dogs/1.png"),
-        ("tar", "photos.tar/photos/dogs/1.png"),
-        ("csv", "photos/dogs/1.png"),
-        ("parquet", "photos.parquet row 2"),
-        ("folder", "photos.folder/data/test-0.parquet row 2"),
-    ],
-)
-def test_images_are_named_by_what_holds_them(kind: str, shown: str, photos: Path, tmp_path: Path) -> None:
+HOLDERS = {
+    "zip": "photos.zip/dogs/1.png",
+    "tar": "photos.tar/photos/dogs/1.png",
+    "csv": "photos/dogs/1.png",
+    "parquet": "photos.parquet row 2",
+    "folder": "photos.folder/data/test-0.parquet row 2",
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_images_are_named_by_what_holds_them(kind: str, photos: Path, tmp_path: Path) -> None:
     images = list(find_images([str(packed(photos, kind)), str(photos / NAMES[0])]))
     contents = [image.content() for image in images]
     encoded = [content.read_bytes() if isinstance(content, Path) else content for content in contents]
     assert encoded == [*map(image_bytes, range(len(NAMES))), image_bytes(0)]
-    assert images[2].path == tmp_path / shown
+    assert images[2].path == tmp_path / HOLDERS[kind]
     assert all(image.holder.is_file() for image in images)
     (tmp_path / "photos.tar.gz").write_bytes(b"")
     with pytest.raises(VitkitError, match="Unpack it"):

@@ -72,14 +72,7 @@ def test_cells_hold_several_labels_or_none(tmp_path: Path) -> None:
     assert "Labels are separated by '|', which the cells hold." in data.notes
 
 
-def test_another_separator_is_given(tmp_path: Path) -> None:
-    data = opened(table(tmp_path, 'a.png,"blue, light;red"\nb.png,red\nc.png,"red,red"'), MARKED)
-    assert data.class_names == ("blue", "light;red", "red")
-    assert "1 image with a label twice: it counts once." in data.notes
-    assert sets(data)["c.png"] == {"red"}
-
-
-def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
+def test_another_separator_is_given_and_splits_are_kept(tmp_path: Path) -> None:
     lines = "a.png,cat;dog,train\nb.png,,train\nc.png,cat,val\nd.png,,test"
     data = opened(table(tmp_path, lines, "path,labels,split"), Splits())
     assert {split: sets(data, split) for split in data.splits} == {
@@ -87,6 +80,10 @@ def test_splits_of_a_csv_are_kept(tmp_path: Path) -> None:
         "val": {"c.png": {"cat"}},
         "test": {"d.png": set()},
     }
+    data = opened(table(tmp_path, 'a.png,"blue, light;red"\nb.png,red\nc.png,"red,red"'), MARKED)
+    assert data.class_names == ("blue", "light;red", "red")
+    assert "1 image with a label twice: it counts once." in data.notes
+    assert sets(data)["c.png"] == {"red"}
 
 
 @pytest.mark.parametrize(
@@ -122,9 +119,6 @@ def test_a_separator_and_several_labels_need_the_task(tmp_path: Path) -> None:
     files = {"images/a.png": None, "labels/a.txt": "cat\ndog"}
     with pytest.raises(VitkitError, match="text files of labels, give task multi-label"):
         open_data(str(plant(tmp_path / "files", files)))
-
-
-def test_parquet_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_bytes(b"PAR1")
     for path in (tmp_path, tmp_path / "train.parquet"):
         with pytest.raises(VitkitError, match="a single label an image is read"):

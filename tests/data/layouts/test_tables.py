@@ -33,11 +33,7 @@ def changed(number: int, line: str, count: int = 40) -> str:
 
 REFUSED = [
     ("x.csv", changed(20, '20.png,"cat\n'), r"line 22: the cells cannot be told apart"),
-    (
-        "x.csv",
-        'path,label,note\n1.png,a,x\n2.png,b,"x\n3.png,a,x\n',
-        r"line 3: the cells cannot be told apart .*quotation mark",
-    ),
+    ("x.csv", 'path,label,note\n1.png,a,x\n2.png,b,"x\n3.png,a,x\n', r"line 3: .* apart .*quotation mark"),
     ("x.csv", 'path,"label\n1.png,a\n', r"line 1: the cells cannot be told"),
     (
         "x.csv",
@@ -65,21 +61,13 @@ REFUSED = [
     ("x.csv", "path,label\na,b\nc,\n", "line 3: path or label is empty"),
     ("x.csv", "path,label\na,b\nc\n", "line 3: path or label is empty"),
     ("x.csv", "path,label,split\na,x,train\nb,y,holdout\n", "unknown split holdout"),
-    (
-        "x.csv",
-        "path,label,split\na,x,train\nb,y,train\nc,z,test\n",
-        "test has labels that train lacks: z",
-    ),
+    ("x.csv", "path,label,split\na,x,train\nb,y,train\nc,z,test\n", "test has labels that train lacks: z"),
     ("x.csv", "path,label\na,x\nb,x\n", "one class, 'x'"),
     ("x.csv", "path,label\n\udce4,b\n", "UTF-8"),
     ("several.csv", f"path,labels\n1.png,{DIGITS};2\n2.png,\n", "line 2: a label of 5,000"),
     ("several.csv", f"path,labels\n1.png,1;2\n2.png,{'1' * 4400}\n", "line 3: a label of 4,400"),
     ("several.csv", "path,labels\n1.png,a;b\n2.png,a\0\n", r"line 3: the label 'a\\x00' holds"),
-    (
-        "several.csv",
-        'path,labels\n1.png,a;b\n2.png,"a\n3.png,b\n',
-        "line 3: the cells cannot be told apart",
-    ),
+    ("several.csv", 'path,labels\n1.png,a;b\n2.png,"a\n3.png,b\n', "line 3: the cells cannot be told apart"),
     ("several.csv", 'path,labels\n1.png,a;b\n2.png,"a\n3.png,b"\n', "line 3: a line break within"),
     ("a.txt", DIGITS, r"a\.txt line 1: a label of 5,000 characters"),
     ("a.txt", "cat\nd\0og\n", r"a\.txt line 2: the label 'd\\x00og' holds a control character"),
