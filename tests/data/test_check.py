@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -107,27 +108,23 @@ def test_more_bad_files_than_training_allows(tmp_path: Path) -> None:
     """What is announced is what training does with the quota it starts with."""
     for seed, folder in enumerate(("train/a", "train/b", "test/a", "test/b")):
         plant(tmp_path, folder, 20, seed)
-    for number in range(5):
-        (tmp_path / "test" / "a" / f"bad{number}.png").write_bytes(b"")
-    for number in range(3):  # 5 % of 43 are 2.15, which is rounded up
-        (tmp_path / "train" / "a" / f"bad{number}.png").write_bytes(b"")
+    for split, count in (("test", 5), ("train", 3)):  # 5 % of 43 are 2.15, which is rounded up
+        for number in range(count):
+            (tmp_path / split / "a" / f"bad{number}.png").touch()
     assert check_data(open_data(str(tmp_path), WHOLE)).warnings == (
         "8 of 88 files cannot be read; training and evaluation leave them out.",
     )
-    (tmp_path / "train" / "a" / "bad3.png").write_bytes(b"")
+    (tmp_path / "train" / "a" / "bad3.png").touch()
     data = open_data(str(tmp_path), WHOLE)
     assert check_data(data).warnings == (
         "9 of 89 files cannot be read, 4 of them among the 44 to train on, more than the 3 allowed: vitkit "
         "train will stop. Repair or remove them, or raise --bad-quota to 0.1.",
     )
 
-    def train(bad_quota: float) -> None:
-        samples = data.splits["train"]
-        size = Preprocessing((8, 8))
+    samples, size = data.splits["train"], Preprocessing((8, 8))
+    for bad_quota in (0.1, Loading().bad_quota):
         loader = TrainLoader(samples, size, None, batch_size=44, seed=0, bad_quota=bad_quota)
-        next(loader.batches(0, 1))
-
-    with pytest.raises(VitkitError, match=r"4 of 44 training files .* more than the 3 allowed"):
-        train(Loading().bad_quota)
-    train(0.1)
+        stops = pytest.raises(VitkitError, match=r"4 of 44 training files .* more than the 3 allowed")
+        with nullcontext() if bad_quota == 0.1 else stops:
+            next(loader.batches(0, 1))
     assert check_data(data, bad_quota=Loading().bad_quota) == check_data(data)

@@ -15,38 +15,25 @@ from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 
 
-@pytest.mark.parametrize(
-    ("text", "count", "expected"),
-    [
+def test_slices() -> None:
+    for text, count, expected in (
         ("10%:", 1000, (100, 1000)),
         ("[-500:]", 1797, (1297, 1797)),
         ("[100:200]", 200, (100, 200)),
         ("[-10%:]", 95, (85, 95)),
         ("[ 12.5% : 50% ]", 8, (1, 4)),
         ("[:]", 3, (0, 3)),
-    ],
-)
-def test_slices(text: str, count: int, expected: tuple[int, int]) -> None:
-    assert parse_slice(text).of(count) == expected
+    ):
+        assert parse_slice(text).of(count) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0.1", "[:10%]"),
-        (".333", "[:33.3%]"),
-        ("0.07", "[:7%]"),
-        ("0.000000001", "[:0.0000001%]"),
-        ("0:010.0%", "[:10%]"),
-        ("[10%:100%]", "[10%:]"),
-        ("[-100%:0200]", "[:200]"),
-        ("1", None),
-        ("[0%:]", None),
-    ],
-)
-def test_a_subset_is_written_in_one_way(text: str, expected: str | None) -> None:
-    splits = Splits(subset=text)
-    assert splits.subset == expected and replace(splits) == splits
+def test_a_subset_is_written_in_one_way() -> None:
+    for text, expected in {
+        "0.1": "[:10%]", ".333": "[:33.3%]", "0.07": "[:7%]", "0.000000001": "[:0.0000001%]", "1": None,
+        "0:010.0%": "[:10%]", "[10%:100%]": "[10%:]", "[-100%:0200]": "[:200]", "[0%:]": None,
+    }.items():  # fmt: skip
+        splits = Splits(subset=text)
+        assert splits.subset == expected and replace(splits) == splits
 
 
 def test_what_is_no_subset_or_has_no_image_is_refused() -> None:

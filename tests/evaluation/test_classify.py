@@ -45,13 +45,8 @@ def test_modes_are_restored_and_progress_is_told() -> None:
 
 def test_bfloat16_gives_float32_logits() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-    images = torch.rand(2, 3, 2, 2)
-    batch = Batch(
-        images,
-        {"labels": torch.zeros(2, dtype=torch.int64)},
-        torch.ones(2, dtype=torch.bool),
-        torch.arange(2),
-    )
+    mask = torch.ones(2, dtype=torch.bool)
+    batch = Batch(torch.rand(2, 3, 2, 2), {"labels": mask.long()}, mask, torch.arange(2))
     exact = predict(model, [batch]).logits
     rounded = predict(model, [batch], precision="bfloat16").logits
     assert rounded.dtype == np.float32

@@ -138,19 +138,6 @@ def test_the_verdict_on_two_models_never_contradicts_the_interval(first: int, se
     assert difference.differs == (low > 0 or high < 0)
 
 
-@pytest.mark.parametrize("images", [6, 20, 360, 2_000])
-def test_equal_models_differ_in_one_of_20_test_sets_at_most(images: int) -> None:
-    """Exact, for models that are right on different images in 1 to 90 % of them."""
-    apart = list(range(min(images, 300) + 1))
-    level = []  # of the images that fall to one side or the other, how often it is sure
-    for count in apart:
-        sure = [bonett_price(count - second, second, images)[1] < 0.05 for second in range(count // 2 + 1)]
-        level.append(2 * stats.binom.pmf(np.arange(len(sure)), count, 0.5)[sure].sum())
-    for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.9):
-        if images * share < 200:  # else more images fall apart than are summed up here
-            assert (stats.binom.pmf(apart, images, share) * level).sum() < 0.0505
-
-
 def test_graded_scores_are_compared_by_their_means() -> None:
     draw = np.random.default_rng(2)
     first, second = draw.random(40).round(1), draw.random(40).round(1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from vitkit.errors import VitkitError
 from vitkit.evaluation.power_law import EXPONENTS, Point, fit_power_law
 
+ENDS = ("straight", "floor", "law")
 PLACES = np.geomspace(30, 1000, 6).tolist()
 
 
@@ -20,11 +21,7 @@ def points(errors: list[float], noise: float | None = 0.01, seeds: int = 1) -> l
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    offset=st.one_of(st.just(0.0), st.floats(0.0, 0.3)),
-    last=st.floats(0.02, 0.3),
-    exponent=st.floats(0.05, 1.5),
-)
+@given(st.just(0.0) | st.floats(0.0, 0.3), st.floats(0.02, 0.3), st.floats(0.05, 1.5))
 def test_a_law_without_noise_is_recovered(offset: float, last: float, exponent: float) -> None:
     """Grid and rounds of refinement leave a ten-millionth of the exponent, and less of the errors."""
     fit = fit_power_law(points([offset + last * (x / 1000) ** -exponent for x in PLACES], noise=1e-3))
@@ -105,12 +102,7 @@ def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    shape=st.sampled_from(["straight", "floor", "law"]),
-    slope=st.floats(0.02, 0.08),
-    exponent=st.floats(0.1, 0.8),
-    stop=st.floats(0.0, 1.0),
-)
+@given(st.sampled_from(ENDS), st.floats(0.02, 0.08), st.floats(0.1, 0.8), st.floats(0.0, 1.0))
 def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     shape: str, slope: float, exponent: float, stop: float
 ) -> None:

@@ -114,17 +114,6 @@ def saved(folder: Path) -> Path:
     return folder / "test.json"
 
 
-def test_the_files_are_ones_that_numpy_reads(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    arrays = {name: np.load(path.with_suffix(f".{name}.npy"), allow_pickle=False) for name in ARRAYS}
-    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-        "logits": (np.float32, (COUNT - 2, CLASSES)),
-        "labels": (np.int64, (COUNT - 2,)),
-        "ids": (np.int64, (COUNT - 2,)),
-        "bad": (np.int64, (2,)),
-    }
-
-
 def arrays(**changes: object) -> dict[str, NDArray[np.generic]]:
     usual = {"logits": np.zeros((2, 3), np.float32), "labels": [0, 2], "ids": [0, 1], "bad": [2]}
     return {name: np.asarray(value) for name, value in (usual | changes).items()}
@@ -207,8 +196,12 @@ def test_an_array_that_claims_more_than_its_file_holds(
 
 
 @pytest.mark.usefixtures("_on_disk")
-def test_what_was_read_stays_when_its_files_are_replaced(tmp_path: Path) -> None:
+def test_files_are_numpys_and_what_was_read_stays_when_they_are_replaced(tmp_path: Path) -> None:
     path = saved(tmp_path)
+    read = {name: np.load(path.with_suffix(f".{name}.npy"), allow_pickle=False) for name in ARRAYS}
+    shapes = {"logits": (COUNT - 2, CLASSES), "labels": (COUNT - 2,), "ids": (COUNT - 2,), "bad": (2,)}
+    assert {name: array.shape for name, array in read.items()} == shapes
+    assert [read[name].dtype for name in ARRAYS] == [np.float32, np.int64, np.int64, np.int64]
     loaded = Predictions.load(path)
     before = loaded.logits.copy()
     Predictions(before + 1, loaded.labels, loaded.ids, loaded.bad).save(path)

@@ -94,11 +94,11 @@ def test_an_array_is_its_own_levels_whatever_its_type_and_order() -> None:
         assert decode(file, FIVE).tobytes() == array.tobytes()[:30]
 
 
-@pytest.mark.parametrize("shape", [(400, 300, 5), (1, 120_000, 5), (3, 60_000, 5)])
-def test_large_arrays_are_converted_in_strips(shape: tuple[int, int, int]) -> None:
-    wide = np.random.default_rng(0).integers(0, 65536, shape, dtype=np.uint16)
-    for file in (npy(wide), tiff(wide, rowsperstrip=2, compression="adobe_deflate")):
-        assert np.array_equal(decode(file, FIVE), to_levels(wide))
+def test_large_arrays_are_converted_in_strips() -> None:
+    for shape in ((400, 300, 5), (1, 120_000, 5), (3, 60_000, 5)):
+        wide = np.random.default_rng(0).integers(0, 65536, shape, dtype=np.uint16)
+        for file in (npy(wide), tiff(wide, rowsperstrip=2, compression="adobe_deflate")):
+            assert np.array_equal(decode(file, FIVE), to_levels(wide))
 
 
 def test_a_grey_array_is_repeated_for_colours() -> None:
@@ -126,7 +126,6 @@ HEAD = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }\n"
         (npy(np.full((3, 3, 5), np.nan, np.float32)), "found NaN"),
         (npy(np.full((3, 3, 5), -0.1, np.float32)), "found -0.1"),
         (npy(np.zeros((3, 3, 5), np.int64)), r"type '<i8'.*uint8, uint16"),
-        (npy(np.zeros((3, 3, 5), np.float64)), r"type '<f8'"),
         (npy(np.zeros((3, 3), [("a", "u1")])), r"type \[\('a', '\|u1'\)\]"),
         (b"\x93NUMPY", "version"),
         (b"\x93NUMPY\x09\x00\x10\x00", "version 09"),
@@ -137,7 +136,6 @@ HEAD = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }\n"
         (with_header(HEAD % "(99999999999999999999, 1, 5)", b""), "header"),
         (with_header(HEAD % "(4294967296, 4294967296, 1)", b""), "promises"),  # 2^64 bytes: 0 if it wrapped
         (with_header(HEAD % "(-1, 3, 5)", b""), "header"),
-        (with_header(HEAD % "(True, 3)", b""), "header"),
         (
             with_header(HEAD % f"({'1' * 900}x)", b""),
             "header",
@@ -309,15 +307,6 @@ def test_samples_that_cannot_be_read_are_refused_in_a_line() -> None:
         assert "\n" not in str(error.value)
 
 
-def test_rows_that_are_none_are_no_pixels() -> None:
-    """A negative number of rows would be a loop over no strip, and pixels be what was in memory."""
-    for kind, rows in ((9, -7), (9, -(2**31)), (4, 0)):
-        file = with_tag(tiff(noise(30, 20, 5), rowsperstrip=7), 278, rows, kind)
-        for look in (decode, header):
-            with pytest.raises(DecodeError, match=f"rowsperstrip={rows} < 1"):
-                look(file, FIVE)
-
-
 def test_odd_tags_are_understood_as_by_pillow_and_libtiff() -> None:
     stack = noise(30, 20, 5)
     white_is_zero = with_tag(pages(stack), 262, 0, 3)
@@ -354,9 +343,14 @@ def test_an_ome_tiff_is_read_by_its_axes() -> None:
         (ome((4, 30, 20), "CYX"), r"4 channels, 1 planes.*expected 5 channels of one plane: give channels"),
         (ome((5, 30, 20), "CYX").replace(b'IFD="0"', b'IFD="1"'), "in other files or another order"),
         (ome((5, 30, 20), "CYX").replace(b"<Pixels", b"<Pixel "), "damaged TIFF file"),
+        # A negative number of rows would be a loop over no strip, and pixels be what was in memory.
+        *(
+            (with_tag(tiff(noise(30, 20, 5), rowsperstrip=7), 278, rows, kind), f"rowsperstrip={rows} < 1")
+            for kind, rows in ((9, -7), (9, -(2**31)), (4, 0))
+        ),
     ],
 )
-def test_an_ome_tiff_of_other_axes_is_refused(file: bytes, reason: str) -> None:
+def test_an_ome_tiff_of_other_axes_and_rows_that_are_none_are_refused(file: bytes, reason: str) -> None:
     for look in (decode, header):
         with pytest.raises(DecodeError, match=reason) as error:
             look(file, FIVE)

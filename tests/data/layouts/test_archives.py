@@ -60,30 +60,28 @@ def contents(data: ImageData) -> dict[str, list[bytes]]:
     }
 
 
-WAYS: dict[str, Callable[[Path], Path]] = {
-    "zip": lambda folder: zipped(folder / "photos.zip", dict(reversed(PHOTOS.items()))),
-    "zip, stored": lambda folder: zipped(folder / "photos.zip", PHOTOS, zipfile.ZIP_STORED),
-    "zip with a folder around": lambda folder: zipped(
-        folder / "photos.zip", {f"My photos/all/{name}": content for name, content in PHOTOS.items()}
-    ),
-    "zip of a mac": lambda folder: zipped(
-        folder / "photos.zip", {**PHOTOS, "__MACOSX/cat/._2.png": b"x", "cat/.DS_Store": b"x"}
-    ),
-    "tar": lambda folder: tarred(folder / "photos.tar", dict(reversed(PHOTOS.items()))),
-    "tar of .": lambda folder: tarred(
-        folder / "photos.tar", {f"./{name}": content for name, content in PHOTOS.items()}
-    ),
-}
+WAYS: tuple[tuple[Callable[..., Path], dict[str, bytes], dict[str, int]], ...] = (
+    (zipped, dict(reversed(PHOTOS.items())), {}),
+    (zipped, PHOTOS, {"method": zipfile.ZIP_STORED}),
+    (zipped, {f"My photos/all/{name}": content for name, content in PHOTOS.items()}, {}),
+    (zipped, {**PHOTOS, "__MACOSX/cat/._2.png": b"x", "cat/.DS_Store": b"x"}, {}),  # of a Mac
+    (tarred, dict(reversed(PHOTOS.items())), {}),
+    (tarred, {f"./{name}": content for name, content in PHOTOS.items()}, {}),
+)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_an_archive_is_the_folder(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pack", "files", "options"), WAYS)
+def test_an_archive_is_the_folder(
+    pack: Callable[..., Path], files: dict[str, bytes], options: dict[str, int], tmp_path: Path
+) -> None:
     folder = open_data(str(unpacked(tmp_path / "photos", PHOTOS)))
-    archive = open_data(str(WAYS[way](tmp_path)))
+    path = pack(tmp_path / ("photos.zip" if pack is zipped else "photos.tar"), files, **options)
+    archive = open_data(str(path))
     assert archive.name == folder.name and archive.class_names == ("cat", "eel", "ox")
     assert archive.fingerprint() == folder.fingerprint()  # names, order, labels and cut
     assert contents(archive) == contents(folder)
-    assert {path.name for path in tmp_path.iterdir()} == {"photos", WAYS[way](tmp_path).name}  # nothing else
+    assert archive.splits["train"].files.on_disk(np.arange(3)).tolist() == [0]  # one file holds them all
+    assert {*tmp_path.iterdir()} == {tmp_path / "photos", path}  # nothing else
 
 
 def test_splits_in_an_archive_are_kept(tmp_path: Path) -> None:

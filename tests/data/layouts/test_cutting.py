@@ -1,15 +1,18 @@
-"""Folds: every class is dealt round them, groups stay whole, and what cannot be tested is said or refused."""
+"""Folds: every class is dealt round them, groups stay whole, and what cannot be tested is said or
+refused; and stratified cuts, which never change: they are the splits of everybody's data."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
 from tests.helpers.image_folders import keys
 from vitkit.data.config import Splits
-from vitkit.data.layouts.cutting import deal_folds
+from vitkit.data.layouts.cutting import deal_folds, stratify
 from vitkit.data.listing import Labels
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
@@ -81,8 +84,8 @@ def test_labels_of_several_an_image_are_evened_out_by_exchanges() -> None:
 
 def test_the_same_seed_deals_the_same_folds() -> None:
     labels, groups = np.repeat([0, 1, 2], 12), np.arange(36) // 2
-    for given in (None, groups):
-        first, again, other = (deal_folds(labels, given, 4, seed, 3) for seed in (0, 0, 1))
+    for known in (None, groups):
+        first, again, other = (deal_folds(labels, known, 4, seed, 3) for seed in (0, 0, 1))
         assert first.tolist() == again.tolist() != other.tolist()
     # Philox's numbers are fixed for good, so these folds are too.
     assert deal_folds(np.repeat([0, 1], 5), None, 3, 0, 3).tolist() == [1, 2, 0, 1, 0, 2, 0, 1, 0, 2]
@@ -128,3 +131,25 @@ def test_more_folds_than_images_are_refused(tmp_path: Path) -> None:
     Image.open(root / "class00/0.png").save(root / "class00/copy.png")
     with pytest.raises(VitkitError, match=r"6 folds need as many images or groups .* found 5\."):
         opened(root, 0, 6)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.floats(0.01, 0.9), st.integers(0, 2**62))
+@settings(deadline=None)
+def test_stratified_cut(sizes: list[int], fraction: float, seed: int) -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    count = int(np.ceil(fraction * len(labels)))
+    cut = stratify(labels, count, seed, 2)
+    taken = np.bincount(labels[cut], minlength=len(sizes))
+    assert taken.sum() == min(count, len(labels) - len(sizes))
+    assert (taken < sizes).all()
+    if taken.sum() == count and (taken < np.array(sizes) - 1).all():
+        assert np.abs(taken - count * np.array(sizes) / len(labels)).max() < 1
+    np.testing.assert_array_equal(cut, stratify(labels, count, seed, 2))
+
+
+def test_the_cut_of_released_versions() -> None:
+    """A change here moves images between the splits of everybody's data."""
+    labels = np.arange(20) % 2
+    assert np.flatnonzero(stratify(labels, 6, 3, 2)).tolist() == [8, 11, 14, 17, 18, 19]
+    digits = "1ff020ce47c21c4674205dc447444a75fe40b3d5fcda576db344a9e3a1c25d02"
+    assert open_data("digits").fingerprint() == digits

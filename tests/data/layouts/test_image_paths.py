@@ -29,21 +29,20 @@ def photos(tmp_path: Path) -> Path:
 def packed(photos: Path, kind: str) -> Path:
     """The photos in another form."""
     path = photos.parent / f"photos.{kind}"
-    match kind:
-        case "zip":
-            with zipfile.ZipFile(path, "w") as archive:
-                for name in NAMES:
-                    archive.write(photos / name, name)
-        case "tar":
-            with tarfile.open(path, "w") as archive_of_tar:
-                archive_of_tar.add(photos, "photos")
-        case "csv":
-            path.write_text("filename\n" + "".join(f"photos\\{name}\n".replace("/", "\\") for name in NAMES))
-        case "parquet":
-            pq.write_table(pa.table({"jpg": [image_bytes(number) for number in range(len(NAMES))]}), path)
-        case "folder":
-            (path / "data").mkdir(parents=True)
-            packed(photos, "parquet").rename(path / "data" / "test-0.parquet")
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in NAMES:
+                archive.write(photos / name, name)
+    elif kind == "tar":
+        with tarfile.open(path, "w") as archive_of_tar:
+            archive_of_tar.add(photos, "photos")
+    elif kind == "csv":
+        path.write_text("filename\n" + "".join(f"photos\\{name}\n".replace("/", "\\") for name in NAMES))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"jpg": [image_bytes(number) for number in range(len(NAMES))]}), path)
+    else:
+        (path / "data").mkdir(parents=True)
+        packed(photos, "parquet").rename(path / "data" / "test-0.parquet")
     return path
 
 

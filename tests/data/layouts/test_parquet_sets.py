@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.image_folders import WHOLE, keys, write_parquet
+from tests.helpers.image_folders import WHOLE, write_parquet
 from vitkit.data.config import Splits
-from vitkit.data.sources import ImageData, open_data
+from vitkit.data.sources import open_data
 from vitkit.errors import DecodeError, VitkitError
 
 
@@ -29,25 +29,6 @@ def test_parquet_with_class_names_in_its_metadata(tmp_path: Path) -> None:
     assert data.notes == ()
     copy = pickle.loads(pickle.dumps(data.splits["train"]))  # what a spawned worker gets
     np.testing.assert_array_equal(copy.decode(7), data.splits["train"].decode(7))
-
-
-def test_a_column_of_groups_in_parquet_is_never_torn(tmp_path: Path) -> None:
-    patients = [number // 3 for number in range(60)]
-    labels = [patient % 2 for patient in patients]
-    write_parquet(tmp_path / "0.parquet", labels[:31], more={"Patient": patients[:31]})
-    write_parquet(tmp_path / "1.parquet", labels[31:], first=31, more={"Patient": patients[31:]})
-    place = {f"{int(n > 30)}.parquet row {n - 31 * (n > 30)}": patient for n, patient in enumerate(patients)}
-
-    def patients_of(data: ImageData) -> dict[str, set[int]]:
-        return {name: {place[key] for key in keys(data, name)} for name in data.splits}
-
-    data = open_data(str(tmp_path), Splits(group="patient"))
-    held = patients_of(data)
-    assert {*held} == {"train", "val", "test"}
-    assert sorted(patient for some in held.values() for patient in some) == list(range(20))  # each in one
-    assert "Splits keep groups together: 20 groups by patient." in data.notes
-    torn = patients_of(open_data(str(tmp_path)))
-    assert torn["train"] & torn["test"]  # without the column they are torn
 
 
 def test_a_parquet_without_the_column_of_groups_is_one_sentence(tmp_path: Path) -> None:

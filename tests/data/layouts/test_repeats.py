@@ -33,22 +33,17 @@ def copies(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def split_of(data: ImageData) -> dict[str, str]:
-    return {key: name for name in data.splits for key in keys(data, name)}
-
-
-def torn(data: ImageData) -> int:
-    split = split_of(data)
-    return sum(split[key] != split[key.replace(".png", "-again.png")] for key in split if "again" not in key)
-
-
-def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
+def test_the_same_pixels_stay_in_one_split(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_data(str(copies))
-    assert torn(data) == 0
+    for name, samples in data.splits.items():
+        again = [key.replace(".png", "-again.png") for key in keys(data, name) if "again" not in key]
+        assert {*again} == {key for key in keys(data, name) if "again" in key}
+        assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
     assert "60 images repeat others and are kept in the same split." in data.notes
     assert [len(samples) for samples in data.splits.values()] == pytest.approx([84, 12, 24], abs=2)
-    for samples in data.splits.values():
-        assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
+    monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
+    assert "120 images are too many to look for repeated ones." in open_data(str(copies)).notes
+    assert repeats_of_training(dict(data.splits), ["test"]) == {}
 
 
 def test_the_same_image_in_two_classes_is_named(copies: Path) -> None:
@@ -76,13 +71,6 @@ def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.M
     same = {names[i]: names[first] for i, first in enumerate(first_copies.tolist()) if first != i}
     copied = {f"{label}/{i:02d}.png": f"{label}/{i:02d}-again.png" for label in "ab" for i in range(0, 30, 2)}
     assert same == copied | {"a/bad.png": "a/bad-too.png"}
-
-
-def test_too_many_images_are_not_compared(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
-    data = open_data(str(copies))
-    assert "120 images are too many to look for repeated ones." in data.notes
-    assert repeats_of_training(dict(data.splits), ["test"]) == {}
 
 
 def test_images_of_training_are_found_in_other_splits(tmp_path: Path) -> None:
@@ -114,19 +102,6 @@ def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
     return {name: {of[key.split(": ")[-1]] for key in keys(data, name)} for name in data.splits}
 
 
-def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
-    csv = write_patients(tmp_path)
-    data = open_data(str(csv), Splits(group="patient"))
-    patients = patients_by_split(csv, data)
-    assert not patients["train"] & patients["test"] and not patients["train"] & patients["val"]
-    assert not patients["val"] & patients["test"] and len(set().union(*patients.values())) == 40
-    total = sum(map(len, data.splits.values()))
-    assert len(data.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
-    for samples in data.splits.values():
-        assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=0.1)
-    assert "Splits keep groups together: 40 groups by patient." in data.notes
-
-
 def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
     """However well the group would fill a split: a class without training images cannot be learned."""
     for i in range(12):
@@ -140,27 +115,31 @@ def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
         assert rare in data.splits["train"].labels and rare not in data.splits["test"].labels
 
 
-def test_folders_below_the_classes_are_groups(tmp_path: Path) -> None:
-    for i in range(60):
-        draw(tmp_path / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
-    splits = split_of(open_data(str(tmp_path), Splits(group="1")))
-    for patient in range(12):
-        assert len({split for key, split in splits.items() if f"/p{patient}/" in key}) == 1
-
-
 @pytest.mark.parametrize("group", [None, "patient"])
-def test_folds_hold_each_image_once(tmp_path: Path, group: str | None) -> None:
+def test_folds_hold_each_image_once_and_a_group_is_never_torn(tmp_path: Path, group: str | None) -> None:
     csv = write_patients(tmp_path)
     tests: list[str] = []
-    for fold in range(5):
-        data = open_data(str(csv), Splits(group=group, fold=fold, folds=5))
+    cuts = [open_data(str(csv), Splits(group=group, fold=fold, folds=5)) for fold in range(5)]
+    total = sum(map(len, cuts[0].splits.values()))
+    for data in cuts:
         tests += keys(data, "test")
-        total = sum(map(len, data.splits.values()))
         assert len(data.splits["test"]) == pytest.approx(total / 5, abs=6)
-        if group:
-            patients = patients_by_split(csv, data)
-            assert not patients["test"] & (patients["train"] | patients["val"])
     assert len(tests) == len(set(tests)) == total
+    if group is None:
+        return
+    single = open_data(str(csv), Splits(group="patient"))
+    assert "Splits keep groups together: 40 groups by patient." in single.notes
+    assert len(single.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
+    for data in (*cuts, single):
+        patients = patients_by_split(csv, data)
+        assert sum(map(len, patients.values())) == len(set().union(*patients.values())) == 40
+        for samples in data.splits.values():
+            assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=0.15)
+    for i in range(60):  # folders below the classes are groups, too
+        draw(tmp_path / "folders" / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
+    data = open_data(str(tmp_path / "folders"), Splits(group="1"))
+    held = [{key.split("/")[1] for key in keys(data, name)} for name in data.splits]
+    assert sum(map(len, held)) == len(set().union(*held)) == 12
 
 
 def test_sets_of_labels_keep_groups_together() -> None:

@@ -42,12 +42,9 @@ REFUSED = [
     ),
     ("x.csv", changed(3, '"3\n.png",dog\n'), r"line 5: the path '3\\x0a\.png' holds"),
     ("x.csv", changed(3, "3\0.png,dog\n"), r"line 5: the path '3\\x00\.png' holds a zero"),
-    ("x.csv", changed(3, "3.png,d\0og\n"), r"line 5: the label 'd\\x00og' holds a control"),
     ("x.csv", changed(3, "3.png,d\x85og\n"), r"line 5: .*control character \(\\x85\)"),
     ("x.csv", changed(3, f"3.png,{DIGITS}\n"), r"line 5: a label of 5,000 char.* 1,000"),
-    ("x.csv", f"path,label\n1.png,{DIGITS}\n2.png,1\n", "line 2: a label of 5,000"),
     ("x.csv", changed(3, "../../3.png,dog\n"), r"line 5: \.\./\.\./3\.png is not below .*Put the"),
-    ("x.csv", changed(3, "a/../../3.png,dog\n"), r"line 5: .* is not below"),
     ("x.csv", changed(3, "/etc/passwd,dog\n"), r"line 5: /etc/passwd is not below"),
     ("x.csv", changed(3, "..\\3.png,dog\n"), r"line 5: \.\./3\.png is not below"),
     ("x.csv", "path,label,Label \n1.png,a,b\n2.png,b,a\n", "several columns of the name label"),
@@ -66,7 +63,6 @@ REFUSED = [
     ("x.csv", "path,label\n\udce4,b\n", "UTF-8"),
     ("several.csv", f"path,labels\n1.png,{DIGITS};2\n2.png,\n", "line 2: a label of 5,000"),
     ("several.csv", f"path,labels\n1.png,1;2\n2.png,{'1' * 4400}\n", "line 3: a label of 4,400"),
-    ("several.csv", "path,labels\n1.png,a;b\n2.png,a\0\n", r"line 3: the label 'a\\x00' holds"),
     ("several.csv", 'path,labels\n1.png,a;b\n2.png,"a\n3.png,b\n', "line 3: the cells cannot be told apart"),
     ("several.csv", 'path,labels\n1.png,a;b\n2.png,"a\n3.png,b"\n', "line 3: a line break within"),
     ("a.txt", DIGITS, r"a\.txt line 1: a label of 5,000 characters"),
@@ -74,7 +70,6 @@ REFUSED = [
     ("a.txt", "cat\r\n\x1b]0;x\n", r"a\.txt line 2: .*control character \(\\x1b\)"),
     ("a.txt", "cat\rd\x0bog\n", r"a\.txt line 2: .*control character \(\\x0b\)"),
     ("train800.txt", "../000.jpg 1\n", r"train800\.txt line 1: .* is not below"),
-    ("train800.txt", "/etc/passwd 1\n", r"train800\.txt line 1: .* is not below"),
     ("train800.txt", "images/../../x.jpg 0\n", r"train800\.txt line 1: .* is not below"),
 ]
 
@@ -140,17 +135,16 @@ def test_absolute_paths_below_the_folder_and_links_in_it_are_read(tmp_path: Path
         read(table(own, f"path,label\n{tmp_path}/elsewhere/1.png,a\n"))
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "file_name,class_name", "File Name,Category", "filepath,label_name", "img-path,CLASS LABEL",
-        "image_name,category_name", "image,target", ",path,label,",
-    ],
+HEADERS = (
+    "file_name,class_name", "File Name,Category", "filepath,label_name", "img-path,CLASS LABEL",
+    "image_name,category_name", "image,target",
 )  # fmt: skip
-def test_columns_as_other_tools_name_them(header: str, tmp_path: Path) -> None:
-    start, end = ("0,", ",x") if header.startswith(",") else ("", "")
-    path = table(tmp_path, f"{header}\n{start}1.png,a{end}\n{start}2.png,b{end}\n")
-    assert read(path).class_names == ("a", "b")
+
+
+def test_columns_as_other_tools_name_them(tmp_path: Path) -> None:
+    for header in HEADERS:
+        assert read(table(tmp_path, f"{header}\n1.png,a\n2.png,b\n")).class_names == ("a", "b")
+    assert read(table(tmp_path, ",path,label,\n0,1.png,a,x\n0,2.png,b,x\n")).class_names == ("a", "b")
 
 
 def test_columns_and_rows_that_are_not_read_are_told(tmp_path: Path) -> None:
@@ -159,11 +153,8 @@ def test_columns_and_rows_that_are_not_read_are_told(tmp_path: Path) -> None:
         "The paths are read from the column filename; not read: image_path.",
         "The labels are read from the column label; not read: class_name.",
     )
-
     boxes = read(table(tmp_path, "filename,xmin,ymin,XMax,ymax,class\n1.png,0,0,5,5,a\n2.png,0,0,5,5,b\n"))
-    assert boxes.notes[0].startswith(
-        "Columns of boxes are not read (xmin, ymin, XMax, ymax): one label for a"
-    )
+    assert boxes.notes[0].startswith("Columns of boxes are not read (xmin, ymin, XMax, ymax): one label")
     # Two quotation marks in a column that nobody reads take the lines between them away.
     data = read(table(tmp_path, 'path,label,note\n1.png,a,x\n2.png,b,"x\n3.png,a,y"\n4.png,b,\n'))
     assert len(data.splits["train"]) == 3
@@ -233,14 +224,9 @@ def test_csv(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match="no such file"):
         data.splits["val"].decode(0)
     assert len(data.splits["test"]) == 1
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_labels_that_are_numbers_are_in_the_order_of_numbers(delimiter: str, tmp_path: Path) -> None:
-    lines = ["path,class", "a,10", "b,9", "c,-1", "d,10"]
-    spec = write_csv(tmp_path / "x.csv", "\n".join(lines).replace(",", delimiter))
-    data = open_data(spec, WHOLE)
-    assert data.class_names == ("-1", "9", "10")
-    assert data.splits["train"].labels.tolist() == [2, 1, 0, 2]
-    data = read(table(tmp_path, "path,label\n1.png,007\n2.png,7\n3.png,-1\n4.png,+2\n"))
-    assert data.class_names == ("-1", "+2", "007", "7")  # as they were written
+    # Labels that are numbers are in the order of numbers, as they were written.
+    for delimiter in ",;\t":
+        lines = "path,class\na,10\nb,9\nc,-1\nd,10\ne,+2\nf,007\ng,7".replace(",", delimiter)
+        numbers = open_data(write_csv(tmp_path / "x.csv", lines), WHOLE)
+        assert numbers.class_names == ("-1", "+2", "007", "7", "9", "10")
+        assert numbers.splits["train"].labels.tolist() == [5, 4, 0, 5, 1, 2, 3]

@@ -54,13 +54,11 @@ def test_workers_change_nothing() -> None:
     alone, helped = train_loader(samples), train_loader(samples, workers=2)
     assert_equal(list(alone.batches(3, 9)), list(helped.batches(3, 9)))
     assert alone.rejects == helped.rejects != {}
-    mine: dict[str, str] = {}
-    theirs: dict[str, str] = {}
-    assert_equal(
-        list(evaluation_batches(samples, PREPROCESSING, 16, rejects=mine)),
-        list(evaluation_batches(samples, PREPROCESSING, 16, workers=2, rejects=theirs)),
-    )
-    assert mine == theirs and len(mine) == 2
+    rejects: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    ways = zip((0, 2), rejects, strict=True)
+    mine, theirs = (evaluation_batches(samples, PREPROCESSING, 16, n, rejects=each) for n, each in ways)
+    assert_equal(list(mine), list(theirs))
+    assert rejects[0] == rejects[1] and len(rejects[0]) == 2
 
 
 def test_places_of_the_batch_alone_are_read() -> None:
@@ -84,11 +82,8 @@ def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     batches = list(loader.batches(0, 8))  # two epochs
     ids, mask = torch.cat([b.ids for b in batches]), torch.cat([b.mask for b in batches])
     assert sorted(ids[~mask].tolist()) == [0, 0, 7, 7, 21, 21]
-    assert loader.rejects == {
-        "noise 0": "broken on purpose",
-        "noise 7": "broken on purpose",
-        "noise 21": "broken late",
-    }
+    purpose = "broken on purpose"
+    assert loader.rejects == {"noise 0": purpose, "noise 7": purpose, "noise 21": "broken late"}
     for batch in batches:
         assert not batch.images[~batch.mask].any()
         assert batch.images[batch.mask].flatten(1).any(dim=1).all()
