@@ -1,6 +1,5 @@
 """Images decoded, resized and augmented with one, four and more channels."""
 
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.helpers.augmenting import augment
+from tests.helpers.image_zoo import encoded
 from vitkit.data.channels import by_threes, to_rgb
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Resize, refuse_augmentation
 from vitkit.data.decode.image import decode, decode_image, header
@@ -20,9 +20,7 @@ GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)
 
 
 def png(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
+    return encoded(image, kind, **options)
 
 
 def noise(*shape: int, seed: int = 0) -> NDArray[Any]:

@@ -106,14 +106,9 @@ def test_background_is_the_rule_and_16_bits_keep_all_levels() -> None:
     assert tuple(decode(value, DecodeRule(background=(1, 2, 3)))[0, 0]) == (1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    "mode", ["1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"]
-)
-def test_modes_of_open_images(mode: str) -> None:
-    assert decode_image(Image.new(mode, (3, 2))).shape == (2, 3, 3)
-
-
-def test_rules_that_make_no_sense() -> None:
+def test_every_mode_is_read_and_rules_that_make_no_sense_are_refused() -> None:
+    for mode in ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"):
+        assert decode_image(Image.new(mode, (3, 2))).shape == (2, 3, 3)
     with pytest.raises(VitkitError, match="background"):
         DecodeRule(background=(0, 0, 256))
     with pytest.raises(VitkitError, match="max_pixels"):

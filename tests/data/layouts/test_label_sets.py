@@ -1,6 +1,5 @@
 """Several labels an image: CSV cells, label files, splits that keep rare labels, and each fault."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -84,26 +83,6 @@ def test_another_separator_is_given_and_splits_are_kept(tmp_path: Path) -> None:
     assert data.class_names == ("blue", "light;red", "red")
     assert "1 image with a label twice: it counts once." in data.notes
     assert sets(data)["c.png"] == {"red"}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("path,labels\na.png,cat\nb.png,dog", "leave out task multi-label"),
-        ('path,labels\na.png,"cat,dog"\nb.png,dog', "splits_label_separator ','"),
-        ("path,labels\na.png,cat;dog\nb.png,cat|bird", "hold both ';' and '|'"),
-        ("path,labels\na.png,cat;dog\n./a.png,cat", "listed twice, in lines 2 and 3"),
-        ("path,labels\na.png,cat,dog\nb.png,cat", "line 2: expected 2 cells as in the header, found 3"),
-        ("path,labels\na.png,\nb.png,", "no image has a label"),
-        ("path,labels\na.png,cat;dog\n,cat", "line 3: path or label is empty"),
-        ("path,labels,split\na.png,x;y,train\nb.png,z,val", "val has labels that train lacks: z"),
-        ("path,kinds\na.png,cat;dog", "no label column. Expected one of labels, classes, tags"),
-    ],
-)
-def test_doubtful_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "labels.csv").write_text(text)
-    with pytest.raises(VitkitError, match=re.escape(message)):
-        opened(tmp_path / "labels.csv")
 
 
 def test_a_separator_and_several_labels_need_the_task(tmp_path: Path) -> None:

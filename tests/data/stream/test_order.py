@@ -1,5 +1,7 @@
 """The order of samples is a pure function, a permutation in every epoch, and stays what it is."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,11 +30,8 @@ def test_a_position_needs_nothing_but_itself(size: int, seed: int, positions: li
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = [
-        sample_at(np.arange(epoch * 500, (epoch + 1) * 500), 500, seed)[1]
-        for seed in (0, 1, 2)
-        for epoch in range(4)
-    ]
+    keys = itertools.product(range(3), range(4))
+    orders = [sample_at(500 * epoch + np.arange(500), 500, seed)[1] for seed, epoch in keys]
     for number, first in enumerate(orders):
         for second in orders[:number]:
             assert (first == second).sum() < 15  # a random permutation keeps one place on average

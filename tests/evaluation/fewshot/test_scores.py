@@ -53,4 +53,4 @@ def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
     total = sum(share * count for share, count in zip(score.class_accuracy, counts, strict=True) if share)
     assert total / 80 == pytest.approx(score.mean)
     (single,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
-    assert single.deviation is single.interval is None and len(single.accuracies) == 1
+    assert single.deviation is None and single.interval is None and len(single.accuracies) == 1
