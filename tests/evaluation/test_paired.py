@@ -29,6 +29,16 @@ def test_the_variances_and_the_mean_by_hand() -> None:
     assert paired.seed_variance == 0.0
     # The rest is +-1/2 or +-1/2 on each: 2 / 3 / 8, more than the term, of which a half stays.
     assert paired.image_variance == pytest.approx(0.1875 / 4 / 2)
+    # Three seeds with one mean, whose images differ at random: the difference is not sure.
+    second = np.array([[1, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 0]], float)
+    paired = paired_difference(np.zeros((3, 6)), second)
+    assert paired.seed_variance == pytest.approx(0)
+    assert paired.image_variance == pytest.approx(np.var([2, 1, 1, 1, 1, 0]) / 9 / 6 / 3)
+    # Without images that vary it is the paired t test of the seeds.
+    second = np.array([[0.1], [0.2], [0.2], [0.4]]) + np.zeros((4, 3))
+    paired, expected = paired_difference(np.zeros((4, 3)), second), stats.ttest_rel(second[:, 0], np.zeros(4))
+    assert paired.p == pytest.approx(expected.pvalue)
+    assert paired.interval == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_each_term_has_its_own_degrees_of_freedom() -> None:
@@ -62,22 +72,6 @@ def test_p_is_that_of_the_interval_over_seeds_and_images(seeds: int, images: int
     paired = paired_difference(base.astype(float), other.astype(float))
     low, high = paired.interval
     assert (paired.p < 0.05) == (low > 0 or high < 0)
-
-
-def test_seeds_that_agree_by_chance_leave_a_variance() -> None:
-    """Three seeds with one mean, whose images differ at random: the difference is not sure."""
-    second = np.array([[1, 1, 0, 0, 0, 0], [1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 1, 0]], float)
-    paired = paired_difference(np.zeros((3, 6)), second)
-    assert paired.seed_variance == pytest.approx(0)
-    assert paired.image_variance == pytest.approx(np.var([2, 1, 1, 1, 1, 0]) / 9 / 6 / 3)
-
-
-def test_without_images_that_vary_it_is_the_paired_t_test_of_the_seeds() -> None:
-    first = np.zeros((4, 3))
-    second = np.array([[0.1], [0.2], [0.2], [0.4]]) + first  # the same on every image
-    paired, expected = paired_difference(first, second), stats.ttest_rel(second[:, 0], first[:, 0])
-    assert paired.p == pytest.approx(expected.pvalue)
-    assert paired.interval == pytest.approx(tuple(expected.confidence_interval()))
 
 
 def test_one_seed_says_nothing_of_others_and_no_difference_is_none() -> None:

@@ -127,19 +127,14 @@ def test_the_last_points_alone_say_whether_the_error_still_falls() -> None:
     assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.31, 0.33])).falls_at_last
 
 
-@pytest.mark.parametrize(
-    ("errors", "objection"),
-    [
+def test_points_that_are_no_law_are_said_to_be_none() -> None:
+    for errors, objection in (
         ([0.2, 0.22, 0.25, 0.3, 0.33, 0.4], "rises from point to point"),
         ([0.30, 0.29, 0.31, 0.30, 0.29, 0.30], "does not fall from point to point"),
         ([0.5, 0.5, 0.5, 0.1, 0.1, 0.1], "farther from any such law"),
-        ([0.5, 0.4, 0.31, 0.26, 0.2, 0.17], ""),
-    ],
-)
-def test_points_that_are_no_law_are_said_to_be_none(errors: list[float], objection: str) -> None:
-    said = fit_power_law(points(errors)).objection()
-    assert objection in said
-    assert bool(objection) == bool(said)
+    ):
+        assert objection in fit_power_law(points(errors)).objection()
+    assert fit_power_law(points([0.5, 0.4, 0.31, 0.26, 0.2, 0.17])).objection() == ""
 
 
 def test_seeds_that_agree_leave_no_noise_to_explain_a_misfit() -> None:
