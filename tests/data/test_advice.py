@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import vitkit
+from tests.helpers.image_folders import plant
 from vitkit.cli.main import run
 from vitkit.data.check import advise_on_start, suggest_recipe
 from vitkit.data.layouts.image_paths import find_images
@@ -33,6 +34,14 @@ def test_the_recipe_fits_the_sizes() -> None:
     assert suggest_recipe([(28, 28)], has_model=True) == "small-images"
     assert suggest_recipe([(8, 8)]) == suggest_recipe([(64, 48)]) == "small-images"
     assert suggest_recipe([(32, 32)] + [(480, 640)] * 5) == "photos" == suggest_recipe([])
+
+
+def test_data_check_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = plant(tmp_path / "my photos", {"cats": 12, "dogs": 2})
+    assert run(["data", "check", str(folder), "--splits.test-fraction", "0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "12 training images: do not train from scratch" in shown
+    assert f"Next: vitkit finetune '{folder}'" in shown  # as a shell reads it
 
 
 @pytest.fixture

@@ -29,21 +29,21 @@ def batches(
     ids: Sequence[int], labels: object, size: int, unreadable: Collection[int] = frozenset()
 ) -> list[Batch]:
     """Batches of the images `ids`, whose first pixels are their numbers; `labels` are of all images."""
-    known, made = torch.as_tensor(labels), []
+    every_label, made = torch.as_tensor(labels), []
     for start in range(0, len(ids), size):
         part = torch.tensor(ids[start : start + size])
         images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
         mask = torch.tensor([number not in unreadable for number in part.tolist()])
-        made.append(Batch(images, {"labels": known[part]}, mask, part))
+        made.append(Batch(images, {"labels": every_label[part]}, mask, part))
     return made
 
 
 def predictions(logits: object, labels: object, bad: int = 0, loss: LossFunction = "softmax") -> Predictions:
     """Predictions of a label for each image, or of several where `labels` has two axes."""
-    rows, known = np.asarray(logits, np.float32), np.asarray(labels)
+    rows, targets = np.asarray(logits, np.float32), np.asarray(labels)
     ids = np.arange(len(rows) + bad)
-    known = known.astype(bool if known.ndim == 2 else np.int64)
-    return Predictions(rows, known, ids[: len(rows)], ids[len(rows) :], loss)
+    targets = targets.astype(bool if targets.ndim == 2 else np.int64)
+    return Predictions(rows, targets, ids[: len(rows)], ids[len(rows) :], loss)
 
 
 def names(count: int) -> list[str]:

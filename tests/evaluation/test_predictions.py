@@ -51,7 +51,7 @@ def test_the_numbers_are_the_slow_ones_however_they_were_batched(
     unreadable = (2, 30)
     readable = [i for i in range(COUNT) if i not in unreadable]
     rows, labels = table().numpy()[readable], np.array(readable) % CLASSES
-    made = asked(size, shuffled, unreadable, loss=loss, folder=tmp_path)
+    made = predict_table(size, shuffled, unreadable, loss=loss, folder=tmp_path)
     # To the last bit: all at once, in order, in memory.
     expected = classification(
         Predictions(rows, labels, np.array(readable), np.array(unreadable), loss), NAMES
@@ -66,13 +66,13 @@ def test_the_numbers_are_the_slow_ones_however_they_were_batched(
     assert isinstance(loaded.logits, np.memmap) == (memory == "disk")
     files = {path.name for path in tmp_path.iterdir()}  # the file of logits as they came has no name
     assert files == {f"test.{name}.npy" for name in ARRAYS}
-    without = asked(size, shuffled, unreadable, loss=loss, keep_logits=False)
+    without = predict_table(size, shuffled, unreadable, loss=loss, keep_logits=False)
     assert classification(without, NAMES) == expected
     with pytest.raises(VitkitError, match="not kept"):
         _ = without.logits
 
 
-def asked(size: int, shuffled: bool, unreadable: tuple[int, ...] = (), **options: Any) -> Predictions:
+def predict_table(size: int, shuffled: bool, unreadable: tuple[int, ...] = (), **options: Any) -> Predictions:
     order = np.random.default_rng(1).permutation(COUNT).tolist() if shuffled else range(COUNT)
     made = batches(list(order), [number % CLASSES for number in range(COUNT)], size, unreadable)
     return predict(Table(table()), made, **options)
@@ -86,7 +86,7 @@ def descriptors() -> int:
 def test_the_file_of_logits_is_closed_with_the_predictions() -> None:
     gc.collect()  # what earlier tests left open is not counted
     before = descriptors()
-    made = asked(4, False)
+    made = predict_table(4, False)
     rows = made.logits
     assert isinstance(rows, np.memmap) and not rows.flags.writeable
     assert descriptors() > before
@@ -103,14 +103,14 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda **options: Full())
     with pytest.raises(VitkitError, match=r"No space left on device.*28 bytes for each image.*TMPDIR"):
-        asked(4, False)
+        predict_table(4, False)
 
 
 ARRAYS = ("logits", "labels", "ids", "bad")
 
 
 def saved(folder: Path) -> Path:
-    asked(4, False, (2, 30)).save(folder / "test.json")
+    predict_table(4, False, (2, 30)).save(folder / "test.json")
     return folder / "test.json"
 
 

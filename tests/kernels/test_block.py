@@ -140,14 +140,14 @@ def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
     assert out is not None and out[0].isfinite().all() and out[1].isnan().all()
 
 
-@pytest.mark.parametrize(("compiler", "found"), [("no-such-compiler", False), ("cc", True)])
+@pytest.mark.parametrize(("compiler", "is_compiled"), [("no-such-compiler", False), ("cc", True)])
 def test_a_block_can_be_compiled_where_there_are_no_gradients_but_not_without_a_compiler(
-    compiler: str, found: bool, monkeypatch: pytest.MonkeyPatch
+    compiler: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block_or_skip("float32")
     monkeypatch.setenv("CC", compiler)
     with torch.inference_mode():
-        assert (compiled_block.__wrapped__("float32") is not None) == found
+        assert (compiled_block.__wrapped__("float32") is not None) == is_compiled
 
 
 def test_blocks_that_drop_at_random_are_computed_by_modules_in_training_alone() -> None:

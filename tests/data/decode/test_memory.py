@@ -53,8 +53,8 @@ def growth(folder: Path, channels: int = 3) -> dict[str, tuple[int, int]]:
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", MEASURE, str(folder), str(channels)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    found: dict[str, tuple[int, int]] = json.loads(done.stdout)
-    return found
+    growths: dict[str, tuple[int, int]] = json.loads(done.stdout)
+    return growths
 
 
 def gif_of_small_frame(side: int) -> bytes:

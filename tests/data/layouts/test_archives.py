@@ -120,32 +120,24 @@ def test_links_and_sparse_files_are_not_read(tmp_path: Path) -> None:
     """The bytes of a sparse file in an archive are not the bytes of the file."""
     (tmp_path / "secret.png").write_bytes(png(99))
     target = str(tmp_path / "secret.png")
+    kinds = {"soft": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "sparse": tarfile.GNUTYPE_SPARSE}
     with tarfile.open(tarred(tmp_path / "a.tar", PHOTOS), "a") as tar:
-        for kind, name in (
-            (tarfile.SYMTYPE, "soft"),
-            (tarfile.LNKTYPE, "hard"),
-            (tarfile.GNUTYPE_SPARSE, "s"),
-        ):
+        for name, kind in kinds.items():
             info = tarfile.TarInfo(f"cat/{name}.png")
-            info.type, info.linkname = kind, target
-            info.size = len(png(1)) * (name == "no")
+            info.type, info.linkname, info.size = kind, target, len(png(1)) * (name == "sparse")
             tar.addfile(info, io.BytesIO(png(1)))
     with zipfile.ZipFile(zipped(tmp_path / "a.zip", PHOTOS), "a") as archive:
         link = zipfile.ZipInfo("cat/soft.png")
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, target)
-    for name, note in (
-        (
-            "a.tar",
-            "3 links, devices or sparse files in a.tar ignored: cat/soft.png, cat/hard.png, ",
-        ),
-        ("a.zip", "1 link, device or sparse file in a.zip ignored: cat/soft.png."),
-    ):
+    notes = (
+        "3 links, devices or sparse files in a.tar ignored: cat/soft.png, cat/hard.png, cat/sparse.png.",
+        "1 link, device or sparse file in a.zip ignored: cat/soft.png.",
+    )
+    for path, note in zip(("a.tar", "a.zip"), notes, strict=True):
         for labelled in (True, False):
-            data = open_data(str(tmp_path / name), labelled=labelled)
-            assert sum(map(len, data.splits.values())) == len(PHOTOS) and any(
-                said.startswith(note) for said in data.notes
-            )
+            data = open_data(str(tmp_path / path), labelled=labelled)
+            assert sum(map(len, data.splits.values())) == len(PHOTOS) and note in data.notes
 
 
 def _offset(archive: Path, number: int) -> int:
@@ -208,14 +200,14 @@ def edited(folder: Path, place: int, value: bytes) -> Path:
 
 def unreadable(data: ImageData) -> list[str]:
     """The images that cannot be decoded."""
-    found = []
+    keys = []
     for samples in data.splits.values():
         for index in range(len(samples)):
             try:
                 samples.decode(index)
             except DecodeError:
-                found.append(samples.key(index))
-    return found
+                keys.append(samples.key(index))
+    return keys
 
 
 @pytest.mark.parametrize(

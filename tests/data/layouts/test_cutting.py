@@ -36,16 +36,16 @@ def check_random_folds(number: int) -> bool:
     if number % 4 >= 2:
         labels = draw.random((len(labels), len(sizes))) < draw.uniform(0.02, 0.5, len(sizes))
     groups = draw.integers(0, max(2, len(labels) // int(draw.integers(1, 6))), len(labels))
-    known, folds = groups if number % 2 else None, int(draw.integers(2, 11))
+    grouping, folds = groups if number % 2 else None, int(draw.integers(2, 11))
     group_sizes = np.unique(groups if number % 2 else np.arange(len(labels)), return_counts=True)[1]
     if len(group_sizes) < folds:
         return False
-    fold_of = deal_folds(labels, known, folds, number, 3)
+    fold_of = deal_folds(labels, grouping, folds, number, 3)
     counts = np.bincount(fold_of, minlength=folds)
     assert fold_of.shape == (len(labels),) and len(counts) == folds and counts.min() > 0
     assert np.ptp(counts) <= group_sizes.max()
-    if known is not None:
-        assert all(len(set(fold_of[known == group])) == 1 for group in np.unique(known))
+    if grouping is not None:
+        assert all(len(set(fold_of[grouping == group])) == 1 for group in np.unique(grouping))
     else:
         # Several labels an image need not allow one; two were never exceeded in a thousand data sets.
         apart = np.ptp(counts_by_fold(labels, fold_of, folds), axis=0).max()
@@ -71,8 +71,8 @@ def test_labels_of_several_an_image_are_evened_out_by_exchanges() -> None:
 
 def test_the_same_seed_deals_the_same_folds() -> None:
     labels, groups = np.repeat([0, 1, 2], 12), np.arange(36) // 2
-    for known in (None, groups):
-        first, again, other = (deal_folds(labels, known, 4, seed, 3) for seed in (0, 0, 1))
+    for grouping in (None, groups):
+        first, again, other = (deal_folds(labels, grouping, 4, seed, 3) for seed in (0, 0, 1))
         assert first.tolist() == again.tolist() != other.tolist()
     # Philox's numbers are fixed for good, so these folds are too.
     assert deal_folds(np.repeat([0, 1], 5), None, 3, 0, 3).tolist() == [1, 2, 0, 1, 0, 2, 0, 1, 0, 2]

@@ -138,8 +138,8 @@ def test_label_files_in_splits(tmp_path: Path, pattern: str) -> None:
         files[pattern.format(split=split, kind="images", name=f"{name}.png")] = None
         files[pattern.format(split=split, kind="labels", name=f"{name}.txt")] = text
     data = opened(plant(tmp_path, files), Splits())
-    found = [list(sets(data, split).values()) for split in ("train", "val", "test")]
-    assert found == [[{"cat", "dog"}], [{"dog"}], [set()]]
+    label_sets = [list(sets(data, split).values()) for split in ("train", "val", "test")]
+    assert label_sets == [[{"cat", "dog"}], [{"dog"}], [set()]]
 
 
 def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> None:
