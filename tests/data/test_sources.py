@@ -20,9 +20,8 @@ def test_digits() -> None:
     data = open_data("digits")
     assert (data.name, data.kind) == ("digits", "built-in digits")
     assert data.class_names == tuple("0123456789")
-    assert [(split, len(samples)) for split, samples in data.splits.items()] == [
-        ("train", 1257), ("val", 180), ("test", 360)
-    ]  # fmt: skip
+    assert [*data.splits] == ["train", "val", "test"]
+    assert [len(samples) for samples in data.splits.values()] == [1257, 180, 360]
     other = open_data("digits", Splits(seed=1))
     assert set(keys(data, "test")) != set(keys(other, "test")) and "seed 1" in other.notes[0]
     assert "test: 360 images cut from train, stratified, seed 0 (20 %)." in data.notes

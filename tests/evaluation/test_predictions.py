@@ -160,36 +160,30 @@ def test_arrays_that_cannot_be_predictions(tmp_path: Path, changes: dict[str, ob
 
 @pytest.mark.parametrize("name", ["test.logits.npy", "test.bad.npy"])
 def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    load = tmp_path / "test.json"
     saved(tmp_path)
-    path.unlink()
-    with pytest.raises(VitkitError, match=f"The predictions .*{name} cannot be read: no such file"):
-        Predictions.load(load)
-    with path.open("wb") as file:
-        np.savez(file, **arrays())  # type: ignore[arg-type] # an archive is no array
-    with pytest.raises(VitkitError, match=f"{name}: expected arrays"):
-        Predictions.load(load)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(VitkitError, match=f"{name} cannot be read: .*not a regular file"):
-        Predictions.load(load)
-    path.unlink()
-    path.symlink_to(path)
-    with pytest.raises(VitkitError, match=f"{name} cannot be read"):
-        Predictions.load(load)
+    path = tmp_path / name
+    np.savez(archive := io.BytesIO(), **arrays())  # type: ignore[arg-type] # which is no array
+    for make, reason in (
+        (lambda: None, f"The predictions .*{name} cannot be read: no such file"),
+        (lambda: path.write_bytes(archive.getvalue()), f"{name}: expected arrays"),
+        (lambda: os.mkfifo(path), f"{name} cannot be read: .*not a regular file"),
+        (lambda: path.symlink_to(path), f"{name} cannot be read"),
+    ):
+        path.unlink(missing_ok=True)
+        make()
+        with pytest.raises(VitkitError, match=reason):
+            Predictions.load(tmp_path / "test.json")
 
 
-@pytest.mark.parametrize(("name", "shape"), [("labels", (10**12,)), ("logits", (10**12, 3))])
+@pytest.mark.parametrize(
+    ("name", "kind", "shape"), [("labels", "<i8", (10**12,)), ("logits", "<f4", (10**12, 3))]
+)
 def test_an_array_that_claims_more_than_its_file_holds(
-    tmp_path: Path, name: str, shape: tuple[int, ...]
+    tmp_path: Path, name: str, kind: str, shape: tuple[int, ...]
 ) -> None:
     """The header alone is read, so that nobody's claim takes memory."""
-    header = io.BytesIO()
-    kind = np.dtype(np.int64 if name == "labels" else np.float32)
-    description = npy.dtype_to_descr(kind)
-    npy.write_array_header_1_0(header, {"descr": description, "fortran_order": False, "shape": shape})
-    path = written(tmp_path, arrays())
+    header, path = io.BytesIO(), written(tmp_path, arrays())
+    npy.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
     path.with_suffix(f".{name}.npy").write_bytes(header.getvalue() + bytes(24))
     with pytest.raises(VitkitError, match=r"greater than file ?size"):
         Predictions.load(path)
