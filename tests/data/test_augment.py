@@ -18,8 +18,7 @@ from vitkit.data import augment as augment_module
 from vitkit.data.augment import OPERATIONS, _move, _random_crop, distort, erase
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
-from vitkit.data.stream.loader import TrainLoader
-from vitkit.data.stream.order import sample_rng
+from vitkit.data.stream.loader import TrainLoader, sample_rng
 from vitkit.data.transforms import Pixels
 from vitkit.errors import VitkitError
 

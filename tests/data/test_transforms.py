@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tests.helpers.augmenting import augment
 from vitkit.data.config import Augmentation, Interpolation, Preprocessing, Resize
-from vitkit.data.stream.order import sample_rng
+from vitkit.data.stream.loader import sample_rng
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.loader import Batch
 from vitkit.evaluation.predictions import Predictions
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 
 
 class Table(nn.Module):

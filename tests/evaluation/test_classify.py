@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from vitkit.evaluation.statistics import binomial_interval
 
 from tests.evaluation.answers import Table, batches, names, predictions
 from tests.evaluation.reference import require_alike
@@ -21,10 +22,9 @@ from vitkit.evaluation.classify import (
     classification,
     mark_repeats,
 )
-from vitkit.evaluation.intervals import binomial_interval
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 
 LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")
 

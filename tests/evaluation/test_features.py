@@ -26,7 +26,7 @@ from vitkit.evaluation.features import (
     content_of,
     explain_no_features,
 )
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import model_config
 

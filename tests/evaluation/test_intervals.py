@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from vitkit.evaluation.statistics import binomial_interval, binomial_test, overconfidence_interval, sign_test
 
 from vitkit.evaluation.classify import (
     ClassScore,
@@ -13,7 +14,6 @@ from vitkit.evaluation.classify import (
     compare_with_guessing,
     overconfidence,
 )
-from vitkit.evaluation.intervals import binomial_interval, binomial_test, overconfidence_interval, sign_test
 from vitkit.evaluation.predictions import Predictions
 from vitkit.tasks.classification import ClassificationAnswering
 

@@ -19,7 +19,7 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.data.transforms import Preprocessing
 from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
-from vitkit.models.config.card import Card
+from vitkit.models.config import Card
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.tasks import answering_of
 

@@ -19,7 +19,7 @@ from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.models.config.card import LossFunction
+from vitkit.models.config import LossFunction
 
 COUNT, CLASSES = 37, 7
 NAMES = names(CLASSES)

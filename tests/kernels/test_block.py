@@ -11,8 +11,7 @@ from torch import Tensor
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block
 from vitkit.models.build import build_model
-from vitkit.models.config.compute_config import Compute, Precision
-from vitkit.models.config.vit_config import ViTConfig
+from vitkit.models.config import Compute, Precision, ViTConfig
 from vitkit.models.fast import (
     HEAD_MULTIPLE,
     BlockFunction,

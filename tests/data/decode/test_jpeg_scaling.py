@@ -13,8 +13,7 @@ from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples, keep_in_memory, open_data
-from vitkit.data.stream.loader import TrainLoader
-from vitkit.data.stream.order import sample_rng
+from vitkit.data.stream.loader import TrainLoader, sample_rng
 from vitkit.errors import DecodeError
 
 pytestmark = [

@@ -16,8 +16,7 @@ from PIL import Image
 
 from tests.helpers.image_zoo import GOOD, encoded, noise
 from vitkit.data.config import DecodeRule
-from vitkit.data.decode.image import decode, header
-from vitkit.data.decode.memory import MAX_JPEG_SCANS, jpeg_scans
+from vitkit.data.decode.image import MAX_JPEG_SCANS, decode, header, jpeg_scans
 from vitkit.errors import DecodeError
 
 from .test_arrays import npy, pages, tiff

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
 from vitkit.data.sources import keep_in_memory
-from vitkit.data.stream.loader import TrainLoader, evaluation_batches
-from vitkit.data.stream.order import sample_at, sample_rng
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
 from vitkit.errors import VitkitError
 
 # Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitkit.data.stream.order import sample_at, sample_rng
+from vitkit.data.stream.loader import sample_at, sample_rng
 
 SEEDS = st.integers(0, 2**63 - 1)
 

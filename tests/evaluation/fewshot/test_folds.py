@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vitkit.evaluation.fewshot.folds import FITS, METHODS, cross_validate, mixed_order
+from vitkit.evaluation.fewshot.methods import FITS, METHODS, cross_validate, mixed_order
 
 LABELS = np.repeat(np.arange(4), 30)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vitkit.evaluation.fewshot.config import Learning
-from vitkit.evaluation.fewshot.methods import Draws, fit
-from vitkit.evaluation.fewshot.scores import LabelledFeatures, measure
+from vitkit.evaluation.fewshot.methods import Draws, LabelledFeatures, fit, measure
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 4, 200)
