@@ -49,9 +49,12 @@ def timm(crop_pct: float, interpolation: str, crop_mode: str = "center", **more:
 
 
 def huggingface(name: str, kind: str, **settings: Any) -> PixelCase:
-    return PixelCase(
-        f"huggingface {name}", "huggingface", {"image_processor_type": f"{kind}ImageProcessor", **settings}
-    )
+    settings["image_processor_type"] = f"{kind}ImageProcessor"
+    return PixelCase(f"huggingface {name}", "huggingface", settings)
+
+
+def swag(side: int) -> dict[str, Any]:
+    return {"crop_size": side, "resize_size": side, "interpolation": "bicubic"}
 
 
 CROP = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
@@ -78,22 +81,9 @@ CASES = (
     huggingface("nearest", "Bit", size={"shortest_edge": 240}, resample=0, **CROP),
     huggingface("not resized", "Bit", do_resize=False, **CROP),
     PixelCase("torchvision vit_b_16", "torchvision", {"crop_size": 224}),
-    PixelCase(
-        "torchvision vit_l_16", "torchvision", {"crop_size": 224, "resize_size": 242}, width=1024, patch=16
-    ),
-    PixelCase(
-        "torchvision vit_b_16 SWAG",
-        "torchvision",
-        {"crop_size": 384, "resize_size": 384, "interpolation": "bicubic"},
-        size=(384, 384),
-    ),
-    PixelCase(
-        "torchvision vit_h_14 SWAG linear",
-        "torchvision",
-        {"crop_size": 224, "resize_size": 224, "interpolation": "bicubic"},
-        width=1280,
-        patch=14,
-    ),
+    PixelCase("torchvision vit_l_16", "torchvision", {"crop_size": 224, "resize_size": 242}, width=1024),
+    PixelCase("torchvision vit_b_16 SWAG", "torchvision", swag(384), size=(384, 384)),
+    PixelCase("torchvision vit_h_14 SWAG linear", "torchvision", swag(224), width=1280, patch=14),
 )
 
 

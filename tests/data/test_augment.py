@@ -1,5 +1,6 @@
 """Random crops against the rules they are drawn by; turns, shifts, RandAugment's operations and erasing."""
 
+import itertools
 import math
 from typing import Any
 
@@ -29,15 +30,6 @@ def noise(height: int = 20, width: int = 33, low: int = 60, high: int = 200) -> 
     return np.random.default_rng(0).integers(low, high, (height, width, 3), np.uint8)
 
 
-def pixels(height: int, width: int) -> NDArray[np.uint8]:
-    """Noise of all levels."""
-    return noise(height, width, 0, 256)
-
-
-def picture(image: np.ndarray) -> Image.Image:
-    return Image.fromarray(image)
-
-
 def ramp(height: int, width: int) -> NDArray[np.uint8]:
     """Red is the row, green the column, blue 200."""
     out = np.full((height, width, 3), 200, dtype=np.uint8)
@@ -53,7 +45,7 @@ def test_augmentation_takes_any_shape(
 ) -> None:
     preprocessing = Preprocessing((rows, columns), antialias=antialias)
     augmentation = Augmentation(shift=2, rotate=15)
-    image = pixels(height, width)
+    image = noise(height, width, 0, 256)
     first = augment(image, preprocessing, augmentation, sample_rng(1, 2, sample))
     again = augment(image, preprocessing, augmentation, sample_rng(1, 2, sample))
     assert first.shape == (rows, columns, 3) and first.dtype == np.uint8
@@ -88,6 +80,10 @@ def test_an_image_without_a_crop_of_the_right_area_is_taken_whole() -> None:
     """Squares of 14 pixels have 196, those of 15 have 225, and none has 200 to 202."""
     augmentation = Augmentation(crop_area=(0.5, 0.505), crop_aspect=(1.0, 1.0), flip=False)
     assert _random_crop(20, 20, augmentation, sample_rng(0, 0, 0)) == (0, 0, 20, 20)
+    image = noise(4, 60)
+    augmentation = Augmentation(crop_area=(0.9, 1.0), crop_aspect=(1.0, 1.0), flip=False)
+    out = augment(image, Preprocessing((4, 60)), augmentation, sample_rng(0, 0, 0))
+    np.testing.assert_array_equal(out, image)
 
 
 def test_random_crops_spread_as_tensorflows() -> None:
@@ -100,13 +96,6 @@ def test_random_crops_spread_as_tensorflows() -> None:
     assert ((offsets - offsets.mean()) ** 2 / offsets.mean()).sum() < 16.3
 
 
-def test_an_impossible_crop_is_the_whole_image() -> None:
-    image = pixels(4, 60)
-    augmentation = Augmentation(crop_area=(0.9, 1.0), crop_aspect=(1.0, 1.0), flip=False)
-    out = augment(image, Preprocessing((4, 60)), augmentation, sample_rng(0, 0, 0))
-    np.testing.assert_array_equal(out, image)
-
-
 @pytest.mark.parametrize("antialias", [True, False])
 def test_a_crop_does_not_look_beyond_its_border(antialias: bool) -> None:
     """Black inside, white all around: not a grey pixel may appear while the crop is inside."""
@@ -117,10 +106,8 @@ def test_a_crop_does_not_look_beyond_its_border(antialias: bool) -> None:
         inside = image.copy()
         inside[top : top + height, left : left + width] = 0
         for size in ((64, 64), (5, 5), (64, 5)):
-            out = augment(
-                inside, Preprocessing(size, antialias=antialias), augmentation, sample_rng(0, 0, sample)
-            )
-            assert out.max() == 0
+            rule = Preprocessing(size, antialias=antialias)
+            assert augment(inside, rule, augmentation, sample_rng(0, 0, sample)).max() == 0
 
 
 def test_crops_without_aspects_have_the_proportions_of_the_image() -> None:
@@ -136,39 +123,26 @@ def test_crops_without_aspects_have_the_proportions_of_the_image() -> None:
 
 def test_flips_are_even() -> None:
     image = ramp(8, 8)
-    augmentation = Augmentation(crop_area=None)
     flipped = 0
     for sample in range(1000):
-        out = augment(image, Preprocessing((8, 8)), augmentation, sample_rng(0, 0, sample))
-        if out[0, 0, 1] == 7:
-            np.testing.assert_array_equal(out, image[:, ::-1])
-            flipped += 1
-        else:
-            np.testing.assert_array_equal(out, image)
+        out = augment(image, Preprocessing((8, 8)), Augmentation(crop_area=None), sample_rng(0, 0, sample))
+        flipped += (turned := out[0, 0, 1] == 7)
+        np.testing.assert_array_equal(out, image[:, ::-1] if turned else image)
     assert 430 < flipped < 570
 
 
-@pytest.mark.parametrize("down", [-9, -5, -2, 0, 1, 4, 5, 9])
-@pytest.mark.parametrize("right", [-9, -7, -3, 0, 2, 6, 7, 9])
-def test_a_shift_is_an_index_that_stops_at_the_edge(down: int, right: int) -> None:
+def test_a_shift_is_an_index_that_stops_at_the_edge() -> None:
     image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)[:, ::-1]
-    rows, columns = np.clip(np.arange(5) - down, 0, 4), np.clip(np.arange(7) - right, 0, 6)
-    np.testing.assert_array_equal(_move(image, down, right, 0), image[rows[:, None], columns])
-
-
-def test_shifts_repeat_the_edge() -> None:
-    image = ramp(10, 10)
-    augmentation = Augmentation(crop_area=None, flip=False, shift=2)
-    seen = set()
+    for down, right in itertools.product((-9, -5, -2, 0, 1, 4, 5, 9), (-9, -7, -3, 0, 2, 6, 7, 9)):
+        rows, columns = np.clip(np.arange(5) - down, 0, 4), np.clip(np.arange(7) - right, 0, 6)
+        np.testing.assert_array_equal(_move(image, down, right, 0), image[rows[:, None], columns])
+    image, seen = ramp(10, 10), set()
     for sample in range(300):
+        augmentation = Augmentation(crop_area=None, flip=False, shift=2)
         out = augment(image, Preprocessing((10, 10)), augmentation, sample_rng(0, 0, sample))
-        down, right = 5 - int(out[5, 5, 0]), 5 - int(out[5, 5, 1])
-        expected = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode="edge")[
-            2 - down : 12 - down, 2 - right : 12 - right
-        ]
-        np.testing.assert_array_equal(out, expected)
-        seen.add((down, right))
-    assert len(seen) == 25
+        seen.add((down := 5 - int(out[5, 5, 0]), right := 5 - int(out[5, 5, 1])))
+        np.testing.assert_array_equal(out, _move(image, down, right, 0))
+    assert seen == {*itertools.product(range(-2, 3), repeat=2)}
 
 
 def test_rotation_turns_about_the_centre() -> None:
@@ -179,25 +153,16 @@ def test_rotation_turns_about_the_centre() -> None:
         out = augment(image, Preprocessing((21, 21)), augmentation, sample_rng(0, 0, sample))
         assert np.abs(out[10, 10].astype(int) - [10, 10, 200]).max() <= 1
         assert (out[:, :, 2] >= 199).all()  # no corner is filled with another colour
-        down, right = (
-            out[10, 15, :2].astype(int) - 10
-        ).tolist()  # where the pixel right of the centre came from
+        down, right = (out[10, 15, :2].astype(int) - 10).tolist()  # from where the pixel to the right came
         angles.append(np.degrees(np.arctan2(down, right)))
     assert min(angles) < -70 and max(angles) > 70
     assert abs(np.mean(angles)) < 15
 
 
-def test_a_right_angle_is_exact_but_for_rounding() -> None:
-    image = pixels(9, 9)
-    turned, expected = _move(image, 0, 0, 90).astype(int), np.rot90(image).astype(int)
-    assert np.abs(turned - expected).max() <= 1
-    np.testing.assert_array_equal(_move(image, 0, 0, 0), image)
-
-
-@pytest.mark.parametrize("degrees", [-30.0, -7.5, 3.0, 45.0])
+@pytest.mark.parametrize("degrees", [-30.0, 3.0, 90.0])
 def test_turning_is_bilinear_with_edges_repeated(degrees: float) -> None:
     """Against torch's sampling of a rotated grid, which repeats edges as well."""
-    image = pixels(12, 17)
+    image = noise(12, 17, 0, 256)
     angle = math.radians(degrees)
     y, x = torch.meshgrid(torch.arange(12) - 5.5, torch.arange(17) - 8.0, indexing="ij")
     across, down = math.cos(angle) * x - math.sin(angle) * y, math.sin(angle) * x + math.cos(angle) * y
@@ -206,55 +171,36 @@ def test_turning_is_bilinear_with_edges_repeated(degrees: float) -> None:
     expected = F.grid_sample(tensor, grid, padding_mode="border", align_corners=False)
     turned = _move(image, 0, 0, degrees).transpose(2, 0, 1).astype(np.float32)
     assert np.abs(turned - expected[0].numpy()).max() <= 1.01
-
-
-def test_what_is_uncovered_repeats_the_edge() -> None:
-    image = np.full((9, 14, 3), 77, dtype=np.uint8)
-    for degrees in (0.0, 10.0, 60.0, 180.0):
-        np.testing.assert_array_equal(_move(image, 3, -2, degrees), image)
-
-
-@pytest.mark.parametrize("size", [(20, 33), (1, 1), (3, 200)])
-@pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.4, 1.0])
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_keeps_shape_and_type(name: str, strength: float, size: tuple[int, int]) -> None:
-    image = noise(*size)
-    changed = np.asarray(OPERATIONS[name](picture(image), strength))
-    assert changed.shape == image.shape and changed.dtype == np.uint8
-    if strength == 0 and name not in ("auto_contrast", "equalize"):
-        assert np.array_equal(changed, image)
-    if abs(strength) == 1 and size == (20, 33) and name != "identity":
-        assert not np.array_equal(changed, image)
+    plain = np.full((9, 14, 3), 77, dtype=np.uint8)  # what is uncovered repeats the edge
+    np.testing.assert_array_equal(_move(plain, 3, -2, degrees), plain)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_what_is_uncovered_has_the_mean_colour(name: str) -> None:
-    image = np.empty((16, 16, 3), np.uint8)
-    image[:] = (50, 100, 150)
-    changed = np.asarray(OPERATIONS[name](picture(image), 1.0))
+def test_an_operation_keeps_shape_type_and_at_no_strength_the_pixels(name: str) -> None:
+    for size, strength in itertools.product([(20, 33), (1, 1), (3, 200)], (-1.0, -0.4, 0.0, 0.4, 1.0)):
+        image = noise(*size)
+        changed = np.asarray(OPERATIONS[name](Image.fromarray(image), strength))
+        assert changed.shape == image.shape and changed.dtype == np.uint8
+        if strength == 0 and name not in ("auto_contrast", "equalize"):
+            assert np.array_equal(changed, image)
+        if abs(strength) == 1 and size == (20, 33) and name != "identity":
+            assert not np.array_equal(changed, image)
     if name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"):
-        assert np.array_equal(changed, image)
-
-
-def test_a_translation_moves_by_the_fraction_of_the_side_that_its_strength_says() -> None:
-    image = noise(10, 331)
-    moved = np.asarray(OPERATIONS["translate_x"](picture(image), 0.1))
-    assert np.array_equal(moved[:, :300], image[:, 15:315])
+        plain = np.full((16, 16, 3), (50, 100, 150), np.uint8)  # what is uncovered has the mean colour
+        assert np.array_equal(np.asarray(OPERATIONS[name](Image.fromarray(plain), 1.0)), plain)
+    if name == "translate_x":  # by the fraction of the side that its strength says
+        moved = np.asarray(OPERATIONS[name](Image.fromarray(noise(10, 331)), 0.1))
+        assert np.array_equal(moved[:, :300], noise(10, 331)[:, 15:315])
 
 
 def test_distortions_follow_from_the_generator_alone_and_differ() -> None:
     image = noise()
-    images = [distort(image, DISTORTED, np.random.default_rng(seed)) for seed in range(40)]
-    again = [distort(image, DISTORTED, np.random.default_rng(seed)) for seed in range(40)]
-    assert all(np.array_equal(drawn, redrawn) for drawn, redrawn in zip(images, again, strict=True))
+    images, again = (
+        [distort(image, DISTORTED, np.random.default_rng(seed)) for seed in range(40)] for _ in range(2)
+    )
+    np.testing.assert_array_equal(images, again)
     assert len({drawn.tobytes() for drawn in images}) > 30
     assert all(drawn.shape == image.shape and drawn.dtype == np.uint8 for drawn in images)
-
-
-def test_without_distortions_nothing_is_drawn_or_changed() -> None:
-    image, rng = noise(), np.random.default_rng(5)
-    assert distort(image, Augmentation(), rng) is image
-    assert rng.random() == np.random.default_rng(5).random()
 
 
 def test_distortions_come_after_everything_else_that_is_drawn() -> None:
@@ -262,6 +208,9 @@ def test_distortions_come_after_everything_else_that_is_drawn() -> None:
     plain = augment(noise(), preprocessing, Augmentation(shift=2, rotate=5), np.random.default_rng(3))
     still = Augmentation(shift=2, rotate=5, random_erasing=1e-9)
     assert np.array_equal(augment(noise(), preprocessing, still, np.random.default_rng(3)), plain)
+    image, rng = noise(), np.random.default_rng(5)
+    assert distort(image, Augmentation(), rng) is image  # without distortions nothing is drawn
+    assert rng.random() == np.random.default_rng(5).random()
 
 
 def test_erasing_fills_one_box_with_noise() -> None:
@@ -273,11 +222,8 @@ def test_erasing_fills_one_box_with_noise() -> None:
         assert box.mean() > 0.99  # noise is seldom black
         assert 0.015 < box.size / changed.size < 0.36
     assert not image.any()  # the image itself, which may be kept in memory, is as it was
-
-
-def test_an_image_too_small_for_a_box_stays() -> None:
-    image = noise(1, 1)
-    assert np.array_equal(erase(image, np.random.default_rng(0)), image)
+    tiny = noise(1, 1)  # too small for a box
+    assert np.array_equal(erase(tiny, np.random.default_rng(0)), tiny)
 
 
 def test_erasing_is_as_frequent_as_asked() -> None:
@@ -287,10 +233,7 @@ def test_erasing_is_as_frequent_as_asked() -> None:
     assert 430 < erased < 570
 
 
-@pytest.mark.parametrize("crop", [True, False])
-def test_an_augmentation_that_no_list_knows_is_in_the_batch(
-    crop: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_augmentation_that_no_list_knows_is_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever `distort` returns is trained on, without an option that says that it changes anything."""
 
     def negative(image: Pixels, augmentation: Augmentation, rng: np.random.Generator) -> Pixels:
@@ -298,7 +241,7 @@ def test_an_augmentation_that_no_list_knows_is_in_the_batch(
 
     def first() -> torch.Tensor:
         samples = open_data("digits", Splits()).splits["train"]
-        augmentation = Augmentation(crop_area=(0.5, 1.0) if crop else None, flip=False)
+        augmentation = Augmentation(crop_area=None, flip=False)
         loader = TrainLoader(samples, Preprocessing(image_size=(16, 16)), augmentation, batch_size=8, seed=0)
         return next(iter(loader.batches(0, 1))).images
 
@@ -307,27 +250,12 @@ def test_an_augmentation_that_no_list_knows_is_in_the_batch(
     assert torch.equal(first(), 255 - plain)
 
 
-def test_any_number_of_workers_draws_the_same() -> None:
-    samples = open_data("digits", Splits()).splits["train"]
-
-    def batches(workers: int) -> list[torch.Tensor]:
-        loader = TrainLoader(
-            samples, Preprocessing(image_size=(16, 16)), DISTORTED, batch_size=8, seed=1, workers=workers
-        )
-        return [batch.images for batch in loader.batches(0, 3)]
-
-    for alone, by_workers in zip(batches(0), batches(2), strict=True):
-        assert torch.equal(alone, by_workers)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_impossible_options_are_explained() -> None:
+    wrong: list[dict[str, Any]] = [
         *({"rand_augment": -1}, {"rand_augment": 15}, {"rand_augment_magnitude": 11.0}),
         *({"random_erasing": 2.0}, {"crop_area": (0.0, 1.0)}, {"crop_area": (0.5, 0.1)}),
         *({"crop_aspect": (2.0, 1.0)}, {"shift": -1}, {"rotate": 181.0}),
-    ],
-)
-def test_impossible_options_are_explained(options: dict[str, Any]) -> None:
-    with pytest.raises(VitkitError, match=next(iter(options))):
-        Augmentation(**options)
+    ]
+    for options in wrong:
+        with pytest.raises(VitkitError, match=next(iter(options))):
+            Augmentation(**options)

@@ -1,6 +1,5 @@
 """Images decoded, resized and augmented with one, four and more channels."""
 
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.helpers.augmenting import augment
+from tests.helpers.image_zoo import encoded
 from vitkit.data.channels import by_threes, to_rgb
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Resize, refuse_augmentation
 from vitkit.data.decode.image import decode, decode_image, header
@@ -20,36 +20,39 @@ GREY, RGBA = DecodeRule(channels=1), DecodeRule(channels=4)
 
 
 def png(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
+    return encoded(image, kind, **options)
 
 
 def noise(*shape: int, seed: int = 0) -> NDArray[Any]:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def test_a_grey_image_is_its_own_values() -> None:
-    grey = noise(30, 20)
-    pixels = decode(png(Image.fromarray(grey)), GREY)
-    assert pixels.shape == (30, 20, 1)
-    assert np.array_equal(pixels[:, :, 0], grey)
-
-
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
-def test_colours_become_their_luma(kind: str) -> None:
+def test_colours_become_their_luma_and_grey_is_its_own_values(kind: str) -> None:
     file = png(Image.fromarray(noise(30, 20, 3)), kind)
     red, green, blue = np.moveaxis(decode(file).astype(np.int64), 2, 0)
     expected = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16  # ITU-R 601-2 in 16 bits
     assert np.array_equal(decode(file, GREY)[:, :, 0], expected)
+    grey = noise(30, 20)
+    assert np.array_equal(decode(png(Image.fromarray(grey)), GREY), grey[:, :, None])
+    if kind == "PNG":
+        with pytest.raises(DecodeError, match=r"expected 5 channels, found .* RGB.*\.npy"):
+            decode(file, DecodeRule(channels=5))
 
 
 def test_alpha_is_kept_by_four_channels_and_composited_by_three() -> None:
-    pixels = noise(30, 20, 4)
+    pixels = noise(700, 500, 4)  # as large as is converted in strips
     file = png(Image.fromarray(pixels))
     assert np.array_equal(decode(file, RGBA), pixels)
-    assert decode(file).shape == (30, 20, 3)
+    assert decode(file).shape == (700, 500, 3)
     assert not np.array_equal(decode(file), pixels[:, :, :3])
+    assert np.array_equal(decode(file, GREY)[:10], decode_image(Image.fromarray(pixels[:10]), GREY))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = png(Image.fromarray(pixels), exif=exif)
+    assert np.array_equal(decode(turned, RGBA), np.rot90(pixels, -1))
+    assert header(turned, RGBA).size == (500, 700)
+    assert np.array_equal(decode(turned, GREY), np.rot90(decode(file, GREY), -1))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK", "1"])
@@ -75,27 +78,6 @@ def test_sixteen_bits_are_scaled_and_never_clipped(kind: str) -> None:
     wide = np.array([[0, 128, 257, 1000, 32768, 65535]], np.uint16)
     pixels = decode(png(Image.fromarray(wide), kind), GREY)
     assert pixels[0, :, 0].tolist() == [0, 0, 1, 4, 128, 255]
-
-
-def test_a_large_image_in_strips_is_the_same_as_a_small_one() -> None:
-    pixels = noise(700, 500, 4)
-    file = png(Image.fromarray(pixels))
-    assert np.array_equal(decode(file, RGBA), pixels)
-    assert np.array_equal(decode(file, GREY)[:10], decode_image(Image.fromarray(pixels[:10]), GREY))
-
-
-def test_an_orientation_turns_all_channels() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    file = png(Image.fromarray(noise(30, 20, 4)), exif=exif)
-    assert decode(file, RGBA).shape == (20, 30, 4)
-    assert header(file, RGBA).size == (20, 30)
-    assert decode(file, GREY).shape == (20, 30, 1)
-
-
-def test_an_image_file_has_no_five_channels() -> None:
-    with pytest.raises(DecodeError, match=r"expected 5 channels, found .* RGB.*\.npy"):
-        decode(png(Image.fromarray(noise(30, 20, 3))), DecodeRule(channels=5))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
@@ -128,7 +110,7 @@ def test_a_grey_image_is_augmented_as_one_of_equal_colours() -> None:
             assert np.array_equal(np.repeat(augmented, 3, axis=2), expected)
 
 
-def test_any_number_of_channels_is_moved_and_erased() -> None:
+def test_any_number_of_channels_is_moved_and_erased_but_not_coloured() -> None:
     image, rule = noise(50, 31, 5), Preprocessing((24, 24))
     changes = Augmentation(shift=3, rotate=20.0, random_erasing=1.0)
     augmented = augment(image, rule, changes, np.random.default_rng(0))
@@ -137,9 +119,11 @@ def test_any_number_of_channels_is_moved_and_erased() -> None:
     erased = (augmented != still).any(axis=2)
     assert 0.01 < erased.mean() < 0.5  # one box, of noise in all five channels
     assert (augmented != still)[erased].mean() > 0.9
-
-
-def test_colour_operations_are_refused_for_other_channels() -> None:
+    wide = noise(6, 4, 8)
+    assert np.array_equal(by_threes(wide, lambda part: part[::-1]), wide[::-1])
+    for wrong in (0, -1, 5000):
+        with pytest.raises(VitkitError, match="channels is from 1 to"):
+            DecodeRule(channels=wrong)
     refuse_augmentation(Augmentation(rand_augment=2), 1)
     refuse_augmentation(Augmentation(), 5)
     with pytest.raises(VitkitError, match=r"rand_augment.* 4 channels.*rand_augment 0"):
@@ -150,17 +134,5 @@ def test_a_border_is_transparent_or_grey() -> None:
     rule = Preprocessing((20, 20), resize="longest", crop_fraction=1.0, border=(200, 100, 0))
     tall = np.full((20, 10, 4), 255, np.uint8)
     assert preprocess(tall, rule)[0, 0].tolist() == [200, 100, 0, 0]
-    assert preprocess(tall[:, :, :1], rule)[0, 0].tolist() == [
-        118
-    ]  # 0.299 * 200 + 0.587 * 100, a little less in 16 bits
-
-
-def test_the_channels_of_a_rule_are_a_sensible_number() -> None:
-    for wrong in (0, -1, 5000):
-        with pytest.raises(VitkitError, match="channels is from 1 to"):
-            DecodeRule(channels=wrong)
-
-
-def test_channels_go_through_a_change_by_threes() -> None:
-    image = noise(6, 4, 8)
-    assert np.array_equal(by_threes(image, lambda part: part[::-1]), image[::-1])
+    # 0.299 * 200 + 0.587 * 100, a little less in 16 bits.
+    assert preprocess(tall[:, :, :1], rule)[0, 0].tolist() == [118]

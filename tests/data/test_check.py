@@ -1,6 +1,8 @@
 """The check finds what was planted, and nothing in data without fault."""
 
 import json
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +22,8 @@ def plant(root: Path, folder: str, count: int, seed: int, size: tuple[int, int] 
     (root / folder).mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(seed)
     for number in range(count):
-        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(
-            root / folder / f"{number:03d}.png"
-        )
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / folder / f"{number:03d}.png")
 
 
 def test_data_without_fault(tmp_path: Path) -> None:
@@ -38,6 +39,25 @@ def test_data_without_fault(tmp_path: Path) -> None:
     assert (report.bad, report.duplicates, report.contradictions, report.leaks) == ((), (), (), {})
     assert report.warnings == ()
     assert seen == [(done, 24) for done in range(1, 25)]
+    digits = check_data(open_data("digits"))
+    assert digits.bad == () and digits.leaks == {}
+    assert digits.warnings == ("1,797 images are smaller than 32 pixels on one side.",)
+
+
+def test_counts_of_one_and_of_none(tmp_path: Path) -> None:
+    for seed, folder in enumerate(("train/a", "train/b", "test/b")):
+        plant(tmp_path / "one", folder, 12, seed)
+    plant(tmp_path / "one", "test/a", 1, 9, (20, 20))
+    shutil.copy(tmp_path / "one/train/a/000.png", tmp_path / "one/test/b/leak.png")
+    warnings = " ".join(check_data(open_data(str(tmp_path / "one"), WHOLE)).warnings)
+    assert "1 image is smaller than 32 pixels" in warnings
+    assert "Leak: 1 image of test is in train too, pixel for pixel; remove it from train" in warnings
+    assert "1 group of equal images carries different labels" in warnings
+    for name in ("a", "b"):
+        (tmp_path / "none" / name).mkdir(parents=True)
+        (tmp_path / "none" / name / "x.jpg").write_bytes(b"words")
+    report = check_data(open_data(str(tmp_path / "none"), WHOLE))
+    assert report.sizes is None and len(report.bad) == 2
 
 
 def test_every_fault_is_found(tmp_path: Path) -> None:
@@ -47,11 +67,9 @@ def test_every_fault_is_found(tmp_path: Path) -> None:
     train, test = tmp_path / "train", tmp_path / "test"
     (train / "a" / "broken.jpg").write_bytes(b"")
     # The same pixels in another format: a leak that a comparison of files would miss.
-    with Image.open(train / "a" / "000.png") as image:
-        image.save(test / "a" / "leak.bmp")
-        image.save(test / "b" / "leak.png")
-    with Image.open(train / "a" / "001.png") as image:
-        image.save(train / "a" / "again.png")
+    Image.open(train / "a" / "000.png").save(test / "a" / "leak.bmp")
+    shutil.copy(train / "a" / "000.png", test / "b" / "leak.png")
+    shutil.copy(train / "a" / "001.png", train / "a" / "again.png")
     Image.new("LA", (40, 40), (9, 255)).save(train / "a" / "alpha.png")
     report = check_data(open_data(str(tmp_path), WHOLE))
 
@@ -90,53 +108,23 @@ def test_more_bad_files_than_training_allows(tmp_path: Path) -> None:
     """What is announced is what training does with the quota it starts with."""
     for seed, folder in enumerate(("train/a", "train/b", "test/a", "test/b")):
         plant(tmp_path, folder, 20, seed)
-    for number in range(5):
-        (tmp_path / "test" / "a" / f"bad{number}.png").write_bytes(b"")
-    for number in range(3):  # 5 % of 43 are 2.15, which is rounded up
-        (tmp_path / "train" / "a" / f"bad{number}.png").write_bytes(b"")
+    for split, count in (("test", 5), ("train", 3)):  # 5 % of 43 are 2.15, which is rounded up
+        for number in range(count):
+            (tmp_path / split / "a" / f"bad{number}.png").touch()
     assert check_data(open_data(str(tmp_path), WHOLE)).warnings == (
         "8 of 88 files cannot be read; training and evaluation leave them out.",
     )
-    (tmp_path / "train" / "a" / "bad3.png").write_bytes(b"")
+    (tmp_path / "train" / "a" / "bad3.png").touch()
     data = open_data(str(tmp_path), WHOLE)
     assert check_data(data).warnings == (
         "9 of 89 files cannot be read, 4 of them among the 44 to train on, more than the 3 allowed: vitkit "
         "train will stop. Repair or remove them, or raise --bad-quota to 0.1.",
     )
 
-    def train(bad_quota: float) -> None:
-        samples = data.splits["train"]
-        size = Preprocessing((8, 8))
+    samples, size = data.splits["train"], Preprocessing((8, 8))
+    for bad_quota in (0.1, Loading().bad_quota):
         loader = TrainLoader(samples, size, None, batch_size=44, seed=0, bad_quota=bad_quota)
-        next(loader.batches(0, 1))
-
-    with pytest.raises(VitkitError, match=r"4 of 44 training files .* more than the 3 allowed"):
-        train(Loading().bad_quota)
-    train(0.1)
+        stops = pytest.raises(VitkitError, match=r"4 of 44 training files .* more than the 3 allowed")
+        with nullcontext() if bad_quota == 0.1 else stops:
+            next(loader.batches(0, 1))
     assert check_data(data, bad_quota=Loading().bad_quota) == check_data(data)
-
-
-def test_counts_of_one(tmp_path: Path) -> None:
-    for seed, folder in enumerate(("train/a", "train/b", "test/b")):
-        plant(tmp_path, folder, 12, seed)
-    plant(tmp_path, "test/a", 1, 9, (20, 20))
-    with Image.open(tmp_path / "train" / "a" / "000.png") as image:
-        image.save(tmp_path / "test" / "b" / "leak.png")
-    warnings = " ".join(check_data(open_data(str(tmp_path), WHOLE)).warnings)
-    assert "1 image is smaller than 32 pixels" in warnings
-    assert "Leak: 1 image of test is in train too, pixel for pixel; remove it from train" in warnings
-    assert "1 group of equal images carries different labels" in warnings
-
-
-def test_nothing_readable(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "x.jpg").write_bytes(b"words")
-    report = check_data(open_data(str(tmp_path), WHOLE))
-    assert report.sizes is None and len(report.bad) == 2
-
-
-def test_digits_as_they_come() -> None:
-    report = check_data(open_data("digits"))
-    assert report.bad == () and report.leaks == {}
-    assert report.warnings == ("1,797 images are smaller than 32 pixels on one side.",)

@@ -1,71 +1,34 @@
+"""A classifier is run once, and counted: by other libraries, by hand, and at the edges."""
+
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from sklearn import metrics
 from torch import nn
+from vitkit.evaluation.statistics import binomial_interval
 
+from tests.evaluation.answers import Table, batches, names, predictions
+from tests.evaluation.reference import require_alike
 from vitkit import config
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import Classification, classification, mark_repeats
+from vitkit.evaluation.classify import (
+    CALIBRATION_BINS,
+    Classification,
+    calibration_bins,
+    classification,
+    mark_repeats,
+)
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
-from vitkit.evaluation.statistics import binomial_interval
+from vitkit.models.config import LossFunction
 
-
-def predictions(logits: object, labels: object, bad: int = 0) -> Predictions:
-    rows = np.asarray(logits, np.float32)
-    ids = np.arange(len(rows) + bad)
-    return Predictions(rows, np.asarray(labels, np.int64), ids[: len(rows)], ids[len(rows) :])
-
-
-def names(count: int) -> list[str]:
-    return [f"class {i}" for i in range(count)]
-
-
-class Table(nn.Module):
-    """Looks its logits up by the image's first pixel."""
-
-    def __init__(self, logits: torch.Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-        self.frozen = nn.Dropout(0.5).eval()
-        self.seen: list[bool] = []
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.seen.append(self.training)
-        return self.logits[images[:, 0, 0, 0].long()]
-
-
-def batches(ids: list[int], labels: list[int], size: int, unreadable: tuple[int, ...] = ()) -> list[Batch]:
-    made = []
-    for start in range(0, len(ids), size):
-        part = torch.tensor(ids[start : start + size])
-        images = part.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-        mask = torch.tensor([i not in unreadable for i in part.tolist()])
-        made.append(Batch(images, {"labels": torch.tensor([labels[i] for i in part.tolist()])}, mask, part))
-    return made
-
+LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")
 
 # Predicting
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(1, 12), st.permutations(range(10)), st.sets(st.integers(0, 9), max_size=5))
-def test_result_does_not_depend_on_batches_or_order(size: int, order: list[int], bad: set[int]) -> None:
-    model = Table(torch.randn(10, 7, generator=torch.Generator().manual_seed(0)))
-    labels = [i % 7 for i in range(10)]
-    once = predict(model, batches(list(range(10)), labels, 10, tuple(bad)))
-    split = predict(model, batches(order, labels, size, tuple(bad)))
-    assert classification(split, names(7)) == classification(once, names(7))
-    assert split.bad.tolist() == sorted(bad)
-    assert split.ids.tolist() == sorted(set(range(10)) - bad)
 
 
 def test_modes_are_restored_and_progress_is_told() -> None:
@@ -82,13 +45,8 @@ def test_modes_are_restored_and_progress_is_told() -> None:
 
 def test_bfloat16_gives_float32_logits() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
-    images = torch.rand(2, 3, 2, 2)
-    batch = Batch(
-        images,
-        {"labels": torch.zeros(2, dtype=torch.int64)},
-        torch.ones(2, dtype=torch.bool),
-        torch.arange(2),
-    )
+    mask = torch.ones(2, dtype=torch.bool)
+    batch = Batch(torch.rand(2, 3, 2, 2), {"labels": mask.long()}, mask, torch.arange(2))
     exact = predict(model, [batch]).logits
     rounded = predict(model, [batch], precision="bfloat16").logits
     assert rounded.dtype == np.float32
@@ -105,56 +63,22 @@ def test_bfloat16_gives_float32_logits() -> None:
 def test_predict_refuses(logits: torch.Tensor, message: str) -> None:
     with pytest.raises(VitkitError, match=message):
         predict(Table(logits), batches([0, 1], [0, 1], 2))
-
-
-def test_no_batch_is_an_error() -> None:
     with pytest.raises(VitkitError, match="empty"):
-        predict(Table(torch.eye(2)), [])
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    made = predictions([[1, 2], [3, 4]], [0, 1], bad=1)
-    for _ in range(2):  # also over an older file
-        made.save(tmp_path / "test.json")
-    loaded = Predictions.load(tmp_path / "test.json")
-    for name in ("logits", "labels", "ids", "bad"):
-        array, stored = getattr(made, name), getattr(loaded, name)
-        assert array.dtype == stored.dtype and (array == stored).all()
+        predict(Table(logits), [])
 
 
 # Counting
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data())
-def test_same_numbers_as_scikit_learn(data: st.DataObject) -> None:
-    classes = data.draw(st.integers(2, 9))
-    count = data.draw(st.integers(1, 40))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    labels = rng.integers(0, classes, count)
-    made = predictions(rng.normal(size=(count, classes)), labels)
-    result, said = classification(made, names(classes)), made.predicted
-    every = np.arange(classes)
-    assert result.accuracy == metrics.accuracy_score(labels, said)
-    assert (result.confusion == metrics.confusion_matrix(labels, said, labels=every)).all()
-    assert result.macro_f1 == pytest.approx(metrics.f1_score(labels, said, average="macro", zero_division=0))
-    seen = sorted(set(labels.tolist()))
-    recall = metrics.recall_score(labels, said, labels=seen, average="macro", zero_division=0)
-    assert result.balanced_accuracy == pytest.approx(recall)
-    probabilities = torch.from_numpy(made.logits).double().softmax(1).numpy()
-    assert result.loss == pytest.approx(metrics.log_loss(labels, probabilities, labels=every))
-    if classes > 5:
-        top5 = metrics.top_k_accuracy_score(labels, made.logits, k=5, labels=every)
-        assert result.top5_accuracy == pytest.approx(top5)
-    else:
-        assert result.top5_accuracy is None
-    precision, recalls, f1, support = metrics.precision_recall_fscore_support(
-        labels, said, labels=every, zero_division=np.nan
-    )
-    for i, score in enumerate(result.per_class):
-        assert score.count == support[i]
-        for mine, theirs in ((score.precision, precision[i]), (score.recall, recalls[i]), (score.f1, f1[i])):
-            assert (np.isnan(theirs) and mine is None) or mine == pytest.approx(theirs)
+@given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from(LOSSES))
+def test_the_numbers_are_those_of_other_libraries(
+    count: int, images: int, seed: int, loss: LossFunction
+) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, count, images)
+    made = predictions(rng.normal(size=(images, count)), labels, loss=loss)
+    require_alike(classification(made, names(count)), made.logits, labels, loss)
 
 
 def test_ties_go_to_the_lower_class_number() -> None:
@@ -180,23 +104,16 @@ def test_calibration_by_hand() -> None:
     assert sorted(used) == [8, 13]
     assert used[13].count == 2 and used[13].accuracy == 0.5 and used[13].confidence == pytest.approx(0.9)
     assert result.calibration[0].confidence is None and result.calibration[0].accuracy is None
+    certain = classification(predictions([[1000, 0], [1000, 0]], [0, 0]), ["a", "b"])
+    assert certain.calibration[-1].count == 2 and certain.calibration_error == 0 and certain.loss == 0
 
 
-def test_certainty_falls_into_the_last_bin() -> None:
-    result = classification(predictions([[1000, 0], [1000, 0]], [0, 0]), ["a", "b"])
-    assert result.calibration[-1].count == 2 and result.calibration_error == 0 and result.loss == 0
-
-
-@pytest.mark.parametrize(
-    ("correct", "count"), [(5, 10), (0, 10), (10, 10), (81, 263), (358, 360), (1, 9_000)]
-)
-def test_the_interval_is_the_exact_one(correct: int, count: int) -> None:
-    expected = stats.binomtest(correct, count).proportion_ci(0.95, "exact")
-    assert binomial_interval(correct, count) == pytest.approx((expected.low, expected.high), rel=1e-9)
-
-
-def test_nothing_counted_says_nothing() -> None:
-    assert binomial_interval(0, 0) == (0.0, 1.0)
+@pytest.mark.parametrize(("confidence", "number"), [(0.0, 0), (0.2, 2), (0.6, 8), (0.61, 9), (1.0, 14)])
+def test_a_confidence_on_the_edge_is_in_the_bin_below(confidence: float, number: int) -> None:
+    """As Guo et al. have it: a bin holds its upper end and not its lower one."""
+    bins = calibration_bins(np.array([confidence]), np.array([True]))
+    assert [interval.count for interval in bins] == [int(i == number) for i in range(CALIBRATION_BINS)]
+    assert bins[number].lower <= confidence <= bins[number].upper and bins[number].accuracy == 1
 
 
 @given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -204,6 +121,7 @@ def test_the_interval_holds_the_share(case: tuple[int, int]) -> None:
     correct, count = case
     lower, upper = binomial_interval(correct, count)
     assert 0 <= lower <= correct / count <= upper <= 1
+    assert binomial_interval(0, 0) == (0.0, 1.0)  # nothing counted says nothing
 
 
 def test_to_json_is_plain() -> None:

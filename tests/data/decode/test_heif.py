@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from tests.helpers.image_zoo import encoded
 from vitkit.data.config import DecodeRule
 from vitkit.data.decode.image import decode, header
 from vitkit.errors import DecodeError
@@ -18,16 +19,8 @@ BOX = b"\0\0\0\x18ftyp%s\0\0\0\0mif1%s"
 """The first box of a HEIF file: its major brand, and two compatible ones."""
 
 
-def png(colour: tuple[int, int, int] = (200, 10, 30)) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (6, 4), colour).save(stream, "PNG")
-    return stream.getvalue()
-
-
-@pytest.fixture
-def absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", None)
+def png() -> bytes:
+    return encoded(Image.new("RGB", (6, 4), (200, 10, 30)), "PNG")
 
 
 @pytest.fixture
@@ -46,13 +39,12 @@ def stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", plugin)
 
 
-@pytest.mark.usefixtures("absent")
-@pytest.mark.parametrize("brands", [(b"heic", b"heic"), (b"mif1", b"heic"), (b"hevc", b"mif1")])
-def test_an_heic_image_without_its_reader_says_what_to_install(brands: tuple[bytes, bytes]) -> None:
-    with pytest.raises(
-        DecodeError, match=r"an HEIC image, .* pip install 'vitkit\[heif\]'; or convert it to JPEG"
-    ):
-        decode(BOX % brands + b"\0" * 40)
+def test_an_heic_image_without_its_reader_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", None)
+    for brands in ((b"heic", b"heic"), (b"mif1", b"heic"), (b"hevc", b"mif1")):
+        with pytest.raises(DecodeError, match=r"an HEIC image, .* pip install 'vitkit\[heif\]'; or convert"):
+            decode(BOX % brands + b"\0" * 40)
 
 
 @pytest.mark.usefixtures("stands_in")
@@ -66,10 +58,6 @@ def test_an_heic_image_is_read_within_the_limits_of_all_images(tmp_path: Path) -
     file.write_bytes(BOX % (b"heic", b"heic") + b"no image")
     with pytest.raises(DecodeError, match="damaged HEIF file"):
         decode(file)
-
-
-@pytest.mark.usefixtures("stands_in")
-def test_an_avif_image_is_left_to_pillow() -> None:
     if "AVIF" not in Image.OPEN:
         pytest.skip("this Pillow reads no AVIF")
     with pytest.raises(DecodeError, match="damaged AVIF file"):  # and not read as the PNG that is in it

@@ -1,6 +1,5 @@
 """Images are named as files, as folders, and by the archive, table or Parquet files that hold them."""
 
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,59 +13,50 @@ from vitkit.cli.main import run
 from vitkit.data.layouts.image_paths import find_images
 from vitkit.errors import VitkitError
 
-NAMES = ("cats/1.png", "cats/2.png", "dogs/1.png")
+from .test_archives import tarred, unpacked, zipped
+
+FILES = {name: image_bytes(n) for n, name in enumerate(("cats/1.png", "cats/2.png", "dogs/1.png"))}
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
-    for number, name in enumerate(NAMES):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(image_bytes(number))
-    return folder
+    return unpacked(tmp_path / "photos", FILES)
 
 
 def packed(photos: Path, kind: str) -> Path:
     """The photos in another form."""
     path = photos.parent / f"photos.{kind}"
-    match kind:
-        case "zip":
-            with zipfile.ZipFile(path, "w") as archive:
-                for name in NAMES:
-                    archive.write(photos / name, name)
-        case "tar":
-            with tarfile.open(path, "w") as archive_of_tar:
-                archive_of_tar.add(photos, "photos")
-        case "csv":
-            path.write_text("filename\n" + "".join(f"photos\\{name}\n".replace("/", "\\") for name in NAMES))
-        case "parquet":
-            pq.write_table(pa.table({"jpg": [image_bytes(number) for number in range(len(NAMES))]}), path)
-        case "folder":
-            (path / "data").mkdir(parents=True)
-            packed(photos, "parquet").rename(path / "data" / "test-0.parquet")
+    if kind == "zip":
+        return zipped(path, FILES)
+    if kind == "tar":
+        return tarred(path, {f"photos/{name}": content for name, content in FILES.items()})
+    if kind == "csv":
+        path.write_text("filename\n" + "".join(f"photos/{name}\n".replace("/", "\\") for name in FILES))
+    elif kind == "parquet":
+        pq.write_table(pa.table({"jpg": [*FILES.values()]}), path)
+    else:
+        (path / "data").mkdir(parents=True)
+        packed(photos, "parquet").rename(path / "data" / "test-0.parquet")
     return path
 
 
-@pytest.mark.parametrize(
-    ("kind", "shown"),
-    [
-        ("zip", "photos.zip/dogs/1.png"),
-        ("tar", "photos.tar/photos/dogs/1.png"),
-        ("csv", "photos/dogs/1.png"),
-        ("parquet", "photos.parquet row 2"),
-        ("folder", "photos.folder/data/test-0.parquet row 2"),
-    ],
-)
-def test_images_are_named_by_what_holds_them(kind: str, shown: str, photos: Path, tmp_path: Path) -> None:
-    images = list(find_images([str(packed(photos, kind)), str(photos / NAMES[0])]))
+HOLDERS = {
+    "zip": "photos.zip/dogs/1.png",
+    "tar": "photos.tar/photos/dogs/1.png",
+    "csv": "photos/dogs/1.png",
+    "parquet": "photos.parquet row 2",
+    "folder": "photos.folder/data/test-0.parquet row 2",
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_images_are_named_by_what_holds_them(kind: str, photos: Path, tmp_path: Path) -> None:
+    images = list(find_images([str(packed(photos, kind)), str(photos / "cats/1.png")]))
     contents = [image.content() for image in images]
     encoded = [content.read_bytes() if isinstance(content, Path) else content for content in contents]
-    assert encoded == [*map(image_bytes, range(len(NAMES))), image_bytes(0)]
-    assert images[2].path == tmp_path / shown
+    assert encoded == [*FILES.values(), image_bytes(0)]
+    assert images[2].path == tmp_path / HOLDERS[kind]
     assert all(image.holder.is_file() for image in images)
-
-
-def test_a_compressed_archive_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "photos.tar.gz").write_bytes(b"")
     with pytest.raises(VitkitError, match="Unpack it"):
         list(find_images([str(tmp_path / "photos.tar.gz")]))
@@ -82,15 +72,10 @@ def test_an_archive_is_predicted_as_its_folder(
     for name in ("photos", "photos.zip"):
         run(["predict", str(tmp_path / "model"), str(tmp_path / name), "--csv"])
         lines[name] = capsys.readouterr().out.replace(f"{tmp_path / name}/", "").splitlines()
-    assert len(lines["photos"]) == 1 + len(NAMES) and lines["photos.zip"][:-1] == lines["photos"]
+    assert len(lines["photos"]) == 1 + len(FILES) and lines["photos.zip"][:-1] == lines["photos"]
     assert lines["photos.zip"][-1].startswith('dogs/2.png,,,,,"not an image')
-    command = [
-        "predict",
-        str(tmp_path / "model"),
-        str(tmp_path / "photos.zip"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    model, packed_as, out = (str(tmp_path / name) for name in ("model", "photos.zip", "out"))
+    command = ["predict", model, packed_as, "--out", out]
     assert run(command) == 1  # the file that is none
     assert "parts were there" not in capsys.readouterr().out
     packed(photos, "zip")

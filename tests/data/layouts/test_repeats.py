@@ -1,11 +1,13 @@
 """Images that are there several times, and groups: found, and never torn apart by a split."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.image_folders import keys
 from vitkit.data.config import Splits
 from vitkit.data.layouts import repeats
 from vitkit.data.layouts.cutting import cut_images, joined
@@ -14,10 +16,10 @@ from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
 
 
-def draw(path: Path, seed: int, **options: object) -> None:
+def draw(path: Path, seed: int, **options: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, **options)  # type: ignore[arg-type]
+    Image.fromarray(pixels).save(path, **options)
 
 
 @pytest.fixture
@@ -31,22 +33,17 @@ def copies(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def split_of(data: ImageData) -> dict[str, str]:
-    return {samples.key(i): name for name, samples in data.splits.items() for i in range(len(samples))}
-
-
-def torn(data: ImageData) -> int:
-    split = split_of(data)
-    return sum(split[key] != split[key.replace(".png", "-again.png")] for key in split if "again" not in key)
-
-
-def test_the_same_pixels_stay_in_one_split(copies: Path) -> None:
+def test_the_same_pixels_stay_in_one_split(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_data(str(copies))
-    assert torn(data) == 0
+    for name, samples in data.splits.items():
+        again = [key.replace(".png", "-again.png") for key in keys(data, name) if "again" not in key]
+        assert {*again} == {key for key in keys(data, name) if "again" in key}
+        assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
     assert "60 images repeat others and are kept in the same split." in data.notes
     assert [len(samples) for samples in data.splits.values()] == pytest.approx([84, 12, 24], abs=2)
-    for samples in data.splits.values():
-        assert samples.labels.mean() == pytest.approx(0.5, abs=0.1)
+    monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
+    assert "120 images are too many to look for repeated ones." in open_data(str(copies)).notes
+    assert repeats_of_training(dict(data.splits), ["test"]) == {}
 
 
 def test_the_same_image_in_two_classes_is_named(copies: Path) -> None:
@@ -70,17 +67,10 @@ def test_of_many_bytes_equal_files_are_found(copies: Path, monkeypatch: pytest.M
     train = open_data(str(copies), Splits(0, 0)).splits["train"]
     first_copies = find_repeats([train])
     assert first_copies is not None
-    keys = [train.key(i) for i in range(len(train))]
-    same = {keys[i]: keys[first] for i, first in enumerate(first_copies.tolist()) if first != i}
+    names = [train.key(i) for i in range(len(train))]
+    same = {names[i]: names[first] for i, first in enumerate(first_copies.tolist()) if first != i}
     copied = {f"{label}/{i:02d}.png": f"{label}/{i:02d}-again.png" for label in "ab" for i in range(0, 30, 2)}
     assert same == copied | {"a/bad.png": "a/bad-too.png"}
-
-
-def test_too_many_images_are_not_compared(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "COMPARED_BELOW", 100)
-    data = open_data(str(copies))
-    assert "120 images are too many to look for repeated ones." in data.notes
-    assert repeats_of_training(dict(data.splits), ["test"]) == {}
 
 
 def test_images_of_training_are_found_in_other_splits(tmp_path: Path) -> None:
@@ -109,23 +99,7 @@ def write_patients(path: Path, column: str = "Patient") -> Path:
 def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
     rows = [line.split(",") for line in csv.read_text().splitlines()[1:]]
     of = {row[0]: row[2] for row in rows}
-    return {
-        name: {of[samples.key(i).split(": ")[-1]] for i in range(len(samples))}
-        for name, samples in data.splits.items()
-    }
-
-
-def test_a_column_of_groups_is_never_torn(tmp_path: Path) -> None:
-    csv = write_patients(tmp_path)
-    data = open_data(str(csv), Splits(group="patient"))
-    patients = patients_by_split(csv, data)
-    assert not patients["train"] & patients["test"] and not patients["train"] & patients["val"]
-    assert not patients["val"] & patients["test"] and len(set().union(*patients.values())) == 40
-    total = sum(map(len, data.splits.values()))
-    assert len(data.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
-    for samples in data.splits.values():
-        assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=0.1)
-    assert "Splits keep groups together: 40 groups by patient." in data.notes
+    return {name: {of[key.split(": ")[-1]] for key in keys(data, name)} for name in data.splits}
 
 
 def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
@@ -141,27 +115,31 @@ def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
         assert rare in data.splits["train"].labels and rare not in data.splits["test"].labels
 
 
-def test_folders_below_the_classes_are_groups(tmp_path: Path) -> None:
-    for i in range(60):
-        draw(tmp_path / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
-    splits = split_of(open_data(str(tmp_path), Splits(group="1")))
-    for patient in range(12):
-        assert len({split for key, split in splits.items() if f"/p{patient}/" in key}) == 1
-
-
 @pytest.mark.parametrize("group", [None, "patient"])
-def test_folds_hold_each_image_once(tmp_path: Path, group: str | None) -> None:
+def test_folds_hold_each_image_once_and_a_group_is_never_torn(tmp_path: Path, group: str | None) -> None:
     csv = write_patients(tmp_path)
     tests: list[str] = []
-    for fold in range(5):
-        data = open_data(str(csv), Splits(group=group, fold=fold, folds=5))
-        tests += [data.splits["test"].key(i) for i in range(len(data.splits["test"]))]
-        total = sum(map(len, data.splits.values()))
+    cuts = [open_data(str(csv), Splits(group=group, fold=fold, folds=5)) for fold in range(5)]
+    total = sum(map(len, cuts[0].splits.values()))
+    for data in cuts:
+        tests += keys(data, "test")
         assert len(data.splits["test"]) == pytest.approx(total / 5, abs=6)
-        if group:
-            patients = patients_by_split(csv, data)
-            assert not patients["test"] & (patients["train"] | patients["val"])
     assert len(tests) == len(set(tests)) == total
+    if group is None:
+        return
+    single = open_data(str(csv), Splits(group="patient"))
+    assert "Splits keep groups together: 40 groups by patient." in single.notes
+    assert len(single.splits["test"]) == pytest.approx(0.2 * total, abs=0.03 * total)
+    for data in (*cuts, single):
+        patients = patients_by_split(csv, data)
+        assert sum(map(len, patients.values())) == len(set().union(*patients.values())) == 40
+        for samples in data.splits.values():
+            assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=0.15)
+    for i in range(60):  # folders below the classes are groups, too
+        draw(tmp_path / "folders" / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
+    data = open_data(str(tmp_path / "folders"), Splits(group="1"))
+    held = [{key.split("/")[1] for key in keys(data, name)} for name in data.splits]
+    assert sum(map(len, held)) == len(set().union(*held)) == 12
 
 
 def test_sets_of_labels_keep_groups_together() -> None:
@@ -171,49 +149,31 @@ def test_sets_of_labels_keep_groups_together() -> None:
     assert not set(groups[cut]) & set(groups[~cut])
     assert cut.sum() == pytest.approx(40, abs=8)
     assert labels[cut].mean(0) == pytest.approx(labels.mean(0), abs=0.12)
-
-
-def test_a_class_of_one_group_stays_whole() -> None:
+    # A class of one group stays whole.
     labels, groups = np.repeat([0, 1], 20), np.repeat([0, 1, 2, 3, 4, 9], [4, 4, 4, 4, 4, 20])
     cut = cut_images(labels, groups, 8, 0, 1)
     assert not cut[20:].any() and cut[:20].any()
-
-
-def test_groupings_are_joined_over_several_steps() -> None:
-    groups = joined(np.array([0, 0, 1, 2, 3]), np.array([7, 8, 8, 9, 9]))
-    assert groups.tolist() == [0, 0, 0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        (Splits(group="scene"), "has no column 'scene' to keep groups together by"),
-        (Splits(group="1"), "has no column '1'"),
-    ],
-)
-def test_a_missing_column_is_named(tmp_path: Path, splits: Splits, message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        open_data(str(write_patients(tmp_path)), splits)
+    # Groupings are joined over several steps.
+    assert joined(np.array([0, 0, 1, 2, 3]), np.array([7, 8, 8, 9, 9])).tolist() == [0, 0, 0, 1, 1]
 
 
 def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> None:
-    with pytest.raises(VitkitError, match="has 0 folders below its class folder"):
-        open_data(str(copies), Splits(group="1"))
-    with pytest.raises(VitkitError, match="is a level of folders below them"):
-        open_data(str(copies), Splits(group="patient"))
-    with pytest.raises(VitkitError, match="built-in digits"):
-        open_data("digits", Splits(group="1"))
-    for wrong in ({"fold": 1}, {"folds": 5}, {"fold": 5, "folds": 5}, {"fold": 0, "folds": 1}):
+    for split in ("train", "test"):
+        for place in ("a/0.png", "b/1.png"):
+            draw(tmp_path / "split" / split / place, len(split))
+    refused: list[tuple[Path | str, dict[str, Any], str]] = [
+        (write_patients(tmp_path / "patients"), {"group": "scene"}, "has no column 'scene' to keep groups"),
+        (tmp_path / "patients/list.csv", {"group": "1"}, "has no column '1'"),
+        (copies, {"group": "1"}, "has 0 folders below its class folder"),
+        (copies, {"group": "patient"}, "is a level of folders below them"),
+        ("digits", {"group": "1"}, "built-in digits"),
+        (tmp_path / "split", {"fold": 0, "folds": 3}, "has a test split of its own"),
+    ]
+    for data, splits, message in refused:
+        with pytest.raises(VitkitError, match=message):
+            open_data(str(data), Splits(**splits))
+    for wrong in ((1, None), (None, 5), (5, 5), (0, 1)):
         with pytest.raises(VitkitError):
-            Splits(**wrong)  # type: ignore[arg-type]
+            Splits(fold=wrong[0], folds=wrong[1])
     with pytest.raises(VitkitError, match="leave nothing"):
         Splits(fold=0, folds=2, val_fraction=0.5)
-
-
-def test_folds_of_data_with_a_test_split_are_refused(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        for label in "ab":
-            for i in range(3):
-                draw(tmp_path / split / label / f"{i}.png", i)
-    with pytest.raises(VitkitError, match="has a test split of its own"):
-        open_data(str(tmp_path), Splits(fold=0, folds=3))

@@ -1,5 +1,7 @@
 """Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
-from vitkit.data.sources import (
-    keep_in_memory,
-)
+from vitkit.data.sources import keep_in_memory
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
 from vitkit.errors import VitkitError
 
@@ -38,12 +38,6 @@ def test_a_batch_is_what_order_and_augmentation_say() -> None:
         np.testing.assert_array_equal(batch.images[slot].permute(1, 2, 0).numpy(), expected)
 
 
-def test_epochs_are_whole_across_batches() -> None:
-    ids = torch.cat([batch.ids for batch in train_loader(Noise(10), batch_size=4).batches(0, 10)])
-    for epoch in ids.reshape(4, 10).tolist():
-        assert sorted(epoch) == list(range(10))
-
-
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 30), st.integers(1, 4))
 @settings(deadline=None, max_examples=30)
 def test_resumed_at_any_step_the_batches_are_the_same(
@@ -59,13 +53,11 @@ def test_workers_change_nothing() -> None:
     alone, helped = train_loader(samples), train_loader(samples, workers=2)
     assert_equal(list(alone.batches(3, 9)), list(helped.batches(3, 9)))
     assert alone.rejects == helped.rejects != {}
-    mine: dict[str, str] = {}
-    theirs: dict[str, str] = {}
-    assert_equal(
-        list(evaluation_batches(samples, PREPROCESSING, 16, rejects=mine)),
-        list(evaluation_batches(samples, PREPROCESSING, 16, workers=2, rejects=theirs)),
-    )
-    assert mine == theirs and len(mine) == 2
+    rejects: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    ways = zip((0, 2), rejects, strict=True)
+    mine, theirs = (evaluation_batches(samples, PREPROCESSING, 16, n, rejects=each) for n, each in ways)
+    assert_equal(list(mine), list(theirs))
+    assert rejects[0] == rejects[1] and len(rejects[0]) == 2
 
 
 def test_places_of_the_batch_alone_are_read() -> None:
@@ -80,13 +72,6 @@ def test_places_of_the_batch_alone_are_read() -> None:
     assert [len(batch) for batch in nothing.batches(0, 2)] == [0, 0]
 
 
-def test_without_augmentation_training_sees_what_evaluation_sees() -> None:
-    samples = Noise(6)
-    (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
-    (evaluation,) = evaluation_batches(samples, PREPROCESSING, 6)
-    assert torch.equal(train.images, evaluation.images[train.ids])
-
-
 @pytest.mark.parametrize("memory", [False, True])
 def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     noise = Noise(40, bad=frozenset({0, 7}), late=frozenset({21}))
@@ -96,11 +81,8 @@ def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     batches = list(loader.batches(0, 8))  # two epochs
     ids, mask = torch.cat([b.ids for b in batches]), torch.cat([b.mask for b in batches])
     assert sorted(ids[~mask].tolist()) == [0, 0, 7, 7, 21, 21]
-    assert loader.rejects == {
-        "noise 0": "broken on purpose",
-        "noise 7": "broken on purpose",
-        "noise 21": "broken late",
-    }
+    purpose = "broken on purpose"
+    assert loader.rejects == {"noise 0": purpose, "noise 7": purpose, "noise 21": "broken late"}
     for batch in batches:
         assert not batch.images[~batch.mask].any()
         assert batch.images[batch.mask].flatten(1).any(dim=1).all()
@@ -108,11 +90,6 @@ def test_bad_files_are_masked_and_counted_exactly(memory: bool) -> None:
     evaluated = list(evaluation_batches(samples, PREPROCESSING, 16, rejects=rejects))
     assert sum(int((~batch.mask).sum()) for batch in evaluated) == 3
     assert rejects == loader.rejects
-
-
-def test_a_batch_of_bad_files_alone() -> None:
-    (batch,) = train_loader(Noise(4, bad=frozenset(range(4))), 4).batches(0, 1)
-    assert not batch.mask.any() and not batch.images.any()
 
 
 def test_the_quota_of_bad_files() -> None:
@@ -125,23 +102,28 @@ def test_the_quota_of_bad_files() -> None:
     with pytest.raises(VitkitError) as caught:
         list(train_loader(Noise(40, bad=frozenset(range(20))), 40, quota=0).batches(0, 1))
     assert str(caught.value).count("broken on purpose") == 5
+    (batch,) = train_loader(Noise(4, bad=frozenset(range(4))), 4).batches(0, 1)  # of bad files alone
+    assert not batch.mask.any() and not batch.images.any()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 63, 64, 65, 97, 100])
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_evaluation_meets_every_sample_exactly_once(size: int, batch_size: int) -> None:
-    samples = Noise(size)
-    batches = list(evaluation_batches(samples, PREPROCESSING, batch_size))
-    assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(size))
-    assert torch.cat([batch.labels for batch in batches]).tolist() == samples.labels.tolist()
-    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    assert len(batches) == -(-size // batch_size)
-
-
-def test_evaluation_of_chosen_samples() -> None:
-    batches = list(evaluation_batches(Noise(20), PREPROCESSING, 2, indices=[5, 3, 19]))
-    assert [batch.ids.tolist() for batch in batches] == [[5, 3], [19]]
+def test_evaluation_meets_every_sample_exactly_once_or_those_that_are_chosen() -> None:
+    for size, batch_size in itertools.product([1, 2, 63, 64, 65, 100], [1, 3, 64]):
+        samples = Noise(size)
+        batches = list(evaluation_batches(samples, PREPROCESSING, batch_size))
+        assert torch.cat([batch.ids for batch in batches]).tolist() == list(range(size))
+        assert torch.cat([batch.labels for batch in batches]).tolist() == samples.labels.tolist()
+        assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+        assert len(batches) == -(-size // batch_size)
+    chosen = list(evaluation_batches(Noise(20), PREPROCESSING, 2, indices=[5, 3, 19]))
+    assert [batch.ids.tolist() for batch in chosen] == [[5, 3], [19]]
     assert list(evaluation_batches(Noise(20), PREPROCESSING, 2, workers=2, indices=[])) == []
+    (train,) = TrainLoader(samples, PREPROCESSING, None, batch_size=6, seed=0).batches(0, 1)
+    (evaluation,) = evaluation_batches(samples, PREPROCESSING, 100)
+    assert torch.equal(train.images, evaluation.images[train.ids])  # without augmentation
+    with pytest.raises(VitkitError, match="no images"):
+        train_loader(Noise(0))
+    with pytest.raises(VitkitError, match="batch_size"):
+        list(evaluation_batches(Noise(5), PREPROCESSING, 0))
 
 
 def test_batches_can_be_cut_and_moved() -> None:
@@ -152,10 +134,3 @@ def test_batches_can_be_cut_and_moved() -> None:
     moved = batch.to("meta")
     assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert_equal([batch.to(torch.device("cpu"))], [batch])
-
-
-def test_settings_that_make_no_sense() -> None:
-    with pytest.raises(VitkitError, match="no images"):
-        train_loader(Noise(0))
-    with pytest.raises(VitkitError, match="batch_size"):
-        list(evaluation_batches(Noise(5), PREPROCESSING, 0))

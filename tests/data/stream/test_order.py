@@ -1,5 +1,7 @@
 """The order of samples is a pure function, a permutation in every epoch, and stays what it is."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,17 +30,14 @@ def test_a_position_needs_nothing_but_itself(size: int, seed: int, positions: li
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = [
-        sample_at(np.arange(epoch * 500, (epoch + 1) * 500), 500, seed)[1]
-        for seed in (0, 1, 2)
-        for epoch in range(4)
-    ]
+    keys = itertools.product(range(3), range(4))
+    orders = [sample_at(500 * epoch + np.arange(500), 500, seed)[1] for seed, epoch in keys]
     for number, first in enumerate(orders):
         for second in orders[:number]:
             assert (first == second).sum() < 15  # a random permutation keeps one place on average
 
 
-@pytest.mark.parametrize("size", [5, 16, 97])
+@pytest.mark.parametrize("size", [5, 16])
 def test_every_sample_is_equally_likely_everywhere(size: int) -> None:
     """Chi-square of (place, sample) over many epochs: 4.5 standard deviations of the statistic allowed."""
     epochs = 4000
@@ -60,28 +59,17 @@ def test_the_order_of_released_versions() -> None:
     """A change here breaks the resumption of every run in the world: it needs a new major version."""
     epochs, ids = sample_at(np.arange(12), 5, 42)
     assert epochs.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
-    assert ids.tolist() == GOLDEN_SMALL
-    assert sample_at(np.arange(10**12, 10**12 + 6), 10**7, 7)[1].tolist() == GOLDEN_LARGE
-    rng = sample_rng(1, 2, 3)
-    assert rng.random(3).tolist() == GOLDEN_RANDOM
-
-
-GOLDEN_SMALL = [1, 2, 0, 3, 4, 0, 3, 2, 4, 1, 4, 2]
-GOLDEN_LARGE = [1727424, 1560781, 3481208, 1077846, 6335803, 6618937]
-GOLDEN_RANDOM = [0.4558481954955498, 0.4458645851843259, 0.6936051880904791]
-
-
-def test_far_positions_of_large_data() -> None:
-    epochs, ids = sample_at(np.arange(10**12, 10**12 + 100_000), 10**7, 0)
-    assert (epochs == 10**5).all()
-    assert len(np.unique(ids)) == 100_000
-    assert ids.min() >= 0 and ids.max() < 10**7
-
-
-def test_shapes_are_kept() -> None:
-    epochs, ids = sample_at(np.arange(12).reshape(3, 4), 5, 0)
-    assert epochs.shape == ids.shape == (3, 4)
+    assert ids.tolist() == [1, 2, 0, 3, 4, 0, 3, 2, 4, 1, 4, 2]
+    in_rows = sample_at(np.arange(12).reshape(3, 4), 5, 42)
+    assert in_rows[0].tolist() == epochs.reshape(3, 4).tolist()
+    assert in_rows[1].tolist() == ids.reshape(3, 4).tolist()
     assert sample_at(np.array([], dtype=np.int64), 5, 0)[1].shape == (0,)
+    epochs, ids = sample_at(np.arange(10**12, 10**12 + 100_000), 10**7, 7)
+    assert ids[:6].tolist() == [1727424, 1560781, 3481208, 1077846, 6335803, 6618937]
+    assert (epochs == 10**5).all() and len(np.unique(ids)) == 100_000
+    assert ids.min() >= 0 and ids.max() < 10**7
+    random = sample_rng(1, 2, 3).random(3).tolist()
+    assert random == [0.4558481954955498, 0.4458645851843259, 0.6936051880904791]
 
 
 def test_random_numbers_depend_on_all_three() -> None:

@@ -11,46 +11,32 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.methods import Draws, fit, fit_logistic, fit_neighbours, fit_ridge
 
 FIXTURES = {"j_fewshot_dim16": 7, "j_fewshot_dim96_dual": 5}
-Arrays = dict[str, NDArray[Any]]
 
 
-def _cases() -> list[tuple[str, int, int]]:
-    return [(name, seed, shots) for name in FIXTURES for seed in (0, 1) for shots in (1, 5, 10)]
-
-
-@pytest.fixture(params=_cases(), ids=lambda case: "-".join(map(str, case)))
-def case(request: pytest.FixtureRequest) -> tuple[Arrays, int, int, int, str]:
-    name, seed, shots = request.param
-    _, _, arrays = load_fixture(name)
-    return arrays, FIXTURES[name], seed, shots, f"seed{seed}_shots{shots}"
-
-
-def test_the_shots_are_those_of_the_authors(case: tuple[Arrays, int, int, int, str]) -> None:
-    arrays, classes, seed, shots, name = case
-    drawn = Draws(arrays["train_labels"], classes, seed).take(shots)
-    assert np.array_equal(drawn, arrays[f"idx_{name}"])
-
-
-def test_ridge_predicts_what_the_authors_do(case: tuple[Arrays, int, int, int, str]) -> None:
+@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("shots", [1, 5, 10])
+def test_shots_and_predictions_of_ridge_are_those_of_the_authors(name: str, seed: int, shots: int) -> None:
     """Primal with 16 features and 10 shots, dual else.
 
     From a penalty of 16 on the original's float32 predictions are the exact ones; with 0.25 and 1 it flips at
     most one prediction, where float64 has hardly a margin.
     """
-    arrays, classes, _, _, name = case
-    drawn = arrays[f"idx_{name}"]
+    (_, _, arrays), classes, key = load_fixture(name), FIXTURES[name], f"seed{seed}_shots{shots}"
+    drawn = Draws(arrays["train_labels"], classes, seed).take(shots)
+    assert np.array_equal(drawn, arrays[f"idx_{key}"])
     features, labels = arrays["train_features"][drawn], arrays["train_labels"][drawn]
     for number, l2 in enumerate(arrays["l2_regs"].tolist()):
         predicted = fit_ridge(features.astype(np.float64), labels, classes, l2).predict(
             arrays["test_features"]
         )
-        assert np.array_equal(predicted, arrays[f"pred64_{name}"][number])
-        differing = int((predicted != arrays[f"pred_{name}"][number]).sum())
+        assert np.array_equal(predicted, arrays[f"pred64_{key}"][number])
+        differing = int((predicted != arrays[f"pred_{key}"][number]).sum())
         assert differing <= (0 if l2 >= 16 else 1)
         accuracy = (predicted == arrays["test_labels"]).mean()
-        assert accuracy == pytest.approx(float(arrays[f"acc64_{name}"][number]), abs=1e-12)
+        assert accuracy == pytest.approx(float(arrays[f"acc64_{key}"][number]), abs=1e-12)
         if l2 >= 16:
-            assert accuracy == pytest.approx(float(arrays[f"acc_{name}"][number]), abs=1e-6)  # float32
+            assert accuracy == pytest.approx(float(arrays[f"acc_{key}"][number]), abs=1e-6)  # float32
 
 
 def _blobs(
@@ -109,23 +95,6 @@ def test_ridge_solves_the_normal_equations(counts: tuple[int, ...], l2: float) -
     x, y = _blobs(1, counts)
     rows, _ = _blobs(2, (40, 40, 40))
     assert np.array_equal(fit("ridge", x, y, 3, l2=l2).predict(rows), _brute_ridge(x, y, 3, rows, l2))
-
-
-@pytest.mark.parametrize("counts", [(2, 2), (3, 4), (30, 30)])
-def test_the_smaller_gram_matrix_is_decomposed(
-    counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 6 features, 7 with the constant: the dual form with fewer shots, the primal one from 7 on."""
-    sizes: list[tuple[int, ...]] = []
-    original = np.linalg.eigh
-
-    def noting(matrix: NDArray[Any]) -> Any:
-        sizes.append(matrix.shape)
-        return original(matrix)
-
-    monkeypatch.setattr("numpy.linalg.eigh", noting)
-    fit("ridge", *_blobs(1, counts), 2)
-    assert sizes == [(min(sum(counts), 7),) * 2]
 
 
 def _brute_neighbours(x: NDArray[Any], y: NDArray[Any], classes: int, row: NDArray[Any], k: int) -> int:
@@ -216,11 +185,7 @@ def test_the_penalty_is_chosen_on_held_out_shots(monkeypatch: pytest.MonkeyPatch
     fitted = fit_logistic(x.astype(np.float64), y)
     assert seen[:-1] == [(15 - 2 - 1, inverse) for inverse in fewshot.INVERSE_PENALTIES]
     assert seen[-1] == (15, fitted.setting)
-
-
-def test_it_is_said_that_an_optimiser_did_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitkit.evaluation.fewshot.methods.MAX_ITERATIONS", 1)
-    x, y = _blobs(6, (10, 10, 10))
+    monkeypatch.setattr(fewshot, "MAX_ITERATIONS", 1)
     assert not fit("logistic", x, y, 3).converged
 
 
@@ -232,14 +197,7 @@ def test_every_method_survives_a_feature_without_variation_and_an_absent_class(m
     predicted = fit(method, x, y, 3).predict(x)
     assert set(predicted.tolist()) <= {0, 2}
     assert predicted[0] == 0
-
-
-@pytest.mark.parametrize("method", ["ridge", "knn", "logistic"])
-def test_shots_of_one_class_alone_name_that_class(method: Any) -> None:
     x, y = _blobs(1, (0, 4, 0))
-    assert fit(method, x, y, 3).predict(x).tolist() == [1] * 4
-
-
-def test_without_shots_nothing_is_learned() -> None:
+    assert fit(method, x, y, 3).predict(x).tolist() == [1] * 4  # the only class
     with pytest.raises(VitkitError, match="no shots"):
-        fit("ridge", np.zeros((0, 4)), np.zeros(0, np.int64), 3)
+        fit(method, np.zeros((0, 4)), np.zeros(0, np.int64), 3)

@@ -51,10 +51,5 @@ def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
     assert score.class_accuracy[4] is None  # no test image
     total = sum(share * count for share, count in zip(score.class_accuracy, counts, strict=True) if share)
     assert total / 80 == pytest.approx(score.mean)
-
-
-def test_a_single_draw_has_no_spread() -> None:
-    (score,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
-    assert score.deviation is None
-    assert score.interval is None
-    assert len(score.accuracies) == 1
+    (single,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
+    assert single.deviation is None and single.interval is None and len(single.accuracies) == 1
