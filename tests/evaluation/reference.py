@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics
 from torch.nn import functional as F
-from vitkit.evaluation.statistics import overconfidence_interval
 
 from vitkit.evaluation.classify import CALIBRATION_BINS, Classification
+from vitkit.evaluation.statistics import overconfidence_interval
 from vitkit.models.config import LossFunction
 
 close = partial(pytest.approx, rel=1e-12, abs=1e-12)

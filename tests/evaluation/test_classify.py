@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from vitkit.evaluation.statistics import binomial_interval
 
 from tests.evaluation.answers import Table, batches, names, predictions
 from tests.evaluation.reference import require_alike
@@ -24,6 +23,7 @@ from vitkit.evaluation.classify import (
 )
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import evaluation_mode, predict
+from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import LossFunction
 
 LOSSES: tuple[LossFunction, ...] = ("softmax", "sigmoid")

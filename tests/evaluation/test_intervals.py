@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from vitkit.evaluation.statistics import binomial_interval, binomial_test, overconfidence_interval, sign_test
 
 from vitkit.evaluation.classify import (
     ClassScore,

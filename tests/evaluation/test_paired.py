@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+
+from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import (
     bonett_price,
     count_flips,
@@ -16,8 +18,6 @@ from vitkit.evaluation.statistics import (
     model_difference,
     paired_difference,
 )
-
-from vitkit.errors import VitkitError
 
 
 def test_the_variances_and_the_mean_by_hand() -> None:

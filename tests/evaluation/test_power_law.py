@@ -8,9 +8,9 @@ import pytest
 from benchmarks.power_law import SHAPES, Curve, draw_constant, draw_valley, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vitkit.evaluation.statistics import EXPONENTS, Point, fit_power_law
 
 from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import EXPONENTS, Point, fit_power_law
 
 ENDS = ("straight", "floor", "law")
 PLACES = np.geomspace(30, 1000, 6).tolist()
