@@ -102,7 +102,7 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     quoted, remark = shlex.quote(path), "vitkit recipes lists others"
     command = f"vitkit train --recipe {recipe} --data {quoted}"
     if data.advice:  # to begin from a checkpoint, and not from scratch
-        blocks.append(f"\nAdvice  {' '.join(data.advice)}")
+        blocks.append(f"\nadvice  {' '.join(data.advice)}")
         starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
         command = f"vitkit finetune {quoted}"
         remark = (

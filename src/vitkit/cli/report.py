@@ -18,4 +18,5 @@ def main(arguments: list[str]) -> None:
         read_config(Path(given["run"]))  # raises where it is no run
     path = VERB.call(given)
     size = format_bytes(path.stat().st_size)
-    console.print_lines(f"{path} ({size}). Open it in a browser; it needs no network.")
+    console.print_lines(f"{path} ({size})")
+    console.print_next(f"open {path} in a browser")
