@@ -29,6 +29,15 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert [name for name in {*vitkit.__all__} - {"__version__"} if not getattr(vitkit, name).__doc__] == []
 
 
+def test_every_public_name_is_promised_or_marked_as_unstable() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (promised|unstable) \|.*\| (.*) \|$", page, re.MULTILINE)
+    promised, unstable = ({*re.findall(r"`(\w+)`", dict(rows)[kind])} for kind in ("promised", "unstable"))
+    assert promised | unstable == {*vitkit.__all__} - {"__version__"} and not promised & unstable
+    texts = {name: inspect.getdoc(getattr(vitkit, name)) or "" for name in promised | unstable}
+    assert {name for name in texts if texts[name].splitlines()[-1].startswith("Unstable: ")} == unstable
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'modle'"):
         _ = vitkit.modle

@@ -98,7 +98,8 @@ def _report(arguments: list[str]) -> None:
         read_config(Path(given["run"]))  # raises where it is no run
     path = REPORT.call(given)
     size = format_bytes(path.stat().st_size)
-    console.print_lines(f"{path} ({size}). Open it in a browser; it needs no network.")
+    console.print_lines(f"{path} ({size})")
+    console.print_next(f"open {path} in a browser")
 
 
 REPORT = Verb("report", "vitkit.jobs.report", "write_report", main=_report)
@@ -310,7 +311,7 @@ def print_check(data: "DataCheck", path: str, task: str) -> None:
     quoted, remark = shlex.quote(path), "vitkit recipes lists others"
     command = f"vitkit train --recipe {recipe} --data {quoted}"
     if data.advice:  # to begin from a checkpoint, and not from scratch
-        blocks.append(f"\nAdvice  {' '.join(data.advice)}")
+        blocks.append(f"\nadvice  {' '.join(data.advice)}")
         starts = ", ".join(f"{start.name} ({start.megabytes:,.0f} MB)" for start in default_starts())
         command = f"vitkit finetune {quoted}"
         remark = (

@@ -263,6 +263,8 @@ def advise(
     Raises:
         VitkitError: there is no such data or start, or too few images for a probe; or with `go` the advice is
             to find a start first.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     if not data:
         raise VitkitError("Which images? Give a path, or digits for the built-in ones: vitkit advise DATA.")

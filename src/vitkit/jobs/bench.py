@@ -336,6 +336,8 @@ def bench(
 
     Raises:
         VitkitError: the options do not fit, or a model or the device is not there.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     if not models:
         raise VitkitError("Name a model: vitkit bench ViT-S/16. Names are listed by vitkit models.")

@@ -407,6 +407,8 @@ def evaluate_protocol(
 
     Raises:
         VitkitError: the model has other classes; or data or labels have another layout.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     listener, place = hushed(listener, quiet), kind_of(path)
     rules, all_wnids = PROTOCOLS[protocol], imagenet_wnids()

@@ -366,6 +366,8 @@ def finetune_run(
 
     Raises:
         VitkitError: there is no such start, no such data or no such recipe.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     allow = (lambda _: True) if download else None
     base = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)

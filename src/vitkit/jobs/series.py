@@ -94,6 +94,8 @@ def train_series(
     Raises:
         VitkitError: as `vitkit.train`; or the folder holds something else.
         InterruptedTraining: a signal stopped it, as in `vitkit.train`.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     trained_by = StudyOptions(command=command, **machine)
     listener, device = trained_by.listener, trained_by.device

@@ -278,6 +278,8 @@ def vtab(
     Raises:
         VitkitError: there is no task, a list of images is malformed, or `out` holds another result.
         InterruptedTraining: a signal stopped it; the same call continues.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
     if not start:

@@ -142,6 +142,8 @@ class SeriesOptions:
     """Several runs in place of one; the members are run folders within the folder of the series.
 
     The checkpoints of a member are removed when it has finished; its model, log and report stay.
+
+    Unstable: its fields may change in any release.
     """
 
     sweep: bool = False

@@ -220,6 +220,8 @@ def read_series(folder: str | Path) -> Series:
 
     Raises:
         VitkitError: it is no series, its record is damaged, or a result of one of its runs is.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     folder, series = Path(folder), plan_series(read_series_record(folder))
     series = replace(series, rates=tuple(_with_result(folder, series, member) for member in series.rates))

@@ -328,6 +328,8 @@ def reproduce(
         VitkitError: a start or images are needed and were not given, an arm cannot be trained, or `out` holds
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     trained_by = StudyOptions(command=command, **machine)
     require_threads(trained_by.threads)

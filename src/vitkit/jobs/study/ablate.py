@@ -153,6 +153,8 @@ def ablate(
         VitkitError: an option cannot be varied or has no such value, an arm cannot be trained, or `out` holds
             something else.
         InterruptedTraining: a signal stopped it; the same call continues.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
     design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)

@@ -314,6 +314,8 @@ def scale(
         VitkitError: the images, the options or the machine do not allow it, the budget is too small, or `out`
             holds something else.
         InterruptedTraining: a signal stopped it; the same call continues.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     design, options = Design(along, points, seeds, hold, budget), StudyOptions(command=command, **machine)
     listener = options.listener
