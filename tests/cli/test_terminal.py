@@ -7,15 +7,18 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import vitkit
 from tests.helpers.hostile import HOSTILE, OBEYED, SHOWN
 from vitkit.cli import console, streams
 from vitkit.cli.main import run
+from vitkit.weights.model_card import card_of
 
 pytestmark = pytest.mark.usefixtures("inside")
 
@@ -206,6 +209,18 @@ def test_class_names_and_files_are_shown_not_obeyed(
         text = captured.out + captured.err
         assert not any(character in text for character in OBEYED), arguments
         assert r"\x1b" in text or r"\u001b" in text, arguments
+
+
+def test_names_in_brackets_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("[red]hot[/red]", "[/]", "plain", "[link=https://example.org]here[/link]")
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=4, image_size=8)
+    with torch.no_grad():
+        model.get_parameter("head.bias").copy_(torch.tensor([3.0, 2.0, 1.0, 0.0]))
+    model.card = replace(card_of(model), class_names=names)
+    vitkit.save_model(model, tmp_path / "brackets")
+    assert run(["predict", "brackets", "images/a/0.png", "--top", "4"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in names if name not in out] == []
 
 
 def test_tables_bars_and_warnings_are_shown_not_obeyed(
