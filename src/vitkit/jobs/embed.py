@@ -18,7 +18,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
+from vitkit.evaluation.features import FeatureExtractor, explain_no_features
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import SINGLE_FILES, Cluster, LoadingOptions, StrPath, require_at_least
 from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read_part, remove_parts
@@ -116,9 +116,19 @@ def _open_rows(
     columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-        features = extractor.compute(samples, np.arange(first, last), progress)
-        names = [samples.key(index) for index in range(first, last)]
-        return _table(names, splits[first:last], features, columns)
+        computed = extractor.compute(samples, np.arange(first, last), progress)
+        rows = np.zeros((last - first, model.config.width), np.float32)
+        rows[computed.readable] = computed.rows
+        errors = np.full(last - first, None)
+        errors[~computed.readable] = computed.reasons
+        missing = pa.array(~computed.readable)
+        cells = [
+            pa.array([samples.key(index) for index in range(first, last)], text),
+            pa.array(splits[first:last], text),
+            pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), model.config.width, mask=missing),
+            pa.array(errors, text),
+        ]
+        return pa.table(cells, schema=columns)
 
     facts = {"model": extractor.fingerprint(), "images": opened.fingerprint(), "batch_size": batch_size}
     return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute
@@ -204,25 +214,6 @@ def embed(
     retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
     return Embedded(str(path), str(data), out, images, width, continued, rejects, again, names)
-
-
-def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:
-    """Put the features of images into a table: the name of an image, its split where there are several, its D
-    features in float32, and the reason if it cannot be read."""
-    width = features.rows.shape[1]
-    rows = np.zeros((len(names), width), np.float32)
-    rows[features.readable] = features.rows
-    errors: list[str | None] = [None] * len(names)
-    for index, reason in zip(np.flatnonzero(~features.readable), features.reasons, strict=True):
-        errors[index] = reason
-    missing = pa.array(~features.readable)
-    cells = [
-        pa.array(names, pa.string()),
-        pa.array(splits, pa.string()),
-        pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=missing),
-        pa.array(errors, pa.string()),
-    ]
-    return pa.table(cells, schema=columns)
 
 
 def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: int) -> None:

@@ -27,16 +27,9 @@ from vitkit.durable import hash_file
 from vitkit.engines.folder import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.jobs import options
 from vitkit.jobs.engines import load_ready, take_built
-from vitkit.jobs.options import (
-    SINGLE_FILES,
-    Cluster,
-    ModelOptions,
-    StrPath,
-    StrPaths,
-    as_names,
-    require_at_least,
-)
+from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result
@@ -122,12 +115,12 @@ def predict_images(
         VitkitError: there is no such model, it cannot classify, or an image is given by its web address; or
             the folder holds something else. A file that cannot be read is no error: it has the reason.
     """
-    require_at_least(1, top=top, batch_size=batch_size)
+    options.require_at_least(1, top=top, batch_size=batch_size)
     listener = hushed(listener, quiet)
     if out is not None:
         from vitkit.jobs.parts import computed_parts, read_part
 
-        if Path(out).suffix.lower() in SINGLE_FILES:
+        if Path(out).suffix.lower() in options.SINGLE_FILES:
             raise VitkitError(
                 f"For predictions --out takes a folder for .parquet files, found {out}, the name of a single "
                 "file: give the name of a folder."
@@ -152,7 +145,7 @@ def _open(
     path: StrPath, images: StrPaths, listener: Listener, model: ModelOptions
 ) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
-    names = as_names(images)
+    names = options.as_names(images)
     if not names:
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
@@ -367,8 +360,7 @@ class Predictor(Result):
         batches ahead: `batch_size=1` answers soonest.
         """
         _check_arguments(images, top, "stream")
-        if batch_size < 1:
-            raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+        options.require_at_least(1, batch_size=batch_size)
         given = iter(images)
 
         def predicted() -> Iterator[list[Guess]]:
@@ -451,8 +443,7 @@ def _check_arguments(images: Any, top: int, function: str) -> None:
         raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
     if function == "many" and not hasattr(images, "__len__"):
         raise VitkitError("many() takes a list: give a generator to stream().")
-    if top < 1:
-        raise VitkitError(f"top is at least 1, found {top}.")
+    options.require_at_least(1, top=top)
 
 
 def _data_of(address: str) -> bytes:

@@ -49,17 +49,8 @@ from vitkit.training.checkpoint import (
     weights_file,
 )
 from vitkit.training.trainer import LOG
+from vitkit.weights import loading
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import (
-    Identity,
-    Loaded,
-    OpenCheckpoint,
-    fit_model,
-    fit_statistics,
-    fit_weights,
-    identify,
-    load,
-)
 from vitkit.weights.model_card import card_of, fit_preprocessing, log_notes
 from vitkit.weights.published import is_address
 
@@ -70,7 +61,7 @@ FREE = ("dropout", "attention_dropout", "drop_path")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Identity):
+class Start(loading.Identity):
     """Weights to begin from, described before they are read."""
 
     given: str
@@ -122,7 +113,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
             "is no run folder: leave it out."
         )
     if not place.is_run or (options.start_from == "end" and place.kind != "unfinished run"):
-        opened = OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
+        opened = loading.OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256
     else:
@@ -176,7 +167,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
     # that this run trains.
-    before, _ = fit_statistics(
+    before, _ = loading.fit_statistics(
         with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = with_image_size(before, run.preprocessing.image_size)
@@ -274,7 +265,7 @@ def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
         image_std=run.start.image_std,
         channels=model.config.in_channels,
     )
-    tensors = fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
+    tensors = loading.fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, parts.data.class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
@@ -408,7 +399,7 @@ class Snapshot:
         return f"step {self.step:,}, {which}"
 
 
-def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Loaded:
+def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> loading.Loaded:
     """Load a checkpoint as `vitkit.weights.loading.load` does, or the model of a run that has not finished.
 
     Args:
@@ -421,7 +412,7 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
     place = kind_of(path)
     require_weights(place)
     if place.kind != "unfinished run":
-        loaded = load(place.name, options)
+        loaded = loading.load(place.name, options)
         loaded.model.card = find_data(card_of(loaded.model), place.name)
         return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
     options, snapshot = options or LoadOptions(), read_snapshot(place)
@@ -431,10 +422,10 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
             f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
             f"{options.num_heads}: leave out num_heads (--num-heads)."
         )
-    return fit_model(place.name, identity, snapshot.tensors, options)
+    return loading.fit_model(place.name, identity, snapshot.tensors, options)
 
 
-def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> Identity:
+def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> loading.Identity:
     """Identify a checkpoint as `vitkit.weights.identify` does, or an unfinished run.
 
     Raises:
@@ -444,7 +435,7 @@ def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -
     require_weights(place)
     if place.kind == "unfinished run":
         return _identity_of_unfinished(place, read_snapshot(place, reads=False))
-    identity = identify(place.name, options)
+    identity = loading.identify(place.name, options)
     return replace(identity, card=find_data(identity.card, place.name))
 
 
@@ -541,13 +532,13 @@ def read_snapshot(
     raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
 
 
-def _identity_of_unfinished(place: Place, snapshot: Snapshot) -> Identity:
+def _identity_of_unfinished(place: Place, snapshot: Snapshot) -> loading.Identity:
     """Describe the model of a run that is training, or was stopped; it raises the errors of `identity_of`."""
     note = f"this run has not finished: its weights come from {snapshot}"
     return identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
 
 
-def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity:
+def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.Identity:
     """Describe the model of a checkpoint by the run's configuration and the records of its images and start.
 
     Raises:
@@ -566,4 +557,4 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity
     config = model_config_of(run, len(record.class_names), start)
     card = run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
-    return Identity(file, "vitkit", config, card, {}, notes)
+    return loading.Identity(file, "vitkit", config, card, {}, notes)

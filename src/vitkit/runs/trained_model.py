@@ -26,6 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit import durable
 from vitkit.config import Count, read, write
 from vitkit.data.config import DEFAULT_RULE, Splits
 from vitkit.data.decode.image import decode
@@ -33,15 +34,6 @@ from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.listing import Files
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
-from vitkit.durable import (
-    hash_file,
-    refuse_link,
-    refuse_links,
-    remove_leftovers,
-    replace_file,
-    replace_json,
-    sync_folder,
-)
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config import Card
@@ -205,7 +197,7 @@ def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord
         return record
     stream = io.BytesIO()
     np.save(stream, states, allow_pickle=False)
-    replace_file(folder / STATES, [stream.getvalue()])
+    durable.replace_file(folder / STATES, [stream.getvalue()])
     return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
 
 
@@ -213,7 +205,7 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
     """Read the states that were written down; None if they are missing or damaged."""
     path = folder / STATES
     try:
-        if hash_file(path)[1] != record.image_files:
+        if durable.hash_file(path)[1] != record.image_files:
             return None
         # Mapped: an array that claims to be larger than its file takes no memory, and is refused.
         states = npy.open_memmap(path, mode="r")
@@ -310,7 +302,7 @@ def _stat(path: Path, content: bool) -> list[int]:
         status = path.stat()
         state = [status.st_size, status.st_mtime_ns]
         if content:
-            digest = bytes.fromhex(hash_file(path)[1])
+            digest = bytes.fromhex(durable.hash_file(path)[1])
             state += np.frombuffer(digest, dtype="<i8").tolist()
     except (OSError, VitkitError):
         return [-1] * (6 if content else 2)
@@ -345,16 +337,16 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: Any) ->
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
     numbers = folder / f"{split}.json"
     # The numbers are there only beside the arrays that they are counted from: after a kill between two files
     # the split counts as not evaluated.
     numbers.unlink(missing_ok=True)
-    sync_folder(numbers.parent)
+    durable.sync_folder(numbers.parent)
     predictions.save(numbers)
-    replace_json(numbers, result.to_json())
+    durable.replace_json(numbers, result.to_json())
 
 
 def name_other_images(run: Path, data: ImageData) -> str:
@@ -365,7 +357,7 @@ def name_other_images(run: Path, data: ImageData) -> str:
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     place = hashlib.sha256(os.fsencode(absolute_spec(data.spec))).hexdigest()
     for number in itertools.count(1):
         name = (data.name or "images") + (f"-{number}" if number > 1 else "")
@@ -376,8 +368,8 @@ def name_other_images(run: Path, data: ImageData) -> str:
             folder.mkdir(parents=True)
         elif record is None or record.place != place:
             continue
-        refuse_link(folder)
-        remove_leftovers(folder)
+        durable.refuse_link(folder)
+        durable.remove_leftovers(folder)
         write(folder / OTHER_IMAGES, OtherImages(place, data.fingerprint()))
         return name
     raise AssertionError("The numbers have no end.")
@@ -402,12 +394,12 @@ def write_examples(run: Path, picture: NDArray[np.uint8]) -> Path:
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     path = run / EXAMPLES
     path.parent.mkdir(exist_ok=True)
     content = io.BytesIO()
     Image.fromarray(picture).save(content, format="PNG")
-    replace_file(path, [content.getvalue()])
+    durable.replace_file(path, [content.getvalue()])
     return path
 
 
