@@ -171,21 +171,18 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
         raise VitkitError(
             f"None of the {count:,} training images of {run.data} can be read. vitkit data check says why."
         )
-    return DataView(data.name, tuple(_sentences(run, count)), tuple(images))
-
-
-def _sentences(run: Run, count: int) -> Iterator[str]:
-    """Say which images are shown, and how training changes them."""
     size = format_size(run.preprocessing.image_size)
-    yield (
-        f"The first of {pluralize(count, 'training image')} in the order of seed {run.training.seed}, at "
-        f"{size} pixels: as they are tested, and as training sees them in its first epochs, before the model "
-        "normalises the pixels."
-    )
-    yield f"Changed at random in training: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}."
-    mixed = [name for name in ("mixup", "cutmix") if getattr(run.objective, name, 0.0)]
-    if mixed:
-        yield f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
+    sentences = [
+        f"The first of {pluralize(count, 'training image')} in the order of seed {seed}, at {size} pixels: "
+        "as they are tested, and as training sees them in its first epochs, before the model normalises the "
+        "pixels.",
+        f"Changed at random in training: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.",
+    ]
+    if mixed := [name for name in ("mixup", "cutmix") if getattr(run.objective, name, 0.0)]:
+        sentences.append(
+            f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
+        )
+    return DataView(data.name, tuple(sentences), tuple(images))
 
 
 def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:

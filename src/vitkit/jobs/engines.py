@@ -5,7 +5,6 @@ An exported folder is read without importing PyTorch; a checkpoint is not.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -80,8 +79,7 @@ def load_ready(
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`; or the
             model has no answers.
     """
-    path, options = kind_of(path), LoadOptions(**load)
-    left_out: Mapping[str, Sequence[str]] = {}
+    path, options, loaded = kind_of(path), LoadOptions(**load), None
     if path.kind == "exported model":
         # The export fixes the engine, the precision and the image size.
         model, record = serve_folder(path.path, thread_count())
@@ -107,7 +105,6 @@ def load_ready(
 
         place = find_device(device)
         loaded = load_any(path, options)
-        left_out = loaded.identity.left_out
         loaded.model.to(place)
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
@@ -121,12 +118,11 @@ def load_ready(
         from vitkit.runs.start import load_any
 
         loaded = load_any(path, options)
-        left_out = loaded.identity.left_out
         model = serve(loaded.model, engine, graph_precision, thread_count())
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
     if phase != "prediction":  # which says them itself, or is quiet
-        log_notes(path.name, ready.notes, left_out)
+        log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
     if answers:
         require_answers(path.name, ready.model)
     return ready

@@ -260,5 +260,5 @@ def _read(
             except DecodeError:
                 continue
             progress(len(decoded))
-    shape = (0, model.config.in_channels, *model.config.image_size)
-    return Read(np.stack(decoded) if decoded else np.zeros(shape, np.uint8), source)
+    # Shaped so that no image at all has the axes of images too.
+    return Read(np.array(decoded, np.uint8).reshape(-1, rule.decode.channels, *rule.image_size), source)

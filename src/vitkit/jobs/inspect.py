@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitkit.analysis import inspect as analysis
 from vitkit.analysis import model_figures
@@ -145,8 +144,12 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
         if answers(model.card, model.config):
-            guesses = _guesses(model, batch[:SHOWN])
-            captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
+            with evaluation_mode(model):
+                logits = model(batch[:SHOWN]).float().cpu().numpy()
+            guesses = answering_of(model.card).guesses(logits, model.card, top=1)
+            for number, likely in enumerate(guesses):
+                said = ", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in likely) or "nothing"
+                captions[number] += f": predicted {said}"
         shown = [to_rgb(image) for image in pixels[:SHOWN]]
         maps = analysis.attention_rollout(model, batch[:SHOWN])
         yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
@@ -185,17 +188,6 @@ def _images(
     if sources and not names:
         raise VitkitError(f"None of the images can be read. The last one: {reason}")
     return names, pixels
-
-
-def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
-    """Say the class that the model predicts for each image, and its probability."""
-    with evaluation_mode(model):
-        answers = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
-    return [
-        "predicted "
-        + (", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in guesses) or "nothing")
-        for guesses in answers
-    ]
 
 
 def _explain_no_attention(model: ImageModel) -> str:

@@ -248,14 +248,14 @@ def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
         VitkitError: the start is damaged, or its weights have changed since the run began.
     """
     run, folder, model = parts.run, parts.folder, parts.model
-    written = replace(record, files=hash_weights(start))
-    hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
-    written = replace(written, origin={**record.origin, "sha256": hashes})
-    if record.files and record.files != written.files:  # it was written before
+    files = hash_weights(start)
+    if record.files not in ({}, files):  # it was written before
         raise VitkitError(
             f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
+    hashes: Any = files if len(files) > 1 else next(iter(files.values()))
+    written = replace(record, files=files, origin={**record.origin, "sha256": hashes})
     options = LoadOptions(
         num_classes=model.config.num_classes,
         image_size=model.config.image_size,
@@ -409,20 +409,8 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> lo
     Raises:
         VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or all are damaged.
     """
-    place = kind_of(path)
-    require_weights(place)
-    if place.kind != "unfinished run":
-        loaded = loading.load(place.name, options)
-        loaded.model.card = find_data(card_of(loaded.model), place.name)
-        return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
-    options, snapshot = options or LoadOptions(), read_snapshot(place)
-    identity = _identity_of_unfinished(place, snapshot)
-    if options.num_heads not in (None, identity.config.num_heads):
-        raise VitkitError(
-            f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
-            f"{options.num_heads}: leave out num_heads (--num-heads)."
-        )
-    return loading.fit_model(place.name, identity, snapshot.tensors, options)
+    place, options = kind_of(path), options or LoadOptions()
+    return loading.fit_model(place.name, *_open_any(place, options), options)
 
 
 def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> loading.Identity:
@@ -431,12 +419,28 @@ def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -
     Raises:
         VitkitError: as `load_any`.
     """
-    place = kind_of(path)
+    return _open_any(kind_of(path), options or LoadOptions(), reads=False)[0]
+
+
+def _open_any(
+    place: Place, options: LoadOptions, reads: bool = True
+) -> tuple[loading.Identity, dict[str, Tensor]]:
+    """Describe a checkpoint, or the model of a run that is training or was stopped, and read its weights,
+    unless they are not to be read."""
     require_weights(place)
-    if place.kind == "unfinished run":
-        return _identity_of_unfinished(place, read_snapshot(place, reads=False))
-    identity = loading.identify(place.name, options)
-    return replace(identity, card=find_data(identity.card, place.name))
+    if place.kind != "unfinished run":
+        with loading.OpenCheckpoint(place.name, options) as opened:
+            identity = replace(opened.identity, card=find_data(opened.identity.card, place.name))
+            return identity, opened.read() if reads else {}
+    snapshot = read_snapshot(place, reads=reads)
+    note = f"this run has not finished: its weights come from {snapshot}"
+    identity = identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
+    if options.num_heads not in (None, identity.config.num_heads):
+        raise VitkitError(
+            f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
+            f"{options.num_heads}: leave out num_heads (--num-heads)."
+        )
+    return identity, snapshot.tensors
 
 
 def load_model(
@@ -530,12 +534,6 @@ def read_snapshot(
         )
     reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
     raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
-
-
-def _identity_of_unfinished(place: Place, snapshot: Snapshot) -> loading.Identity:
-    """Describe the model of a run that is training, or was stopped; it raises the errors of `identity_of`."""
-    note = f"this run has not finished: its weights come from {snapshot}"
-    return identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
 
 
 def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.Identity:

@@ -28,7 +28,7 @@ from PIL import Image
 
 from vitkit import durable
 from vitkit.config import Count, read, write
-from vitkit.data.config import DEFAULT_RULE, Splits
+from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.listing import Files
@@ -411,16 +411,19 @@ def read_examples(run: Path) -> NDArray[np.uint8] | None:
     return None
 
 
-def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
+def open_model_data(model: Described, spec: str | None = None, rule: DecodeRule | None = None) -> ImageData:
     """Open the data that a model was trained on, with the splits of its training; or other data under its
     class names.
+
+    Args:
+        model: with its card.
+        spec: other data; None for the model's own.
+        rule: how files are read; left out, as the model's preprocessing says.
 
     Raises:
         VitkitError: the model has no record of its data or its path, or the data has changed or is gone.
     """
-    rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
-    if max_pixels is not None:
-        rule = replace(rule, max_pixels=max_pixels)
+    rule, learning = rule or preprocessing_of(model).decode, task_of(model.card).learning
     names = model.card.class_names or None
     record = card_of(model).data
     if spec is not None and not is_training_data(model.card, spec):
