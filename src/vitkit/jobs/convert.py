@@ -24,10 +24,9 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import SILENT, Listener, hushed
+from vitkit.models import measure, zoo
 from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops, parameters
-from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
@@ -423,11 +422,11 @@ class CheckpointCard(Result):
             for key, value in model_card.to_give_away(card).history().items()
             if key != "notes" or not remarks.issuperset(value if isinstance(value, list) else [value])
         }
-        flops = format_count(forward_flops(config, head=True), "FLOPs")
+        flops = format_count(measure.forward_flops(config, head=True), "FLOPs")
         classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
         shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows = (
-            ("model", [described(identity), f"{parameters(config):,} parameters, {flops} per image"]),
+            ("model", [described(identity), f"{measure.parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("numerics", numerics),
             ("preprocessing", _preprocessing(identity)),
@@ -456,7 +455,7 @@ class CheckpointCard(Result):
         return {
             "file": str(identity.file),
             "dialect": identity.format,
-            "parameters": parameters(identity.config),
+            "parameters": measure.parameters(identity.config),
             "architecture": to_json(identity.config),
             **to_json(card),
             "origin": card.history(),
@@ -492,11 +491,11 @@ def described(identity: loading.Identity) -> str:
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {format_size(config.image_size)}, {classes}, "
-        f"{format_count(parameters(config))} parameters ({identity.format} format)"
+        f"{format_count(measure.parameters(config))} parameters ({identity.format} format)"
     )
 
 
-def _differences(config: ModelConfig) -> Iterator[tuple[str, Any]]:
+def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:
     """Yield the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
     for field in fields(config):

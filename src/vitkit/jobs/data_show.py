@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vitkit.analysis.drawing import enlarged
-from vitkit.data.channels import to_rgb
+from vitkit.data import channels, listing, sources
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Splits
-from vitkit.data.listing import names_of
-from vitkit.data.sources import UnfitDataError
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
-from vitkit.jobs.finetune import finetune_run
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import StrPath
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config import TaskName
@@ -109,7 +106,7 @@ def show(
     if out is not None and Path(out).suffix.lower() not in (".html", ".png"):
         raise VitkitError(f"--out is a file that ends in .html or .png, found {out}.")
     if start:
-        run = finetune_run(start, path, recipe=recipe, **options)
+        run = finetune.finetune_run(start, path, recipe=recipe, **options)
     else:
         base = recipes.recipe(recipe) if recipe else Run(augmentation=recipes.AUGMENTATION)
         run = with_options(replace(base, data=path), options)
@@ -161,7 +158,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
                 continue  # the file cannot be read: vitkit data check lists it
             (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
             augmented = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
-            label = ", ".join(names_of(samples.labels[sample], data.class_names))
+            label = ", ".join(listing.names_of(samples.labels[sample], data.class_names))
             seen = tested.images[0].permute(1, 2, 0).numpy()
             images.append(SeenImage(samples.key(sample), label, seen, augmented))
             progress(len(images))
@@ -208,7 +205,7 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
 def _picture(view: DataView) -> bytes:
     """Make the picture: a row for each image, with its name before it and the words above all."""
     tiles = [
-        [enlarged(to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
+        [enlarged(channels.to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
         for image in view.images
     ]
     height, width = tiles[0][0].shape[:2]
@@ -267,7 +264,7 @@ def check(
     with listener.progress("listing images"):
         try:
             data = find_task(task).learning.open_data(path, splits, decode)
-        except UnfitDataError as error:
+        except sources.UnfitDataError as error:
             data, problems = error.listed.cut(splits), error.problems
     with listener.progress("reading images") as progress:
         return replace(check_data(data, progress), problems=problems)

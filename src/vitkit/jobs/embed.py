@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vitkit.data import paths, sources
 from vitkit.data.config import Splits
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import Samples, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor, explain_no_features
@@ -106,11 +105,11 @@ def _open_rows(
         raise VitkitError(f"{place.name} {reason}.")
     extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
     with listener.progress("listing images"):
-        opened = open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
+        opened = sources.open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
     # All splits one after the other, and the split of each image, where there are several.
     parts, (first, *_) = opened.splits, opened.splits.values()
     numbers = np.concatenate([samples.numbers for samples in parts.values()])
-    samples = Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
+    samples = sources.Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
     splits = [split if len(parts) > 1 else None for split, part in parts.items() for _ in range(len(part))]
     text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
     columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
@@ -191,7 +190,7 @@ def embed(
     folder = out.with_name(f".{out.name}.parts") if is_file else out
     if is_file:
         refuse_taken(out)
-        if Path(absolute_spec(str(data))) in out.resolve().parents:
+        if Path(paths.absolute_spec(str(data))) in out.resolve().parents:
             raise VitkitError(
                 f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
                 "--out elsewhere, or the name of a folder, which is passed over."

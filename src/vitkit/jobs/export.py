@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitkit.data import sources, transforms
 from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.data.sources import Samples, open_data
-from vitkit.data.transforms import preprocess
 from vitkit.engines import graph
 from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
@@ -28,9 +27,8 @@ from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
+from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
-from vitkit.runs.start import load_any
-from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of
 from vitkit.text import without_places
 from vitkit.weights.format_names import LoadOptions
@@ -138,7 +136,7 @@ def export(
     engine: GraphEngine = "onnxruntime" if format == "onnx" else "openvino"
     refuse_taken(out)
     refuse_precision(engine, precision)
-    loaded = load_any(source, LoadOptions(**load))
+    loaded = start.load_any(source, LoadOptions(**load))
     model = loaded.model
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
@@ -185,7 +183,7 @@ def _own_images(model: ImageModel, listener: Listener) -> Read:
     if record is not None and record.has_place:
         try:
             with listener.progress("listing images"):
-                data = open_model_data(model)
+                data = trained_model.open_model_data(model)
             split = next(split for split in SPLITS if split in data.splits)
             source = f"{SPLITS[split]} images of {data.name}"
             own = _read(model, data.splits[split], COMPARED, source, "reading images to compare on", listener)
@@ -217,10 +215,10 @@ def read_calibration(
         if spec is not None:
             refuse_address(spec)
             rule = preprocessing_of(model).decode
-            data = open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
+            data = sources.open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
             source = f"images of {without_places(spec)}"
         elif record is not None and record.has_place:
-            data = open_model_data(model)
+            data = trained_model.open_model_data(model)
             source = f"training images of {data.name}"
         else:
             raise VitkitError(
@@ -247,7 +245,7 @@ def read_calibration(
 
 
 def _read(
-    model: ImageModel, samples: Samples, count: int, source: str, what: str, listener: Listener
+    model: ImageModel, samples: sources.Samples, count: int, source: str, what: str, listener: Listener
 ) -> Read:
     """Read up to `count` images in a fixed random order; unreadable ones are left out."""
     decoded, rule = list[NDArray[np.uint8]](), preprocessing_of(model)
@@ -256,7 +254,7 @@ def _read(
             if len(decoded) == count:
                 break
             try:
-                decoded.append(preprocess(samples.decode(index), rule).transpose(2, 0, 1))
+                decoded.append(transforms.preprocess(samples.decode(index), rule).transpose(2, 0, 1))
             except DecodeError:
                 continue
             progress(len(decoded))

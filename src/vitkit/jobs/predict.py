@@ -27,8 +27,7 @@ from vitkit.durable import hash_file
 from vitkit.engines.folder import EngineModel
 from vitkit.engines.libraries import DESCRIPTION
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs import options
-from vitkit.jobs.engines import load_ready, take_built
+from vitkit.jobs import engines, options
 from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
@@ -285,9 +284,9 @@ class Predictor(Result):
             model: as for `vitkit.evaluate`.
         """
         if isinstance(path, str | os.PathLike):
-            ready = load_ready(path, "prediction", **model)
+            ready = engines.load_ready(path, "prediction", **model)
         else:
-            ready = take_built(path, **model)
+            ready = engines.take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)

@@ -20,39 +20,17 @@ from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
+from vitkit.models import image_model, zoo
 from vitkit.models.config import INTERPOLATIONS, Interpolation
-from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import describe_channels, with_channels, with_image_size
+from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import START_FILE, StartRecord, read_start_record
-from vitkit.runs.series_record import require_weights
-from vitkit.runs.trained_model import find_data, read_record, run_card
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
-from vitkit.training.checkpoint import (
-    FOLDER,
-    UnreadableError,
-    clean_up,
-    commit_size,
-    find_damage,
-    list_set_aside,
-    load_weights,
-    newest_first,
-    read_ended,
-    read_manifest,
-    read_progress,
-    set_aside,
-    step_name,
-    survey,
-    weights_file,
-)
-from vitkit.training.trainer import LOG
-from vitkit.weights import loading
+from vitkit.training import checkpoint, trainer
+from vitkit.weights import loading, model_card, published
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import card_of, fit_preprocessing, log_notes
-from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
 """Names of classes that an error lists: an error stays a few lines long."""
@@ -91,7 +69,7 @@ def absolute_start(start: str) -> str:
     So does the name of a published checkpoint, whose address a run does not record: names never change, and
     a file of that name that somebody put in place still serves a run that is continued.
     """
-    return start if is_address(start) else absolute_spec(start)
+    return start if published.is_address(start) else absolute_spec(start)
 
 
 def find_start(options: StartConfig, place: Place | None = None) -> Start:
@@ -106,7 +84,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
             without any checkpoint.
     """
     place = place or kind_of(options.start)
-    require_weights(place)
+    series_record.require_weights(place)
     if options.start_from != "end" and not place.is_run:
         raise VitkitError(
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
@@ -117,7 +95,7 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256
     else:
-        if place.kind == "run" and read_ended(place.path) is not None:
+        if place.kind == "run" and checkpoint.read_ended(place.path) is not None:
             raise VitkitError(
                 f"{place.name} is a run of a series and has finished, so its checkpoints were removed and "
                 "none is left to begin from. Leave --start-from out: its model is taken."
@@ -127,14 +105,14 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         kind, file = "its best checkpoint" if is_best else "its last checkpoint", snapshot.file
         which = f"{kind}, step {snapshot.step:,}"
         identity = identity_of(place, file, f"{kind} of step {snapshot.step}")
-        files, sha256 = (file,), read_manifest(file.parent).files[file.name].sha256
-        read = partial(load_weights, file.parent)
+        files, sha256 = (file,), checkpoint.read_manifest(file.parent).files[file.name].sha256
+        read = partial(checkpoint.load_weights, file.parent)
     return Start(
-        **{**vars(identity), "card": find_data(identity.card, options.start)},
+        **{**vars(identity), "card": trained_model.find_data(identity.card, options.start)},
         given=options.start,
         which=which,
         model=identity.card.name or identity.config.family,
-        preprocessing=fit_preprocessing(identity.card.preprocessing, identity.config),
+        preprocessing=model_card.fit_preprocessing(identity.card.preprocessing, identity.config),
         files=files,
         sha256=sha256,
         read=read,
@@ -148,7 +126,7 @@ def hash_weights(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.StartRecord:
     """Plan the model of a run that begins from a start, which the record of the start has.
 
     Args:
@@ -168,9 +146,9 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
     # that this run trains.
     before, _ = loading.fit_statistics(
-        with_channels(start.config, run.preprocessing.decode.channels), start.card, given
+        zoo.with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
-    config = with_image_size(before, run.preprocessing.image_size)
+    config = zoo.with_image_size(before, run.preprocessing.image_size)
     if run.start.head != "keep":
         config = config.with_new_head(len(class_names))
     else:
@@ -217,11 +195,11 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
         else "preprocessing: the start's"
     )
     if before.in_channels != start.config.in_channels:
-        lines.append(describe_channels(start.config.in_channels, before.in_channels))
-    if before != with_channels(start.config, before.in_channels):
+        lines.append(zoo.describe_channels(start.config.in_channels, before.in_channels))
+    if before != zoo.with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     lines += [f"! {note}" for note in start.notes]  # "!" marks warnings, as in `first_screen`
-    return StartRecord(
+    return records.StartRecord(
         run.start.start,
         start.model,
         config.family,
@@ -233,7 +211,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     )
 
 
-def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
+def load_start(parts: Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
     """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:
@@ -270,9 +248,9 @@ def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
         order = _class_order(start, parts.data.class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    card = card_of(model)
+    card = model_card.card_of(model)
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
-    replace_json(folder / START_FILE, to_json(written))
+    replace_json(folder / records.START_FILE, to_json(written))
     return written
 
 
@@ -320,7 +298,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
         VitkitError: every checkpoint is damaged; a checkpoint is whole although `from_scratch` is given; one
             cannot be read; or the options have changed since the checkpoint was written.
     """
-    checkpoints = survey(folder)
+    checkpoints = checkpoint.survey(folder)
     if checkpoints.lost and not from_scratch:
         reasons = "\n  ".join(f"{path}: {reason}" for path, reason in checkpoints.damaged.items())
         raise VitkitError(
@@ -334,8 +312,8 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
                 f"{checkpoints.whole} is whole: leave --from-scratch out to continue from it, or start a new "
                 "run with another --out."
             )
-        recorded, where = read_manifest(checkpoints.whole).configuration, checkpoints.whole / "manifest.json"
-        if changes := changed_options(recorded, str(where), run, moved=True):
+        recorded, where = checkpoint.read_manifest(checkpoints.whole), checkpoints.whole / "manifest.json"
+        if changes := changed_options(recorded.configuration, str(where), run, moved=True):
             listed = "\n  ".join(changes)
             raise VitkitError(
                 "A run is continued with the options it was begun with, but config.json was edited since "
@@ -345,11 +323,11 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
     for path in checkpoints.uncommitted:
         listener.note(f"{path} was never committed, because its save was cut short: removed.")
     for (path, reason), new_place in zip(
-        checkpoints.damaged.items(), clean_up(folder, checkpoints), strict=True
+        checkpoints.damaged.items(), checkpoint.clean_up(folder, checkpoints), strict=True
     ):
         tell_damage(path, reason, new_place, listener)
-    if checkpoints.lost and (folder / LOG).exists():
-        new_place = set_aside(folder / LOG)
+    if checkpoints.lost and (folder / trainer.LOG).exists():
+        new_place = checkpoint.set_aside(folder / trainer.LOG)
         listener.warn(f"The log of the run so far is kept as {new_place}.")
     for written in (folder, folder / "evaluation"):
         remove_leftovers(written)
@@ -358,7 +336,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
     """List the files of a run that were set aside as damaged, and the command that removes them."""
-    damaged = list_set_aside(folder)
+    damaged = checkpoint.list_set_aside(folder)
     if damaged:
         listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, damaged)]))
         listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in damaged)}")
@@ -427,11 +405,11 @@ def _open_any(
 ) -> tuple[loading.Identity, dict[str, Tensor]]:
     """Describe a checkpoint, or the model of a run that is training or was stopped, and read its weights,
     unless they are not to be read."""
-    require_weights(place)
+    series_record.require_weights(place)
     if place.kind != "unfinished run":
         with loading.OpenCheckpoint(place.name, options) as opened:
-            identity = replace(opened.identity, card=find_data(opened.identity.card, place.name))
-            return identity, opened.read() if reads else {}
+            card = trained_model.find_data(opened.identity.card, place.name)
+            return replace(opened.identity, card=card), opened.read() if reads else {}
     snapshot = read_snapshot(place, reads=reads)
     note = f"this run has not finished: its weights come from {snapshot}"
     identity = identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
@@ -453,7 +431,7 @@ def load_model(
     position_interpolation: Interpolation | None = None,
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
-) -> ImageModel:
+) -> image_model.ImageModel:
     """Load a model with the weights of a checkpoint; notes about the checkpoint are logged as warnings.
 
     Args:
@@ -482,7 +460,7 @@ def load_model(
         num_classes, image_size, head, num_heads, position_interpolation, image_mean, image_std
     )
     loaded = load_any(path, options)
-    log_notes(path, loaded.notes, loaded.identity.left_out)
+    model_card.log_notes(path, loaded.notes, loaded.identity.left_out)
     return loaded.model
 
 
@@ -503,22 +481,23 @@ def read_snapshot(
     folder, damaged = place.path, dict[Path, str]()
     takes_best = place.run().training.select == "best" if which is None else which != "last"
     for _ in range(TRIES):
-        left = [path for path in newest_first(folder / FOLDER) if path not in damaged and commit_size(path)]
+        listed = checkpoint.newest_first(folder / checkpoint.FOLDER)
+        left = [path for path in listed if path not in damaged and checkpoint.commit_size(path)]
         if not left:
             break
         chosen, is_lost = left[0], False
         try:
-            best = read_progress(chosen).best_step
-            preferred = folder / FOLDER / step_name(best) if best is not None else chosen
+            best = checkpoint.read_progress(chosen).best_step
+            preferred = chosen if best is None else folder / checkpoint.FOLDER / checkpoint.step_name(best)
             is_lost = which == "best" and best is not None and preferred not in left
             if takes_best and (preferred in left or is_lost):
                 chosen = preferred
-            reason = "it was removed, or set aside as damaged" if is_lost else find_damage(chosen)
+            reason = "it was removed, or set aside as damaged" if is_lost else checkpoint.find_damage(chosen)
             if reason is None:
-                step = read_progress(chosen).step
-                tensors = load_weights(chosen) if reads else {}
-                return Snapshot(weights_file(chosen), step, tensors, step == best)
-        except (UnreadableError, OSError, VitkitError) as error:
+                step = checkpoint.read_progress(chosen).step
+                tensors = checkpoint.load_weights(chosen) if reads else {}
+                return Snapshot(checkpoint.weights_file(chosen), step, tensors, step == best)
+        except (checkpoint.UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         # One that is gone was removed after newer ones were committed: the folder is listed again.
         if is_lost or chosen.exists():
@@ -542,7 +521,8 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.
     Raises:
         VitkitError: a record of the run is missing or damaged.
     """
-    run, record, start = place.run(), read_record(place.path), read_start_record(place.path)
+    run, record = place.run(), trained_model.read_record(place.path)
+    start = records.read_start_record(place.path)
     if record is None:
         raise VitkitError(
             f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
@@ -550,9 +530,9 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.
         )
     if run.start.start and start is None:
         raise VitkitError(
-            f"{place.path / START_FILE}, the record of the run's start, is missing. Put it back."
+            f"{place.path / records.START_FILE}, the record of the run's start, is missing. Put it back."
         )
     config = model_config_of(run, len(record.class_names), start)
-    card = run_card(run, record, config, start)
+    card = trained_model.run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
     return loading.Identity(file, "vitkit", config, card, {}, notes)

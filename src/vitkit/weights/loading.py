@@ -21,14 +21,13 @@ from vitkit.models.config import INTERPOLATIONS, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
+from vitkit.weights import published, table
 from vitkit.weights.files.download import fetch_any
 from vitkit.weights.files.safetensors import Checksum
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.formats import native
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
-from vitkit.weights.published import hides_published
-from vitkit.weights.table import Hints, Row, find_format, named_prefix, recognise
 
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
@@ -130,16 +129,16 @@ class OpenCheckpoint(ExitStack):
         super().__init__()
         fetched, self._path = fetch_any(path), path
         # The user's image size goes before the size in the list of published checkpoints.
-        hints = Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
+        hints = table.Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
         with ExitStack() as stack:  # closed again where the file has no description
             source = self._source = stack.enter_context(open_source(fetched.path))
             self.files = source.files
             """The files of its weights, an index of shards first."""
-            if (checkpoint_format := recognise(source)) is None:
+            if (checkpoint_format := table.recognise(source)) is None:
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                    f"{named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
+                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
                 )
             try:
                 translation = self._translation = checkpoint_format.read(source, hints)
@@ -159,7 +158,7 @@ class OpenCheckpoint(ExitStack):
                 )
             self.enter_context(stack.pop_all())
         card, notes = translation.card, list(source.notes)
-        if hides_published(path):
+        if published.hides_published(path):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
                 "the published one give its address, which vitkit starts shows"
@@ -216,7 +215,7 @@ class OpenCheckpoint(ExitStack):
         )
 
 
-def _read_row(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
+def _read_row(source: Source, row: table.Row, dtype: torch.dtype | None) -> Tensor:
     """Read the tensors of one row, whose numbers are weights, and make the parameter of them."""
     tensors = []
     for name in row.theirs:
@@ -499,7 +498,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
 
     Arguments and errors as in `save_model`.
     """
-    path, chosen = Path(path), find_format(format)
+    path, chosen = Path(path), table.find_format(format)
     if lacking := chosen.unsupported(model.config):
         raise VitkitError(
             f"The {format} format has no place for {'; '.join(lacking)}. "

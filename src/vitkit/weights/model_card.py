@@ -15,9 +15,7 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card
-from vitkit.models.config import LossFunction as LossFunction
-from vitkit.models.config import Task as Task
+from vitkit.models.config import Card, Task
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import without_places
 
