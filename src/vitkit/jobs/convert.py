@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vitkit.config import difference, to_json
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
@@ -515,9 +516,13 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
     if recorded is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
     # A training run chose every field; for a file of another library, usual values are left out.
-    trained = identity.card.augmentation is not None
-    fields = to_json(recorded) if trained else model_card.notable_fields(recorded)
-    lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
+    usual = to_json(Preprocessing(recorded.image_size)) if identity.card.augmentation is None else {}
+    always = ("image_size", "resize", "antialias")
+    lines = [
+        f"{key} {_plain(value, key)}"
+        for key, value in to_json(recorded).items()
+        if key in always or key not in usual or value != usual[key]
+    ]
     return lines + [
         f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed
     ]

@@ -168,17 +168,6 @@ def border_colour(mean: tuple[float, ...]) -> tuple[int, int, int]:
     return (levels[0], levels[1], levels[2]) if len(levels) == 3 else (levels[0],) * 3
 
 
-def notable_fields(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Return size, way of resizing and antialiasing as plain data, and fields that are not at defaults."""
-    usual = to_json(Preprocessing(preprocessing.image_size))
-    always = ("image_size", "resize", "antialias")
-    return {
-        name: value
-        for name, value in to_json(preprocessing).items()
-        if name in always or value != usual[name]
-    }
-
-
 def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:
     """Reset the fields that this way of resizing does not use to their defaults."""
     resize = preprocessing.resize
