@@ -36,7 +36,6 @@ from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
 from vitkit.weights import format_names, loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
-from vitkit.weights.loading import load as load_checkpoint
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -198,7 +197,7 @@ def convert(
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
     mean, std = image_mean or None, image_std or None
     given = LoadOptions(num_classes=num_classes, head=head, image_mean=mean, image_std=std, **load)
-    loaded = load_checkpoint(source, given)
+    loaded = loading.load(source, given)
     model, identity = loaded.model, loaded.identity
     if against is not None and against not in (to, identity.format):
         raise VitkitError(
@@ -210,7 +209,7 @@ def convert(
         # The notes of both are left out: the comparison below returns what the format cannot store.
         written, _ = loading.save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
-        again = load_checkpoint(written, same).model
+        again = loading.load(written, same).model
         parity = compare(model, again, listener)
         if not math.isfinite(parity.logits_scale + parity.features_scale):
             raise VitkitError(

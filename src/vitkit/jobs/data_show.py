@@ -27,9 +27,8 @@ from vitkit.models.config import TaskName
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
 from vitkit.result import Photo, Section, Table
+from vitkit.runs import folder, plan
 from vitkit.runs.config import Run, with_options
-from vitkit.runs.folder import make_folder, require_folder
-from vitkit.runs.plan import list_images
 from vitkit.runs.run_options import RunOptions
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize, visible
@@ -112,7 +111,7 @@ def show(
         run = with_options(replace(base, data=path), options)
     view = see_images(run, images, versions, hushed(listener, quiet))
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
-    require_folder(out.parent)
+    folder.require_folder(out.parent)
     if out.suffix.lower() == ".png":
         content = _picture(view)
     else:  # the page says the sentences itself, and names of any script
@@ -128,7 +127,7 @@ def show(
     # The same command again writes the same bytes; another file of that name may be one of the images.
     if out.exists() and not (out.is_file() and out.read_bytes() == content):
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
-    make_folder(out.parent)
+    folder.make_folder(out.parent)
     replace_file(out, [content])
     return out, run
 
@@ -140,7 +139,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
         VitkitError: as `show`.
     """
     with listener.progress("listing images"):
-        data = list_images(run)
+        data = plan.list_images(run)
     samples, seed = data.splits["train"], run.training.seed
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)

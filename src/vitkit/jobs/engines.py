@@ -18,8 +18,7 @@ from vitkit.models.config import Phase, Precision, height_and_width
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import answering_of
 from vitkit.text import join_names
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import Described, log_notes, preprocessing_of
+from vitkit.weights import format_names, model_card
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +47,7 @@ class Ready:
     @property
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of its images."""
-        rule = preprocessing_of(self.model)
+        rule = model_card.preprocessing_of(self.model)
         if self.max_pixels is None:
             return rule
         return replace(rule, decode=replace(rule.decode, max_pixels=self.max_pixels))
@@ -79,7 +78,7 @@ def load_ready(
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`; or the
             model has no answers.
     """
-    path, options, loaded = kind_of(path), LoadOptions(**load), None
+    path, options, loaded = kind_of(path), format_names.LoadOptions(**load), None
     if path.kind == "exported model":
         # The export fixes the engine, the precision and the image size.
         model, record = serve_folder(path.path, thread_count())
@@ -122,13 +121,13 @@ def load_ready(
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
     if phase != "prediction":  # which says them itself, or is quiet
-        log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
+        model_card.log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
     if answers:
         require_answers(path.name, ready.model)
     return ready
 
 
-def require_answers(name: str, model: Described) -> None:
+def require_answers(name: str, model: model_card.Described) -> None:
     """Refuse a model that has learned nothing to answer, or has no classes, by its name in the error."""
     reason = answering_of(model.card).explain_unfit(model.config)
     if reason:

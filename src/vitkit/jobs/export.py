@@ -31,8 +31,7 @@ from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.tasks import answering_of
 from vitkit.text import without_places
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import card_of, preprocessing_of
+from vitkit.weights import format_names, model_card
 
 FEWEST_IMAGES = 10
 """The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
@@ -136,7 +135,7 @@ def export(
     engine: GraphEngine = "onnxruntime" if format == "onnx" else "openvino"
     refuse_taken(out)
     refuse_precision(engine, precision)
-    loaded = start.load_any(source, LoadOptions(**load))
+    loaded = start.load_any(source, format_names.LoadOptions(**load))
     model = loaded.model
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
@@ -179,7 +178,7 @@ def _own_images(model: ImageModel, listener: Listener) -> Read:
 
     The listener hears where the model's own cannot be read any more.
     """
-    record = card_of(model).data
+    record = model_card.card_of(model).data
     if record is not None and record.has_place:
         try:
             with listener.progress("listing images"):
@@ -210,11 +209,11 @@ def read_calibration(
     Raises:
         VitkitError: there are no images, or too few that can be read.
     """
-    record = card_of(model).data
+    record = model_card.card_of(model).data
     with listener.progress("listing images"):
         if spec is not None:
             refuse_address(spec)
-            rule = preprocessing_of(model).decode
+            rule = model_card.preprocessing_of(model).decode
             data = sources.open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
             source = f"images of {without_places(spec)}"
         elif record is not None and record.has_place:
@@ -248,7 +247,7 @@ def _read(
     model: ImageModel, samples: sources.Samples, count: int, source: str, what: str, listener: Listener
 ) -> Read:
     """Read up to `count` images in a fixed random order; unreadable ones are left out."""
-    decoded, rule = list[NDArray[np.uint8]](), preprocessing_of(model)
+    decoded, rule = list[NDArray[np.uint8]](), model_card.preprocessing_of(model)
     with listener.progress(what, min(count, len(samples))) as progress:
         for index in np.random.default_rng(0).permutation(len(samples)).tolist():
             if len(decoded) == count:

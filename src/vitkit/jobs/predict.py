@@ -24,8 +24,7 @@ from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import NamedImage, find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
-from vitkit.engines.folder import EngineModel
-from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs import engines, options
 from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
@@ -238,7 +237,8 @@ def _hash_model(path: StrPath, num_heads: int | None) -> str:
     """Hash a model: its weights, configuration, preprocessing, classes and task."""
     place = kind_of(path)
     if place.kind == "exported model":
-        return hash_file(place.path / DESCRIPTION)[1]  # the description holds the hashes of the graph
+        # The description holds the hashes of the graph.
+        return hash_file(place.path / libraries.DESCRIPTION)[1]
     from vitkit.runs.start import find_start, hash_weights
 
     start = find_start(StartConfig(str(path), num_heads=num_heads), place)
@@ -377,7 +377,7 @@ class Predictor(Result):
     def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
-        if isinstance(self.model, EngineModel):
+        if isinstance(self.model, folder.EngineModel):
             logits = self.model(images)
         else:
             import torch

@@ -36,12 +36,10 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
-from vitkit.models import fast
-from vitkit.models.build import build_empty
+from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.hub import cache_folder
 from vitkit.world import world_of_environment
 
@@ -302,7 +300,7 @@ def choose_compute(
 
 
 def choose_for(
-    config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
+    config: zoo.ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
 ) -> Compute:
     """Choose how a model computes on a device, by `choose_compute` with the features of this machine."""
     chosen = choose_compute(
@@ -318,7 +316,7 @@ def choose_for(
         return chosen
     # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
     # that what is written down is what is computed. A block is compiled for the chosen precision alone.
-    trial = build_empty(replace(cast("ViTConfig", config), depth=1))
+    trial = build.build_empty(replace(cast("ViTConfig", config), depth=1))
     compute_as(trial, replace(chosen, graph="eager"))
     return replace(trial.chosen, graph=chosen.graph)
 

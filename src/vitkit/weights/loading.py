@@ -22,8 +22,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights import published, table
-from vitkit.weights.files.download import fetch_any
-from vitkit.weights.files.safetensors import Checksum
+from vitkit.weights.files import download, safetensors
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.formats import native
@@ -52,7 +51,7 @@ class Identity:
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
     """The choices and assumptions made when the file was read, each a clause after its path."""
-    checksum: Checksum | None = None
+    checksum: safetensors.Checksum | None = None
     """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
 
@@ -127,7 +126,7 @@ class OpenCheckpoint(ExitStack):
             VitkitError: as `vitkit.load_model`.
         """
         super().__init__()
-        fetched, self._path = fetch_any(path), path
+        fetched, self._path = download.fetch_any(path), path
         # The user's image size goes before the size in the list of published checkpoints.
         hints = table.Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
         with ExitStack() as stack:  # closed again where the file has no description
@@ -158,7 +157,7 @@ class OpenCheckpoint(ExitStack):
                 )
             self.enter_context(stack.pop_all())
         card, notes = translation.card, list(source.notes)
-        if published.hides_published(path):
+        if Path(path).exists() and any(start.name == str(path) for start in published.starts()):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
                 "the published one give its address, which vitkit starts shows"

@@ -155,11 +155,6 @@ def find_start_named(path: str | Path) -> PublishedStart | None:
     return next((start for start in _table() if start.name == text and not Path(path).exists()), None)
 
 
-def hides_published(path: str | Path) -> bool:
-    """Whether a file or folder on this machine has the name of a published checkpoint: it goes first."""
-    return Path(path).exists() and any(start.name == str(path) for start in _table())
-
-
 def missing_checkpoint(path: Path) -> VitkitError:
     """Make the error for a path without a checkpoint, with the published checkpoints that may be meant."""
     near = near_published(path)
