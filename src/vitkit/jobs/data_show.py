@@ -1,6 +1,5 @@
 """Show training images as a model sees them: some images, and augmented versions of each, pixel by pixel."""
 
-import base64
 import io
 import re
 import textwrap
@@ -26,7 +25,7 @@ from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config import TaskName
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
-from vitkit.result import Photo, Section, Table
+from vitkit.result import Photo, Section, Table, png_address
 from vitkit.runs import folder, plan
 from vitkit.runs.config import Run, with_options
 from vitkit.runs.run_options import RunOptions
@@ -115,11 +114,11 @@ def show(
     if out.suffix.lower() == ".png":
         content = _picture(view)
     else:  # the page says the sentences itself, and names of any script
-        source = base64.b64encode(_picture(replace(view, sentences=()))).decode()
+        source = png_address(_picture(replace(view, sentences=())))
         alt = "a row for each image: as it is tested, and as training sees it"
         named = tuple((visible(image.name), visible(image.label)) for image in view.images)
         parts = [
-            Section("Images", [Photo(f"data:image/png;base64,{source}", alt)]),
+            Section("Images", [Photo(source, alt)]),
             Section("Names, in the same order", [Table(("image", "class"), named)]),
         ]
         title, footer = f"{view.name}, as a model sees it", "Made by vitkit data show."

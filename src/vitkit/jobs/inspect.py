@@ -1,6 +1,5 @@
 """Draw what a model has learned: the paper's Figures 6 and 7 for any model that can be loaded."""
 
-import base64
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Photo, Result, Section
+from vitkit.result import Photo, Result, Section, png_address
 from vitkit.runs import start, trained_model
 from vitkit.runs.folder import kind_of, make_folder, require_folder
 from vitkit.tasks import answering_of, answers
@@ -58,12 +57,8 @@ class Inspection(Result):
     def sections(self) -> Sequence[Section]:
         """Return the files, why there are none of attention, and the pictures."""
         absent = self.without_attention
-        encoded = {
-            path.stem: base64.b64encode(path.read_bytes()).decode()
-            for path in self.pictures
-            if path.suffix == ".png"
-        }
-        photos = [Photo(f"data:image/png;base64,{data}", name) for name, data in encoded.items()]
+        drawn = [path for path in self.pictures if path.suffix == ".png"]
+        photos = [Photo(png_address(path.read_bytes()), path.stem) for path in drawn]
         why = f"No pictures of attention: {absent}." if absent else None
         return (Section("", ("\n".join(map(str, self.pictures)), why, *photos)),)
 

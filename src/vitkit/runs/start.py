@@ -149,10 +149,16 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
         zoo.with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
     config = zoo.with_image_size(before, run.preprocessing.image_size)
-    if run.start.head != "keep":
-        config = config.with_new_head(len(class_names))
-    else:
+    if run.start.head == "keep":
         _class_order(start, class_names)  # for its error, before anything is built
+        reordered = list(start.card.class_names) != list(class_names)
+        head = "head: kept, its classes in the order of the images'" if reordered else "head: kept"
+    else:
+        config = config.with_new_head(len(class_names))
+        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
+        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
+        former = f", in place of the head{former}" if former else ""
+        head = f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}"
     changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
     own = to_json(config)
     for key, value in changes.items():
@@ -172,16 +178,9 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
     # The start, what is new in the run's model, and the warnings about the start.
     lines = [
         f"{start.name}: {start.model} at {format_size(before.image_size)}, "
-        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
+        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)",
+        head,
     ]
-    if run.start.head == "keep":
-        reordered = list(start.card.class_names) != list(class_names)
-        lines.append("head: kept, its classes in the order of the images'" if reordered else "head: kept")
-    else:
-        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
-        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
-        former = f", in place of the head{former}" if former else ""
-        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         sizes = f"{format_size(old)} to {format_size(new)}"
@@ -189,25 +188,16 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
     # The line on positions names another image size.
     changed = [line for line in changed if not line.startswith("image_size")]
-    lines.append(
-        f"preprocessing: other than the start's in {'; '.join(changed)}"
-        if changed
-        else "preprocessing: the start's"
-    )
+    own_way = f"other than the start's in {'; '.join(changed)}" if changed else "the start's"
+    lines.append(f"preprocessing: {own_way}")
     if before.in_channels != start.config.in_channels:
         lines.append(zoo.describe_channels(start.config.in_channels, before.in_channels))
     if before != zoo.with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     lines += [f"! {note}" for note in start.notes]  # "!" marks warnings, as in `first_screen`
+    # Without the hashes of the files: `load_start` adds them when it reads the weights.
     return records.StartRecord(
-        run.start.start,
-        start.model,
-        config.family,
-        to_json(config),
-        tuple(lines),
-        origin,
-        {},  # `load_start` adds the hashes of the files when it reads them
-        rule,
+        run.start.start, start.model, config.family, to_json(config), tuple(lines), origin, {}, rule
     )
 
 

@@ -160,9 +160,8 @@ def missing_checkpoint(path: Path) -> VitkitError:
     near = near_published(path)
     hub = re.fullmatch(r"(?!vit|bit|resnet)[\w-]+/[\w.-]+", str(path), re.IGNORECASE)
     hint = f" On the hub it may be hf:{path}." if hub and not path.parent.exists() else ""
-    if not near and re.fullmatch(
-        r"\w+_patch\w+\.\w+", str(path)
-    ):  # a model of timm, with the tag of its weights
+    # A model of timm, with the tag of its weights.
+    if not near and re.fullmatch(r"\w+_patch\w+\.\w+", str(path)):
         hint = f" On the hub it may be hf:timm/{path}."
     return VitkitError(f"No checkpoint at {path}.{near}{hint}")
 
