@@ -344,14 +344,13 @@ def fit_weights(
     """
     # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
     before, checked = config, build_checked(config, tensors, source)
-    head, num_classes, size = options.head, options.num_classes, height_and_width(options.image_size)
+    head, size = options.head, height_and_width(options.image_size)
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
         config, tensors = fit_channels(config, tensors, options.channels)
     config, card = fit_statistics(config, card, options)
-    if num_classes is None:
-        num_classes = config.num_classes
+    num_classes = config.num_classes if options.num_classes is None else options.num_classes
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
     if is_new:
         # A linear layer of zeros replaces the head, and the tanh layer before it (paper 3.1 and 3.2).
