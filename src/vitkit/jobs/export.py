@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitkit.data import sources, transforms
@@ -21,7 +20,7 @@ from vitkit.engines import graph
 from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import require_answers
+from vitkit.jobs.engines import require_answers, thread_count
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
@@ -149,7 +148,7 @@ def export(
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             images = list(ranges.pixels[:, None]) if ranges is not None else ()
-            runner = graph.make_runner(model, engine, precision, torch.get_num_threads(), folder, images)
+            runner = graph.make_runner(model, engine, precision, thread_count(), folder, images)
         answers = None if compared is None else answering_of(model.card).answers
         pixels, named = compared or _own_images(model, listener)
         with listener.progress("comparing with float32", len(pixels)) as progress:

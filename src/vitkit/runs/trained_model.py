@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -208,7 +207,7 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
         if durable.hash_file(path)[1] != record.image_files:
             return None
         # Mapped: an array that claims to be larger than its file takes no memory, and is refused.
-        states = npy.open_memmap(path, mode="r")
+        states = np.lib.format.open_memmap(path, mode="r")
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
@@ -274,10 +273,8 @@ def file_states(data: ImageData, content: bool, listener: Listener) -> States:
     total = sum(len(numbers) for _, numbers in portions)
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for states_of_files in pool.map(
-            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
-        ):
-            states.append(np.array(states_of_files, dtype=np.int64))
+        for rows in pool.map(lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions):
+            states.append(np.array(rows, dtype=np.int64))
             progress(sum(map(len, states)), total)
     return np.concatenate(states)
 

@@ -25,7 +25,6 @@ from vitkit.weights import published, table
 from vitkit.weights.files import download, safetensors
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
-from vitkit.weights.formats import native
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
 
 NAMES_SHOWN = 5
@@ -163,7 +162,7 @@ class OpenCheckpoint(ExitStack):
                 "the published one give its address, which vitkit starts shows"
             )
         # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
-        if checkpoint_format is not native.CHECKPOINT_FORMAT:
+        if checkpoint_format.name != "vitkit":
             notes += card.origin.get("notes", [])
             made = {"file": source.path.name, "dialect": checkpoint_format.name}
             origin = {**made, **fetched.origin, **card.origin}
