@@ -323,7 +323,6 @@ def fixed_images(model: ImageModel) -> Tensor:
     return torch.from_numpy((255 * images).round().astype(np.uint8))
 
 
-_PACKAGES = {"timm": "timm", "huggingface": "transformers"}
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
@@ -341,7 +340,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
     Raises:
         VitkitError: the library is not installed, or cannot load the checkpoint.
     """
-    package = _PACKAGES[library]
+    package = "transformers" if library == "huggingface" else library
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.json").exists():
         raise VitkitError(

@@ -231,11 +231,10 @@ def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: 
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
             for part in parts:
                 table = read_part(part)
-                at, features = len(lines) - 1, table["features"].combine_chunks()
-                array[at : at + len(table)] = features.values.to_numpy(zero_copy_only=False).reshape(
-                    -1, width
-                )
-                array[at : at + len(table)][features.is_null().to_numpy(zero_copy_only=False)] = np.nan
+                features = table["features"].combine_chunks()
+                rows = array[len(lines) - 1 :][: len(table)]
+                rows[:] = features.values.to_numpy(zero_copy_only=False).reshape(-1, width)
+                rows[features.is_null().to_numpy(zero_copy_only=False)] = np.nan
                 cells = (table[name].to_pylist() for name in ("image", "split", "error"))
                 lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
             array.flush()
