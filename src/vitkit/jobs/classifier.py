@@ -219,8 +219,7 @@ def _paths(images: Any) -> list[Path] | None:
 
 def _encoded(images: Any, unit_range: bool) -> list[bytes]:
     """Return the bytes of image files: paths are read as they are, arrays are written as PNG."""
-    paths = _paths(images)
-    if paths is not None:
+    if (paths := _paths(images)) is not None:
         files = []
         for path in paths:
             try:

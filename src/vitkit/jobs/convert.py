@@ -510,8 +510,7 @@ def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _preprocessing(identity: loading.Identity) -> list[str]:
-    recorded = identity.card.preprocessing
-    if recorded is None:
+    if (recorded := identity.card.preprocessing) is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
     # A training run chose every field; for a file of another library, usual values are left out.
     usual = to_json(Preprocessing(recorded.image_size)) if identity.card.augmentation is None else {}

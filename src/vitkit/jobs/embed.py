@@ -77,14 +77,7 @@ class Embedded(Result):
 
 
 def _open_rows(
-    path: StrPath,
-    data: StrPath,
-    device: str,
-    precision: Precision,
-    load: LoadingOptions,
-    batch_size: int,
-    workers: int,
-    listener: Listener,
+    path: StrPath, data: StrPath, options: dict[str, Any], batch_size: int, workers: int, listener: Listener
 ) -> Rows:
     """Load the model and list the images of a table of features.
 
@@ -97,11 +90,10 @@ def _open_rows(
             f"{place.name} is an exported engine, which computes logits alone: give the model that it "
             "was exported from."
         )
-    ready = load_ready(place, "evaluation", answers=False, device=device, precision=precision, **load)
+    ready = load_ready(place, "evaluation", answers=False, **options)
     model: Any = ready.model
     where: Any = ready.device
-    reason = explain_no_features(model.config)
-    if reason:
+    if reason := explain_no_features(model.config):
         raise VitkitError(f"{place.name} {reason}.")
     extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
     with listener.progress("listing images"):
@@ -197,7 +189,8 @@ def embed(
             )
     if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
-    rows = partial(_open_rows, path, data, device, precision, load, batch_size, workers)
+    of_model = {"device": device, "precision": precision, **load}
+    rows = partial(_open_rows, path, data, of_model, batch_size, workers)
     with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
         errors = dict[Path, list[dict[str, str]]]()
         for part in parts:

@@ -107,7 +107,7 @@ def load_ready(
         loaded.model.to(place)
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
-        chosen = prepare(loaded.model, place, precision, exact, phase, weights)
+        chosen = prepare(loaded.model, precision, exact, phase, weights)
         ready = Ready(loaded.model, loaded.notes, place, chosen, max_pixels)
     else:
         graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
@@ -129,8 +129,7 @@ def load_ready(
 
 def require_answers(name: str, model: model_card.Described) -> None:
     """Refuse a model that has learned nothing to answer, or has no classes, by its name in the error."""
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
+    if reason := answering_of(model.card).explain_unfit(model.config):
         raise VitkitError(f"{name} {reason}.")
 
 
@@ -161,8 +160,7 @@ def take_built(
             f"Expected a path or a model of vitkit, found {type(model).__name__}. For a model of another "
             "library give the path of its checkpoint."
         )
-    given = [name for name, value in others.items() if value]
-    if given:
+    if given := [name for name, value in others.items() if value]:
         raise VitkitError(
             f"{join_names(given)} is for a model that is read from a path, and this model is built: leave it "
             "out, or give it to create_model or load_model."

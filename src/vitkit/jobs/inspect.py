@@ -124,8 +124,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         yield "filters", model_figures.filter_grid(*analysis.patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
-    similarity = analysis.position_similarity(model)
-    if similarity is not None:
+    if (similarity := analysis.position_similarity(model)) is not None:
         yield "positions", model_figures.position_similarity_map(similarity)
     if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size

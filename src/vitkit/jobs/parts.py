@@ -112,8 +112,7 @@ def computed_parts(
         _import_ray()
     record, columns, compute = open_rows(listener)
     with claim(_owner(record), folder):
-        begun = read(PartsRecord, folder / PARTS_RECORD)
-        if begun is None:
+        if (begun := read(PartsRecord, folder / PARTS_RECORD)) is None:
             write(folder / PARTS_RECORD, record)
         else:
             record = replace(record, finished=begun.finished)
@@ -152,8 +151,7 @@ def _owner(record: PartsRecord) -> Owner:
     """Make the owner of the folder of a table's parts, which lists what decides the rows and differs."""
 
     def changes(folder: Path) -> list[str]:
-        before = read(PartsRecord, folder / PARTS_RECORD)
-        if before is None:
+        if (before := read(PartsRecord, folder / PARTS_RECORD)) is None:
             return []
         listed = [
             DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")

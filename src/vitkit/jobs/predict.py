@@ -143,8 +143,7 @@ def _open(
     path: StrPath, images: StrPaths, listener: Listener, model: ModelOptions
 ) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
-    names = options.as_names(images)
-    if not names:
+    if not (names := options.as_names(images)):
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
     for note in predictor.notes:
@@ -386,8 +385,7 @@ class Predictor(Result):
 
             with output_function(self.model, torch.device(self.device), self.precision) as compute:
                 logits = compute(torch.from_numpy(images))
-        damaged = int((~np.isfinite(logits).all(-1)).sum())
-        if damaged:
+        if damaged := int((~np.isfinite(logits).all(-1)).sum()):
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."

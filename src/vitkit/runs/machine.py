@@ -338,18 +338,13 @@ def compute_as(model: ImageModel, chosen: Compute) -> None:
 
 
 def prepare(
-    model: ImageModel,
-    device: torch.device,
-    precision: Precision,
-    exact: bool,
-    phase: Phase,
-    weights: str | None = None,
+    model: ImageModel, precision: Precision, exact: bool, phase: Phase, weights: str | None = None
 ) -> Precision:
-    """Have a model compute its predictions in the fastest way chosen for a device.
+    """Have a model compute its predictions in the fastest way chosen for the device that it is on.
 
     Args:
-        model: on the device.
-        device, precision, exact, phase: as for `choose_for`.
+        model: on its device.
+        precision, exact, phase: as for `choose_for`.
         weights: the checksum of its weights, by which the comparison of the ways is remembered; None if it
             is not known.
 
@@ -359,6 +354,7 @@ def prepare(
     Raises:
         VitkitError: the fastest way gives another result than the plain one.
     """
+    device = model.pixel_mean.device
     compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
     if weights is None:
         require_same_features(model)

@@ -250,8 +250,7 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     Raises:
         VitkitError: the classes are not the same.
     """
-    names = start.card.class_names
-    if not names:
+    if not (names := start.card.class_names):
         raise VitkitError(
             f"{start.name} does not say the names of its {start.config.num_classes:,} classes, so they "
             "cannot be matched with the classes of the images. Leave --head keep out: the head is then new."
@@ -326,8 +325,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
     """List the files of a run that were set aside as damaged, and the command that removes them."""
-    damaged = checkpoint.list_set_aside(folder)
-    if damaged:
+    if damaged := checkpoint.list_set_aside(folder):
         listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, damaged)]))
         listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in damaged)}")
 

@@ -171,8 +171,7 @@ def _compare(folder: Path, data: ImageData, before: States | None, now: States, 
             "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
             "taken as they are)."
         )
-    changed = changed_files(data, before, now)
-    if changed:
+    if changed := changed_files(data, before, now):
         same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
         what = "times of change" if same_size else "sizes or times of change"
         if min(before.shape[1], now.shape[1]) == 6:
