@@ -27,7 +27,6 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result, Section, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued
-from vitkit.weights.model_card import preprocessing_of
 
 NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
@@ -95,7 +94,7 @@ def _open_rows(
     where: Any = ready.device
     if reason := explain_no_features(model.config):
         raise VitkitError(f"{place.name} {reason}.")
-    extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
+    extractor = FeatureExtractor(model, ready.preprocessing, where, ready.precision, batch_size, workers)
     with listener.progress("listing images"):
         opened = sources.open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
     # All splits one after the other, and the split of each image, where there are several.

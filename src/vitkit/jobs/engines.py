@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from vitkit.models.image_model import ImageModel
 
 
-DEVICES = ("auto", "cpu")
-"""The devices on which engines other than PyTorch compute: the processor."""
-
-
 @dataclass(frozen=True)
 class Ready:
     """A model that is ready to compute logits of uint8 images."""
@@ -186,7 +182,7 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
             f"exact (--exact) computes in PyTorch's plain way, and {engine} has its own: leave one of the "
             "two out."
         )
-    if device not in DEVICES:
+    if device not in ("auto", "cpu"):
         raise VitkitError(
             f"The engine {engine} computes on the processor: expected the device auto or cpu, found {device}."
         )
