@@ -193,8 +193,7 @@ def thread_count() -> int:
 
     0 leaves the number to the engine.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    if (torch := sys.modules.get("torch")) is not None:
         return int(torch.get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")  # the variable that PyTorch goes by
     return int(given) if given.isdecimal() else 0

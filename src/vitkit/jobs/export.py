@@ -177,8 +177,7 @@ def _own_images(model: ImageModel, listener: Listener) -> Read:
 
     The listener hears where the model's own cannot be read any more.
     """
-    record = model_card.card_of(model).data
-    if record is not None and record.has_place:
+    if (record := model_card.card_of(model).data) is not None and record.has_place:
         try:
             with listener.progress("listing images"):
                 data = trained_model.open_model_data(model)

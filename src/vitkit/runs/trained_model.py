@@ -101,8 +101,7 @@ def find_data(card: ModelCard, path: str | Path) -> ModelCard:
         return card
     for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
         with suppress(VitkitError):  # the model works without the record
-            record = read_record(file.parent)
-            if record is not None and record.fingerprint == card.data.fingerprint:
+            if (record := read_record(file.parent)) and record.fingerprint == card.data.fingerprint:
                 return replace(card, data=replace(card.data, spec=record.spec))
     return card
 
