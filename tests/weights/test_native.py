@@ -27,7 +27,6 @@ from vitkit.weights.loading import identify, load, save_model
 from vitkit.weights.model_card import (
     Assumption,
     ModelCard,
-    Task,
     TrainingData,
     card_of,
     describe,
