@@ -39,7 +39,6 @@ from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.models.vit import ViT
 from vitkit.weights.files.hub import cache_folder
 from vitkit.world import world_of_environment
 
@@ -473,12 +472,11 @@ def require_same_features(model: ImageModel) -> None:
     def features(precision: Precision) -> Results:
         with autocast(device, precision):
             results = {"an image's features": trial.features(pixels)}
-            # Pixels are folded where they are more than the weights of the patch embedding.
+            # A ViT alone folds pixels, where they are more than the weights of the patch embedding.
             if chosen.pixels == "folded":
-                vit = cast("ViT", trial)
-                weights = vit.get_parameter("stem.weight").numel()
+                weights = trial.get_parameter("stem.weight").numel()
                 many = pixels.expand(1 + weights // math.prod(shape), *shape)
-                results["the embedding of patches"] = vit.patches(many)
+                results["the embedding of patches"] = cast("Any", trial).patches(many)
         return results
 
     with evaluation_mode(trial):
