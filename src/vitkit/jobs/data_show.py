@@ -219,10 +219,8 @@ def _picture(view: DataView) -> bytes:
         draw.text((LABEL + column * (width + MARGIN), top - LINE), heading, "black", font)
     for row, (image, pictures) in enumerate(zip(view.images, tiles, strict=True)):
         down = top + row * (height + MARGIN)
-        caption = "\n".join(
-            textwrap.wrap(visible(image.label), LETTERS) + textwrap.wrap(visible(image.name), LETTERS)
-        )
-        draw.text((MARGIN, down), caption, "black", font)
+        named = [textwrap.fill(visible(name), LETTERS) for name in (image.label, image.name) if name]
+        draw.text((MARGIN, down), "\n".join(named), "black", font)
         for column, pixels in enumerate(pictures):
             sheet.paste(Image.fromarray(pixels), (LABEL + column * (width + MARGIN), down))
     buffer = io.BytesIO()

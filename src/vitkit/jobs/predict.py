@@ -172,10 +172,8 @@ def _predict(
         guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
         for image, pixels in zip(batch, read, strict=True):
             unread = isinstance(pixels, DecodeError)
-            reason = str(pixels) if unread else None
-            yield PredictedImage(
-                image.path, predictor.answering, [] if unread else next(guesses), reason, classes
-            )
+            named, reason = ([], str(pixels)) if unread else (next(guesses), None)
+            yield PredictedImage(image.path, predictor.answering, named, reason, classes)
         progress(start + len(batch))
 
 
