@@ -520,7 +520,7 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
         for key, value in to_json(recorded).items()
         if key in always or key not in usual or value != usual[key]
     ]
-    return lines + [f"{one.what} not in the file: {one.taken}" for one in identity.card.assumed]
+    return lines + [f"{missing.what} not in the file: {missing.taken}" for missing in identity.card.assumed]
 
 
 def _labelled(key: str, value: Any) -> str:
