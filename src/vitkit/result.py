@@ -74,6 +74,11 @@ class Photo:
     """The address of a second picture of the image; empty without one."""
 
 
+def png_address(content: bytes) -> str:
+    """Return the address of a PNG that a page holds itself."""
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
 @dataclass(frozen=True)
 class Photos:
     """Pictures side by side; a terminal shows none."""
@@ -241,8 +246,7 @@ class Result:
             if isinstance(block, Plot):
                 content = io.BytesIO()
                 block.draw().savefig(content, format="png")
-                source = f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-                block = Photo(source, block.alt)
+                block = Photo(png_address(content.getvalue()), block.alt)
             if isinstance(block, Photo):
                 shown += f'<p><img src="{block.source}" alt="{escape(block.alt)}"/></p>'
             shown += html_table(block) if isinstance(block, Table) and block.rows else ""

@@ -20,12 +20,12 @@ from vitkit.data.config import DecodeRule, Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import compare, convert, fixed_images
 from vitkit.models.build import build_model
-from vitkit.models.config import ResNetConfig
+from vitkit.models.config import ResNetConfig, Task
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
 from vitkit.weights.format_names import Format, format_for
 from vitkit.weights.loading import save, save_model
-from vitkit.weights.model_card import ModelCard, Task, card_of
+from vitkit.weights.model_card import ModelCard, card_of
 from vitkit.weights.table import find_format
 
 PLAIN = "ViT-64x2x2/16"

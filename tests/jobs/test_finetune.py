@@ -298,7 +298,8 @@ def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path
 def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "read_progress", lambda path: replace(read_progress(path), best_step=2))
+    changed = "vitkit.training.checkpoint.read_progress"
+    monkeypatch.setattr(changed, lambda path: replace(read_progress(path), best_step=2))
     arguments = ["finetune", str(trained), "--data", "digits", "--out", str(tmp_path / "tuned"), *LINE]
     assert run([*arguments, "--start-from", "best"]) == 1
     assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
@@ -315,7 +316,7 @@ def test_an_unfinished_run_is_described_without_its_weights(
     assert run(["card", str(part)]) == 0
     assert "ViT-64x4x4x128/4" in capsys.readouterr().out
     assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
-    monkeypatch.setattr(start, "load_weights", read)
+    monkeypatch.setattr("vitkit.training.checkpoint.load_weights", read)
     assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
     with pytest.raises(AssertionError, match="is read"):
         start.load_any(part)

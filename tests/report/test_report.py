@@ -21,6 +21,7 @@ from vitkit.errors import DecodeError
 from vitkit.evaluation.classify import Classification, classification
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
+from vitkit.models.config import Task
 from vitkit.models.image_model import ImageModel
 from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
@@ -29,7 +30,7 @@ from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
-from vitkit.weights.model_card import ModelCard, Task, card_of
+from vitkit.weights.model_card import ModelCard, card_of
 
 SECTIONS = (
     "results splits confusion classes mistakes calibration curves attention inside configuration data "

@@ -197,7 +197,7 @@ def test_the_comparison_of_loaded_weights_is_remembered(
 ) -> None:
     """By weights, architecture, way and PyTorch; not where the ways differ, nor where nothing can be kept."""
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
-    device, compared = torch.device("cpu"), list[str]()
+    compared = list[str]()
     require = compare_ways.require_same_features
 
     def count(model: ImageModel) -> None:
@@ -206,7 +206,7 @@ def test_the_comparison_of_loaded_weights_is_remembered(
 
     def predict(weights: str | None = "1", model: ImageModel | None = None) -> int:
         compared.clear()
-        prepare(make(PLAIN) if model is None else model, device, "float32", False, "prediction", weights)
+        prepare(make(PLAIN) if model is None else model, "float32", False, "prediction", weights)
         return len(compared)
 
     monkeypatch.setattr("vitkit.runs.machine.require_same_features", count)
@@ -223,8 +223,8 @@ def test_the_comparison_of_loaded_weights_is_remembered(
             predict()
     for phase in ("prediction", "evaluation"):
         with pytest.raises(VitkitError, match="gives another result than the plain way"):
-            prepare(make(PLAIN), device, "auto", False, phase)
-        assert prepare(make(PLAIN), device, "auto", True, phase) == "float32"  # exact
+            prepare(make(PLAIN), "auto", False, phase)
+        assert prepare(make(PLAIN), "auto", True, phase) == "float32"  # exact
 
 
 def short_run(out: Path, **options: Any) -> Path:

@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_no_error(
             shutil.rmtree(checkpoint)
         return load_weights(checkpoint)
 
-    monkeypatch.setattr(unfinished, "load_weights", remove_once)
+    monkeypatch.setattr("vitkit.training.checkpoint.load_weights", remove_once)
     snapshot = unfinished.read_snapshot(kind_of(folder))
     assert removed and snapshot.file.parent != removed[0]
 

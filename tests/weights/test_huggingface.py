@@ -34,11 +34,11 @@ from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config import ViTConfig
+from vitkit.models.config import Task, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.formats.huggingface import read_pixels, read_rule
 from vitkit.weights.loading import save_model
-from vitkit.weights.model_card import ModelCard, Task, card_of, changed_pixels, preprocessing_of
+from vitkit.weights.model_card import ModelCard, card_of, changed_pixels, preprocessing_of
 
 
 @pytest.mark.parametrize("names", [IN_FILES, IN_MODULES], ids=["files", "modules"])

@@ -139,7 +139,7 @@ def test_the_file_is_named_in_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(loading, "recognise", lambda source: SimpleNamespace(read=refuse))
+    monkeypatch.setattr("vitkit.weights.table.recognise", lambda source: SimpleNamespace(read=refuse))
     for path in ("model.npz", "run/model.npz"):
         np.savez(path, x=np.ones(1))
         with pytest.raises(VitkitError, match=f"^{path}: A trunk"):

@@ -19,6 +19,7 @@ from vitkit.cli.main import run
 from vitkit.config import to_json
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
+from vitkit.models.config import Task
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks, write_hashed
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats import native
@@ -26,7 +27,6 @@ from vitkit.weights.loading import identify, load, save_model
 from vitkit.weights.model_card import (
     Assumption,
     ModelCard,
-    Task,
     TrainingData,
     card_of,
     describe,

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import check_random_state, multiclass, validation
 
 from vitkit.data import channels, check, sources
 from vitkit.data.config import DEFAULT_RULE, Splits
@@ -111,7 +109,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{labels.shape}."
             )
         try:
-            check_classification_targets(y)
+            multiclass.check_classification_targets(y)
         except (TypeError, ValueError) as error:  # measured values, or labels that have no order
             raise VitkitError(f"Expected names or numbers of classes as labels: {error}") from error
         classes, numbers = np.unique(labels, return_inverse=True)
@@ -139,7 +137,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Images) -> NDArray[np.float64]:  # noqa: N803
         """Return the probability of each class for each image, `(N, K)` in the order of `classes_`."""
-        check_is_fitted(self, "classes_")
+        validation.check_is_fitted(self, "classes_")
         predictor = self._load()
         number_of = {name: number for number, name in enumerate(predictor.class_names)}
         # Paths stay paths, so that files are read a few at a time, and an error names its file.
@@ -221,8 +219,7 @@ def _paths(images: Any) -> list[Path] | None:
 
 def _encoded(images: Any, unit_range: bool) -> list[bytes]:
     """Return the bytes of image files: paths are read as they are, arrays are written as PNG."""
-    paths = _paths(images)
-    if paths is not None:
+    if (paths := _paths(images)) is not None:
         files = []
         for path in paths:
             try:

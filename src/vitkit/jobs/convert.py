@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from vitkit.config import difference, to_json
+from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import SILENT, Listener, hushed
+from vitkit.models import measure, zoo
 from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops, parameters
-from vitkit.models.zoo import ModelConfig
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
@@ -36,7 +36,6 @@ from vitkit.tasks import answers
 from vitkit.text import format_count, format_size
 from vitkit.weights import format_names, loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
-from vitkit.weights.loading import load as load_checkpoint
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -198,7 +197,7 @@ def convert(
         raise VitkitError(f"The {to} format is a folder: give a name that does not end in {out.suffix}.")
     mean, std = image_mean or None, image_std or None
     given = LoadOptions(num_classes=num_classes, head=head, image_mean=mean, image_std=std, **load)
-    loaded = load_checkpoint(source, given)
+    loaded = loading.load(source, given)
     model, identity = loaded.model, loaded.identity
     if against is not None and against not in (to, identity.format):
         raise VitkitError(
@@ -210,7 +209,7 @@ def convert(
         # The notes of both are left out: the comparison below returns what the format cannot store.
         written, _ = loading.save(model, folder / out.name, to)
         same = LoadOptions(image_size=model.config.image_size, num_heads=model.config.num_heads)
-        again = load_checkpoint(written, same).model
+        again = loading.load(written, same).model
         parity = compare(model, again, listener)
         if not math.isfinite(parity.logits_scale + parity.features_scale):
             raise VitkitError(
@@ -324,7 +323,6 @@ def fixed_images(model: ImageModel) -> Tensor:
     return torch.from_numpy((255 * images).round().astype(np.uint8))
 
 
-_PACKAGES = {"timm": "timm", "huggingface": "transformers"}
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
@@ -342,7 +340,7 @@ def library_logits(library: Library, path: Path, images: Tensor) -> Tensor:
     Raises:
         VitkitError: the library is not installed, or cannot load the checkpoint.
     """
-    package = _PACKAGES[library]
+    package = "transformers" if library == "huggingface" else library
     folder = path if path.is_dir() else path.parent
     if not (folder / "config.json").exists():
         raise VitkitError(
@@ -423,11 +421,11 @@ class CheckpointCard(Result):
             for key, value in model_card.to_give_away(card).history().items()
             if key != "notes" or not remarks.issuperset(value if isinstance(value, list) else [value])
         }
-        flops = format_count(forward_flops(config, head=True), "FLOPs")
+        flops = format_count(measure.forward_flops(config, head=True), "FLOPs")
         classes = f"{config.num_classes:,}, without names" if config.num_classes else "no head"
         shown = ", ".join(names[:CLASSES_SHOWN]) + (", ..." if len(names) > CLASSES_SHOWN else "")
         rows = (
-            ("model", [described(identity), f"{parameters(config):,} parameters, {flops} per image"]),
+            ("model", [described(identity), f"{measure.parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("numerics", numerics),
             ("preprocessing", _preprocessing(identity)),
@@ -456,7 +454,7 @@ class CheckpointCard(Result):
         return {
             "file": str(identity.file),
             "dialect": identity.format,
-            "parameters": parameters(identity.config),
+            "parameters": measure.parameters(identity.config),
             "architecture": to_json(identity.config),
             **to_json(card),
             "origin": card.history(),
@@ -492,11 +490,11 @@ def described(identity: loading.Identity) -> str:
     classes = f"{config.num_classes:,} classes" if config.num_classes else "no head"
     return (
         f"{name} at {format_size(config.image_size)}, {classes}, "
-        f"{format_count(parameters(config))} parameters ({identity.format} format)"
+        f"{format_count(measure.parameters(config))} parameters ({identity.format} format)"
     )
 
 
-def _differences(config: ModelConfig) -> Iterator[tuple[str, Any]]:
+def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:
     """Yield the fields of the architecture that differ from the defaults; numerics are shown elsewhere."""
     elsewhere = {"gelu", "norm_eps", "standardization_eps", "max_pool_padding", "image_mean", "image_std"}
     for field in fields(config):
@@ -512,16 +510,17 @@ def _differences(config: ModelConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _preprocessing(identity: loading.Identity) -> list[str]:
-    recorded = identity.card.preprocessing
-    if recorded is None:
+    if (recorded := identity.card.preprocessing) is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
     # A training run chose every field; for a file of another library, usual values are left out.
-    trained = identity.card.augmentation is not None
-    fields = to_json(recorded) if trained else model_card.notable_fields(recorded)
-    lines = [f"{key} {_plain(value, key)}" for key, value in fields.items()]
-    return lines + [
-        f"{assumption.what} not in the file: {assumption.taken}" for assumption in identity.card.assumed
+    usual = to_json(Preprocessing(recorded.image_size)) if identity.card.augmentation is None else {}
+    always = ("image_size", "resize", "antialias")
+    lines = [
+        f"{key} {_plain(value, key)}"
+        for key, value in to_json(recorded).items()
+        if key in always or key not in usual or value != usual[key]
     ]
+    return lines + [f"{missing.what} not in the file: {missing.taken}" for missing in identity.card.assumed]
 
 
 def _labelled(key: str, value: Any) -> str:

@@ -1,6 +1,5 @@
 """Show training images as a model sees them: some images, and augmented versions of each, pixel by pixel."""
 
-import base64
 import io
 import re
 import textwrap
@@ -14,25 +13,21 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vitkit.analysis.drawing import enlarged
-from vitkit.data.channels import to_rgb
+from vitkit.data import channels, listing, sources
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Splits
-from vitkit.data.listing import names_of
-from vitkit.data.sources import UnfitDataError
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
-from vitkit.jobs.finetune import finetune_run
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import StrPath
 from vitkit.listener import SILENT, Listener, hushed
 from vitkit.models.config import TaskName
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
-from vitkit.result import Photo, Section, Table
+from vitkit.result import Photo, Section, Table, png_address
+from vitkit.runs import folder, plan
 from vitkit.runs.config import Run, with_options
-from vitkit.runs.folder import make_folder, require_folder
-from vitkit.runs.plan import list_images
 from vitkit.runs.run_options import RunOptions
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize, visible
@@ -109,21 +104,21 @@ def show(
     if out is not None and Path(out).suffix.lower() not in (".html", ".png"):
         raise VitkitError(f"--out is a file that ends in .html or .png, found {out}.")
     if start:
-        run = finetune_run(start, path, recipe=recipe, **options)
+        run = finetune.finetune_run(start, path, recipe=recipe, **options)
     else:
         base = recipes.recipe(recipe) if recipe else Run(augmentation=recipes.AUGMENTATION)
         run = with_options(replace(base, data=path), options)
     view = see_images(run, images, versions, hushed(listener, quiet))
     out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
-    require_folder(out.parent)
+    folder.require_folder(out.parent)
     if out.suffix.lower() == ".png":
         content = _picture(view)
     else:  # the page says the sentences itself, and names of any script
-        source = base64.b64encode(_picture(replace(view, sentences=()))).decode()
+        source = png_address(_picture(replace(view, sentences=())))
         alt = "a row for each image: as it is tested, and as training sees it"
         named = tuple((visible(image.name), visible(image.label)) for image in view.images)
         parts = [
-            Section("Images", [Photo(f"data:image/png;base64,{source}", alt)]),
+            Section("Images", [Photo(source, alt)]),
             Section("Names, in the same order", [Table(("image", "class"), named)]),
         ]
         title, footer = f"{view.name}, as a model sees it", "Made by vitkit data show."
@@ -131,7 +126,7 @@ def show(
     # The same command again writes the same bytes; another file of that name may be one of the images.
     if out.exists() and not (out.is_file() and out.read_bytes() == content):
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
-    make_folder(out.parent)
+    folder.make_folder(out.parent)
     replace_file(out, [content])
     return out, run
 
@@ -143,7 +138,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
         VitkitError: as `show`.
     """
     with listener.progress("listing images"):
-        data = list_images(run)
+        data = plan.list_images(run)
     samples, seed = data.splits["train"], run.training.seed
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
@@ -161,7 +156,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
                 continue  # the file cannot be read: vitkit data check lists it
             (tested,) = evaluation_batches(samples, run.preprocessing, 1, indices=[sample])
             augmented = tuple(batch.images[0].permute(1, 2, 0).numpy() for batch in batches)
-            label = ", ".join(names_of(samples.labels[sample], data.class_names))
+            label = ", ".join(listing.names_of(samples.labels[sample], data.class_names))
             seen = tested.images[0].permute(1, 2, 0).numpy()
             images.append(SeenImage(samples.key(sample), label, seen, augmented))
             progress(len(images))
@@ -171,21 +166,18 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
         raise VitkitError(
             f"None of the {count:,} training images of {run.data} can be read. vitkit data check says why."
         )
-    return DataView(data.name, tuple(_sentences(run, count)), tuple(images))
-
-
-def _sentences(run: Run, count: int) -> Iterator[str]:
-    """Say which images are shown, and how training changes them."""
     size = format_size(run.preprocessing.image_size)
-    yield (
-        f"The first of {pluralize(count, 'training image')} in the order of seed {run.training.seed}, at "
-        f"{size} pixels: as they are tested, and as training sees them in its first epochs, before the model "
-        "normalises the pixels."
-    )
-    yield f"Changed at random in training: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}."
-    mixed = [name for name in ("mixup", "cutmix") if getattr(run.objective, name, 0.0)]
-    if mixed:
-        yield f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
+    sentences = [
+        f"The first of {pluralize(count, 'training image')} in the order of seed {seed}, at {size} pixels: "
+        "as they are tested, and as training sees them in its first epochs, before the model normalises the "
+        "pixels.",
+        f"Changed at random in training: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.",
+    ]
+    if mixed := [name for name in ("mixup", "cutmix") if getattr(run.objective, name, 0.0)]:
+        sentences.append(
+            f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
+        )
+    return DataView(data.name, tuple(sentences), tuple(images))
 
 
 def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
@@ -211,7 +203,7 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
 def _picture(view: DataView) -> bytes:
     """Make the picture: a row for each image, with its name before it and the words above all."""
     tiles = [
-        [enlarged(to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
+        [enlarged(channels.to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
         for image in view.images
     ]
     height, width = tiles[0][0].shape[:2]
@@ -227,10 +219,8 @@ def _picture(view: DataView) -> bytes:
         draw.text((LABEL + column * (width + MARGIN), top - LINE), heading, "black", font)
     for row, (image, pictures) in enumerate(zip(view.images, tiles, strict=True)):
         down = top + row * (height + MARGIN)
-        caption = "\n".join(
-            textwrap.wrap(visible(image.label), LETTERS) + textwrap.wrap(visible(image.name), LETTERS)
-        )
-        draw.text((MARGIN, down), caption, "black", font)
+        named = [textwrap.fill(visible(name), LETTERS) for name in (image.label, image.name) if name]
+        draw.text((MARGIN, down), "\n".join(named), "black", font)
         for column, pixels in enumerate(pictures):
             sheet.paste(Image.fromarray(pixels), (LABEL + column * (width + MARGIN), down))
     buffer = io.BytesIO()
@@ -270,7 +260,7 @@ def check(
     with listener.progress("listing images"):
         try:
             data = find_task(task).learning.open_data(path, splits, decode)
-        except UnfitDataError as error:
+        except sources.UnfitDataError as error:
             data, problems = error.listed.cut(splits), error.problems
     with listener.progress("reading images") as progress:
         return replace(check_data(data, progress), problems=problems)

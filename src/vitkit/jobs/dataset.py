@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from vitkit.data import sources, transforms
 from vitkit.data.config import DEFAULT_SPLITS, Preprocessing, Splits
-from vitkit.data.sources import open_data
-from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.config import Size, height_and_width
 from vitkit.models.image_model import ImageModel
@@ -58,7 +57,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         usual = Preprocessing((USUAL, USUAL)) if model is None else preprocessing_of(model)
         pixels = height_and_width(size)
         self.preprocessing = usual if pixels is None else replace(usual, image_size=pixels)
-        opened = open_data(str(data), splits, self.preprocessing.decode)
+        opened = sources.open_data(str(data), splits, self.preprocessing.decode)
         if split not in opened.splits:
             raise VitkitError(
                 f"{data} has no split {split!r}, only {', '.join(opened.splits)}: give one of them, or other "
@@ -82,7 +81,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
             raise IndexError(f"image {index} of {len(self)}")
         number = index % len(self)
         try:
-            pixels = preprocess(self.samples.decode(number), self.preprocessing)
+            pixels = transforms.preprocess(self.samples.decode(number), self.preprocessing)
         except DecodeError as error:
             raise DecodeError(f"{self.samples.key(number)}: {error}") from error
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())

@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vitkit.data import paths, sources
 from vitkit.data.config import Splits
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import Samples, open_data
 from vitkit.durable import replace_file, sync_folder
 from vitkit.errors import VitkitError
-from vitkit.evaluation.features import FeatureExtractor, Features, explain_no_features
+from vitkit.evaluation.features import FeatureExtractor, explain_no_features
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import SINGLE_FILES, Cluster, LoadingOptions, StrPath, require_at_least
 from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read_part, remove_parts
@@ -28,7 +27,6 @@ from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result, Section, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued
-from vitkit.weights.model_card import preprocessing_of
 
 NAMES = ".names.csv"
 """The ending of the file that names the rows of a .npy file; a Parquet file names them itself."""
@@ -78,14 +76,7 @@ class Embedded(Result):
 
 
 def _open_rows(
-    path: StrPath,
-    data: StrPath,
-    device: str,
-    precision: Precision,
-    load: LoadingOptions,
-    batch_size: int,
-    workers: int,
-    listener: Listener,
+    path: StrPath, data: StrPath, options: dict[str, Any], batch_size: int, workers: int, listener: Listener
 ) -> Rows:
     """Load the model and list the images of a table of features.
 
@@ -98,27 +89,36 @@ def _open_rows(
             f"{place.name} is an exported engine, which computes logits alone: give the model that it "
             "was exported from."
         )
-    ready = load_ready(place, "evaluation", answers=False, device=device, precision=precision, **load)
+    ready = load_ready(place, "evaluation", answers=False, **options)
     model: Any = ready.model
     where: Any = ready.device
-    reason = explain_no_features(model.config)
-    if reason:
+    if reason := explain_no_features(model.config):
         raise VitkitError(f"{place.name} {reason}.")
-    extractor = FeatureExtractor(model, preprocessing_of(model), where, ready.precision, batch_size, workers)
+    extractor = FeatureExtractor(model, ready.preprocessing, where, ready.precision, batch_size, workers)
     with listener.progress("listing images"):
-        opened = open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
+        opened = sources.open_data(str(data), Splits(0, 0), extractor.preprocessing.decode, labelled=False)
     # All splits one after the other, and the split of each image, where there are several.
     parts, (first, *_) = opened.splits, opened.splits.values()
     numbers = np.concatenate([samples.numbers for samples in parts.values()])
-    samples = Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
+    samples = sources.Samples(first.files, numbers, np.zeros((len(numbers), 0), dtype=bool), first.rule)
     splits = [split if len(parts) > 1 else None for split, part in parts.items() for _ in range(len(part))]
     text, features = pa.string(), pa.list_(pa.float32(), model.config.width)
     columns = pa.schema({"image": text, "split": text, "features": features, "error": text})
 
     def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
-        features = extractor.compute(samples, np.arange(first, last), progress)
-        names = [samples.key(index) for index in range(first, last)]
-        return _table(names, splits[first:last], features, columns)
+        computed = extractor.compute(samples, np.arange(first, last), progress)
+        rows = np.zeros((last - first, model.config.width), np.float32)
+        rows[computed.readable] = computed.rows
+        errors = np.full(last - first, None)
+        errors[~computed.readable] = computed.reasons
+        missing = pa.array(~computed.readable)
+        cells = [
+            pa.array([samples.key(index) for index in range(first, last)], text),
+            pa.array(splits[first:last], text),
+            pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), model.config.width, mask=missing),
+            pa.array(errors, text),
+        ]
+        return pa.table(cells, schema=columns)
 
     facts = {"model": extractor.fingerprint(), "images": opened.fingerprint(), "batch_size": batch_size}
     return PartsRecord(facts, len(samples), part_rows(batch_size)), columns, compute
@@ -181,14 +181,15 @@ def embed(
     folder = out.with_name(f".{out.name}.parts") if is_file else out
     if is_file:
         refuse_taken(out)
-        if Path(absolute_spec(str(data))) in out.resolve().parents:
+        if Path(paths.absolute_spec(str(data))) in out.resolve().parents:
             raise VitkitError(
                 f"{out} would be listed as images by the next command, because it is below {data}. Choose an "
                 "--out elsewhere, or the name of a folder, which is passed over."
             )
     if names is not None and not folder.exists():  # beside parts, the names are of an earlier attempt
         refuse_taken(names)
-    rows = partial(_open_rows, path, data, device, precision, load, batch_size, workers)
+    of_model = {"device": device, "precision": precision, **load}
+    rows = partial(_open_rows, path, data, of_model, batch_size, workers)
     with computed_parts(folder, rows, listener, on, processes) as (parts, continued):
         errors = dict[Path, list[dict[str, str]]]()
         for part in parts:
@@ -204,25 +205,6 @@ def embed(
     retry = [out, names] if is_file else [part for part in parts if errors[part]]
     again = tuple(path for path in retry if rejects and path is not None)
     return Embedded(str(path), str(data), out, images, width, continued, rejects, again, names)
-
-
-def _table(names: list[str], splits: list[str | None], features: Features, columns: pa.Schema) -> pa.Table:
-    """Put the features of images into a table: the name of an image, its split where there are several, its D
-    features in float32, and the reason if it cannot be read."""
-    width = features.rows.shape[1]
-    rows = np.zeros((len(names), width), np.float32)
-    rows[features.readable] = features.rows
-    errors: list[str | None] = [None] * len(names)
-    for index, reason in zip(np.flatnonzero(~features.readable), features.reasons, strict=True):
-        errors[index] = reason
-    missing = pa.array(~features.readable)
-    cells = [
-        pa.array(names, pa.string()),
-        pa.array(splits, pa.string()),
-        pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width, mask=missing),
-        pa.array(errors, pa.string()),
-    ]
-    return pa.table(cells, schema=columns)
 
 
 def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: int) -> None:
@@ -241,11 +223,10 @@ def _join(parts: list[Path], out: Path, names: Path | None, images: int, width: 
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(images, width))
             for part in parts:
                 table = read_part(part)
-                at, features = len(lines) - 1, table["features"].combine_chunks()
-                array[at : at + len(table)] = features.values.to_numpy(zero_copy_only=False).reshape(
-                    -1, width
-                )
-                array[at : at + len(table)][features.is_null().to_numpy(zero_copy_only=False)] = np.nan
+                features = table["features"].combine_chunks()
+                rows = array[len(lines) - 1 :][: len(table)]
+                rows[:] = features.values.to_numpy(zero_copy_only=False).reshape(-1, width)
+                rows[features.is_null().to_numpy(zero_copy_only=False)] = np.nan
                 cells = (table[name].to_pylist() for name in ("image", "split", "error"))
                 lines += [csv_line([cell or "" for cell in row]) for row in zip(*cells, strict=True)]
             array.flush()

@@ -5,7 +5,6 @@ An exported folder is read without importing PyTorch; a checkpoint is not.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -19,17 +18,12 @@ from vitkit.models.config import Phase, Precision, height_and_width
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import answering_of
 from vitkit.text import join_names
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import Described, log_notes, preprocessing_of
+from vitkit.weights import format_names, model_card
 
 if TYPE_CHECKING:
     import torch
 
     from vitkit.models.image_model import ImageModel
-
-
-DEVICES = ("auto", "cpu")
-"""The devices on which engines other than PyTorch compute: the processor."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Ready:
     @property
     def preprocessing(self) -> Preprocessing:
         """Return the preprocessing of its images."""
-        rule = preprocessing_of(self.model)
+        rule = model_card.preprocessing_of(self.model)
         if self.max_pixels is None:
             return rule
         return replace(rule, decode=replace(rule.decode, max_pixels=self.max_pixels))
@@ -80,8 +74,7 @@ def load_ready(
         VitkitError: as `load_model`; or the engine does not have the device, the precision or `exact`; or the
             model has no answers.
     """
-    path, options = kind_of(path), LoadOptions(**load)
-    left_out: Mapping[str, Sequence[str]] = {}
+    path, options, loaded = kind_of(path), format_names.LoadOptions(**load), None
     if path.kind == "exported model":
         # The export fixes the engine, the precision and the image size.
         model, record = serve_folder(path.path, thread_count())
@@ -107,11 +100,10 @@ def load_ready(
 
         place = find_device(device)
         loaded = load_any(path, options)
-        left_out = loaded.identity.left_out
         loaded.model.to(place)
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
-        chosen = prepare(loaded.model, place, precision, exact, phase, weights)
+        chosen = prepare(loaded.model, precision, exact, phase, weights)
         ready = Ready(loaded.model, loaded.notes, place, chosen, max_pixels)
     else:
         graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
@@ -121,21 +113,19 @@ def load_ready(
         from vitkit.runs.start import load_any
 
         loaded = load_any(path, options)
-        left_out = loaded.identity.left_out
         model = serve(loaded.model, engine, graph_precision, thread_count())
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
     if phase != "prediction":  # which says them itself, or is quiet
-        log_notes(path.name, ready.notes, left_out)
+        model_card.log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
     if answers:
         require_answers(path.name, ready.model)
     return ready
 
 
-def require_answers(name: str, model: Described) -> None:
+def require_answers(name: str, model: model_card.Described) -> None:
     """Refuse a model that has learned nothing to answer, or has no classes, by its name in the error."""
-    reason = answering_of(model.card).explain_unfit(model.config)
-    if reason:
+    if reason := answering_of(model.card).explain_unfit(model.config):
         raise VitkitError(f"{name} {reason}.")
 
 
@@ -166,8 +156,7 @@ def take_built(
             f"Expected a path or a model of vitkit, found {type(model).__name__}. For a model of another "
             "library give the path of its checkpoint."
         )
-    given = [name for name, value in others.items() if value]
-    if given:
+    if given := [name for name, value in others.items() if value]:
         raise VitkitError(
             f"{join_names(given)} is for a model that is read from a path, and this model is built: leave it "
             "out, or give it to create_model or load_model."
@@ -193,7 +182,7 @@ def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:
             f"exact (--exact) computes in PyTorch's plain way, and {engine} has its own: leave one of the "
             "two out."
         )
-    if device not in DEVICES:
+    if device not in ("auto", "cpu"):
         raise VitkitError(
             f"The engine {engine} computes on the processor: expected the device auto or cpu, found {device}."
         )
@@ -204,8 +193,7 @@ def thread_count() -> int:
 
     0 leaves the number to the engine.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    if (torch := sys.modules.get("torch")) is not None:
         return int(torch.get_num_threads())
     given = os.environ.get("OMP_NUM_THREADS", "")  # the variable that PyTorch goes by
     return int(given) if given.isdecimal() else 0

@@ -175,7 +175,7 @@ def evaluate(
         with prepared_together(world):
             ready = load_ready(place, "evaluation", **model)
             with listener.progress("listing images"):
-                images = trained_model.open_model_data(ready.model, data, ready.max_pixels)
+                images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
             if not ready.model.card.class_names:
                 listener.note(_match_by_order(place.name, ready.model, images))
             trained_on = data is None or trained_model.is_training_data(ready.model.card, data)

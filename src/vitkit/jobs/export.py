@@ -11,30 +11,26 @@ from pathlib import Path
 from typing import NamedTuple, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from vitkit.data import sources, transforms
 from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import refuse_address
-from vitkit.data.sources import Samples, open_data
-from vitkit.data.transforms import preprocess
 from vitkit.engines import graph
 from vitkit.engines.folder import LOWEST_AGREEMENT, Agreement, describe_gelu, write_description
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, refuse_precision
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import require_answers
+from vitkit.jobs.engines import require_answers, thread_count
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
+from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
-from vitkit.runs.start import load_any
-from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of
 from vitkit.text import without_places
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import card_of, preprocessing_of
+from vitkit.weights import format_names, model_card
 
 FEWEST_IMAGES = 10
 """The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
@@ -138,7 +134,7 @@ def export(
     engine: GraphEngine = "onnxruntime" if format == "onnx" else "openvino"
     refuse_taken(out)
     refuse_precision(engine, precision)
-    loaded = load_any(source, LoadOptions(**load))
+    loaded = start.load_any(source, format_names.LoadOptions(**load))
     model = loaded.model
     require_answers(str(source), model)
     graph.refuse_model(engine, model.config)
@@ -152,7 +148,7 @@ def export(
         folder.mkdir()
         with listener.progress(f"making the graph of {engine}"):
             images = list(ranges.pixels[:, None]) if ranges is not None else ()
-            runner = graph.make_runner(model, engine, precision, torch.get_num_threads(), folder, images)
+            runner = graph.make_runner(model, engine, precision, thread_count(), folder, images)
         answers = None if compared is None else answering_of(model.card).answers
         pixels, named = compared or _own_images(model, listener)
         with listener.progress("comparing with float32", len(pixels)) as progress:
@@ -181,11 +177,10 @@ def _own_images(model: ImageModel, listener: Listener) -> Read:
 
     The listener hears where the model's own cannot be read any more.
     """
-    record = card_of(model).data
-    if record is not None and record.has_place:
+    if (record := model_card.card_of(model).data) is not None and record.has_place:
         try:
             with listener.progress("listing images"):
-                data = open_model_data(model)
+                data = trained_model.open_model_data(model)
             split = next(split for split in SPLITS if split in data.splits)
             source = f"{SPLITS[split]} images of {data.name}"
             own = _read(model, data.splits[split], COMPARED, source, "reading images to compare on", listener)
@@ -212,15 +207,15 @@ def read_calibration(
     Raises:
         VitkitError: there are no images, or too few that can be read.
     """
-    record = card_of(model).data
+    record = model_card.card_of(model).data
     with listener.progress("listing images"):
         if spec is not None:
             refuse_address(spec)
-            rule = preprocessing_of(model).decode
-            data = open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
+            rule = model_card.preprocessing_of(model).decode
+            data = sources.open_data(spec, Splits(val_fraction=0, test_fraction=0), rule, labelled=False)
             source = f"images of {without_places(spec)}"
         elif record is not None and record.has_place:
-            data = open_model_data(model)
+            data = trained_model.open_model_data(model)
             source = f"training images of {data.name}"
         else:
             raise VitkitError(
@@ -247,18 +242,18 @@ def read_calibration(
 
 
 def _read(
-    model: ImageModel, samples: Samples, count: int, source: str, what: str, listener: Listener
+    model: ImageModel, samples: sources.Samples, count: int, source: str, what: str, listener: Listener
 ) -> Read:
     """Read up to `count` images in a fixed random order; unreadable ones are left out."""
-    decoded, rule = list[NDArray[np.uint8]](), preprocessing_of(model)
+    decoded, rule = list[NDArray[np.uint8]](), model_card.preprocessing_of(model)
     with listener.progress(what, min(count, len(samples))) as progress:
         for index in np.random.default_rng(0).permutation(len(samples)).tolist():
             if len(decoded) == count:
                 break
             try:
-                decoded.append(preprocess(samples.decode(index), rule).transpose(2, 0, 1))
+                decoded.append(transforms.preprocess(samples.decode(index), rule).transpose(2, 0, 1))
             except DecodeError:
                 continue
             progress(len(decoded))
-    shape = (0, model.config.in_channels, *model.config.image_size)
-    return Read(np.stack(decoded) if decoded else np.zeros(shape, np.uint8), source)
+    # Shaped so that no image at all has the axes of images too.
+    return Read(np.array(decoded, np.uint8).reshape(-1, rule.decode.channels, *rule.image_size), source)

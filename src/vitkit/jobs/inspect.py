@@ -1,6 +1,5 @@
 """Draw what a model has learned: the paper's Figures 6 and 7 for any model that can be loaded."""
 
-import base64
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from torch import Tensor
 
+from vitkit.analysis import drawing, model_figures
 from vitkit.analysis import inspect as analysis
-from vitkit.analysis import model_figures
-from vitkit.analysis.drawing import save_figure
-from vitkit.data.channels import to_rgb
+from vitkit.data import channels, transforms
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import find_images
-from vitkit.data.transforms import preprocess
 from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
@@ -28,14 +24,12 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import Listener, hushed
 from vitkit.models.image_model import ImageModel
 from vitkit.notebook import AUTOMATIC
-from vitkit.result import Photo, Result, Section
+from vitkit.result import Photo, Result, Section, png_address
+from vitkit.runs import start, trained_model
 from vitkit.runs.folder import kind_of, make_folder, require_folder
-from vitkit.runs.start import load_model
-from vitkit.runs.trained_model import open_model_data
 from vitkit.tasks import answering_of, answers
 from vitkit.text import pluralize
-from vitkit.weights.model_card import card_of, preprocessing_of
-from vitkit.weights.published import is_address
+from vitkit.weights import model_card, published
 
 IMAGES = 128
 """Images that attention is averaged over: the paper's number (Figure 11)."""
@@ -63,12 +57,8 @@ class Inspection(Result):
     def sections(self) -> Sequence[Section]:
         """Return the files, why there are none of attention, and the pictures."""
         absent = self.without_attention
-        encoded = {
-            path.stem: base64.b64encode(path.read_bytes()).decode()
-            for path in self.pictures
-            if path.suffix == ".png"
-        }
-        photos = [Photo(f"data:image/png;base64,{data}", name) for name, data in encoded.items()]
+        drawn = [path for path in self.pictures if path.suffix == ".png"]
+        photos = [Photo(png_address(path.read_bytes()), path.stem) for path in drawn]
         why = f"No pictures of attention: {absent}." if absent else None
         return (Section("", ("\n".join(map(str, self.pictures)), why, *photos)),)
 
@@ -111,19 +101,19 @@ def inspect(
     require_folder(folder)
     if out is None:
         refuse_link(folder)  # the run may be somebody else's
-    loaded = load_model(model, **load)
+    loaded = start.load_model(model, **load)
     written: list[Path] = []
     with listener.progress("drawing pictures"):
         for name, figure in _draw(loaded, as_names(images), listener):
             make_folder(folder)
-            written += save_figure(figure, folder / name)
+            written += drawing.save_figure(figure, folder / name)
     drawn = any("attention" in path.name for path in written)
     return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
 
 
 def place_of_pictures(model: StrPath) -> Path:
     """Return the folder for the pictures of a model; where it is an address, one in the working folder."""
-    path = Path("." if is_address(model) else model)
+    path = Path("." if published.is_address(model) else model)
     return (path if path.is_dir() else path.parent) / "inspect"
 
 
@@ -134,8 +124,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         yield "filters", model_figures.filter_grid(*analysis.patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
-    similarity = analysis.position_similarity(model)
-    if similarity is not None:
+    if (similarity := analysis.position_similarity(model)) is not None:
         yield "positions", model_figures.position_similarity_map(similarity)
     if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size
@@ -145,9 +134,13 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
         if answers(model.card, model.config):
-            guesses = _guesses(model, batch[:SHOWN])
-            captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
-        shown = [to_rgb(image) for image in pixels[:SHOWN]]
+            with evaluation_mode(model):
+                logits = model(batch[:SHOWN]).float().cpu().numpy()
+            guesses = answering_of(model.card).guesses(logits, model.card, top=1)
+            for number, likely in enumerate(guesses):
+                said = ", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in likely) or "nothing"
+                captions[number] += f": predicted {said}"
+        shown = [channels.to_rgb(image) for image in pixels[:SHOWN]]
         maps = analysis.attention_rollout(model, batch[:SHOWN])
         yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
 
@@ -156,16 +149,17 @@ def _images(
     model: ImageModel, sources: Sequence[str], listener: Listener
 ) -> tuple[list[str], list[NDArray[np.uint8]]]:
     """Read images at the model's size, with their names: given, or from the run's own data."""
-    rule, names, pixels, reason = preprocessing_of(model), list[str](), list[NDArray[np.uint8]](), ""
+    rule, names, reason = model_card.preprocessing_of(model), list[str](), ""
+    pixels: list[NDArray[np.uint8]] = []
     # The name of each image, its name in a message, and the function that decodes it.
     chosen: list[tuple[str, str, Callable[[], NDArray[np.uint8]]]] = []
     if sources:
         for image in list(find_images(sources))[:IMAGES]:  # all are looked for, so that a missing one is told
             read = partial(lambda image: decode(image.content(), rule.decode), image)
             chosen.append((image.path.name, str(image.path), read))
-    elif card_of(model).data is not None:
+    elif model_card.card_of(model).data is not None:
         try:
-            data = open_model_data(model)
+            data = trained_model.open_model_data(model)
         except VitkitError as error:
             listener.note(f"Without images: {error}")
             return names, pixels
@@ -177,7 +171,7 @@ def _images(
         chosen = [(samples.key(i), samples.key(i), partial(samples.decode, i)) for i in order]
     for name, shown, decoded in chosen:
         try:
-            pixels.append(preprocess(decoded(), rule))
+            pixels.append(transforms.preprocess(decoded(), rule))
             names.append(name)
         except DecodeError as error:
             reason = f"{shown}: {error}"
@@ -185,17 +179,6 @@ def _images(
     if sources and not names:
         raise VitkitError(f"None of the images can be read. The last one: {reason}")
     return names, pixels
-
-
-def _guesses(model: ImageModel, batch: Tensor) -> list[str]:
-    """Say the class that the model predicts for each image, and its probability."""
-    with evaluation_mode(model):
-        answers = answering_of(model.card).guesses(model(batch).float().cpu().numpy(), model.card, top=1)
-    return [
-        "predicted "
-        + (", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in guesses) or "nothing")
-        for guesses in answers
-    ]
 
 
 def _explain_no_attention(model: ImageModel) -> str:

@@ -5,9 +5,8 @@ import fnmatch
 from collections.abc import Sequence
 
 from vitkit.errors import VitkitError
+from vitkit.models import measure, zoo
 from vitkit.models.config import Size
-from vitkit.models.measure import forward_flops, parameters
-from vitkit.models.zoo import list_models, model_config
 from vitkit.result import Listing, Table
 from vitkit.text import format_count, pluralize
 
@@ -25,12 +24,12 @@ def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | N
     """
     rows, sizes = [], []
     for name in matching(patterns):
-        config = model_config(name, num_classes, image_size or 224)
+        config = zoo.model_config(name, num_classes, image_size or 224)
         heads = "-" if config.attention == "none" else str(config.num_heads)
         tokens = "-" if config.num_tokens is None else str(config.num_tokens)
         # A ResNet's layers are the units of each stage; a hybrid has both.
         shape = config.layer_summary, str(config.width), heads, tokens
-        weights, flops = parameters(config), forward_flops(config, head=True)  # with the head
+        weights, flops = measure.parameters(config), measure.forward_flops(config, head=True)  # with the head
         rows.append((name, *shape, f"{weights:,}", format_count(flops)))
         sizes.append({"name": name, "shape": list(shape), "parameters": weights, "flops": flops})
     headings = ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image")
@@ -47,7 +46,7 @@ def matching(patterns: Sequence[str]) -> list[str]:
     Raises:
         VitkitError: a pattern that is none of these.
     """
-    models = list_models()
+    models = zoo.list_models()
     if not patterns:
         return models
     return list(dict.fromkeys(name for pattern in patterns for name in _matching(pattern, models)))
@@ -63,7 +62,7 @@ def _matching(pattern: str, models: list[str]) -> list[str]:
         names = [name for name in models if small in name.lower()]
         if not names:  # the zoo's grammar can make others
             try:
-                model_config(pattern)
+                zoo.model_config(pattern)
                 return [pattern]
             except VitkitError as error:
                 if not str(error).startswith("No model is named"):

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +112,7 @@ def computed_parts(
         _import_ray()
     record, columns, compute = open_rows(listener)
     with claim(_owner(record), folder):
-        begun = read(PartsRecord, folder / PARTS_RECORD)
-        if begun is None:
+        if (begun := read(PartsRecord, folder / PARTS_RECORD)) is None:
             write(folder / PARTS_RECORD, record)
         else:
             record = replace(record, finished=begun.finished)
@@ -122,24 +120,22 @@ def computed_parts(
         missing = [i for i, path in enumerate(paths) if not _is_whole(path, i, record, columns)]
         done = record.rows - sum(last - first for first, last in map(record.bounds, missing))
 
-        def keep(number: int, part: PartFile) -> None:
-            nonlocal record, done
-            record = replace(record, finished={**record.finished, paths[number].name: part})
-            write(folder / PARTS_RECORD, record)
-            first, last = record.bounds(number)
-            done += last - first
-            progress(done)
+        def finish_here() -> Iterator[tuple[int, PartFile]]:
+            for number in missing:
+                table = compute(*record.bounds(number), lambda rows: progress(done + rows))
+                yield number, _write(paths[number], table)
 
         with listener.progress("computing", record.rows) as progress:
             if done:
                 progress(done)
-            if on == "ray" and missing:
-                for number, part in _on_ray(folder, open_rows, missing, processes):
-                    keep(number, part)
-            else:
-                for number in missing:
-                    table = compute(*record.bounds(number), lambda rows: progress(done + rows))
-                    keep(number, _write(paths[number], table))
+            is_remote = on == "ray" and missing
+            finished = _on_ray(folder, open_rows, missing, processes) if is_remote else finish_here()
+            for number, part in finished:
+                record = replace(record, finished={**record.finished, paths[number].name: part})
+                write(folder / PARTS_RECORD, record)
+                first, last = record.bounds(number)
+                done += last - first
+                progress(done)
         yield paths, len(paths) - len(missing)
 
 
@@ -152,22 +148,21 @@ def remove_parts(folder: Path) -> None:
 
 
 def _owner(record: PartsRecord) -> Owner:
-    """Make the owner of the folder of a table's parts."""
-    return Owner("table", PARTS_RECORD, partial(_changes, record=record))
+    """Make the owner of the folder of a table's parts, which lists what decides the rows and differs."""
 
+    def changes(folder: Path) -> list[str]:
+        if (before := read(PartsRecord, folder / PARTS_RECORD)) is None:
+            return []
+        listed = [
+            DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
+            for name, value in record.facts.items()
+            if before.facts.get(name) != value
+        ]
+        if not listed and (before.rows, before.part_rows) != (record.rows, record.part_rows):
+            return [f"{before.rows:,} rows in parts of {before.part_rows:,}"]
+        return listed
 
-def _changes(folder: Path, record: PartsRecord) -> list[str]:
-    """List what decides the rows and differs from the record in a folder."""
-    before = read(PartsRecord, folder / PARTS_RECORD)
-    if before is None:
-        return []
-    changes = [
-        DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
-        for name, value in record.facts.items()
-        if before.facts.get(name) != value
-    ]
-    sizes = [(table.rows, table.part_rows) for table in (before, record)]
-    return changes or [f"{rows:,} rows in parts of {of:,}" for rows, of in sizes[: sizes[0] != sizes[1]]]
+    return Owner("table", PARTS_RECORD, changes)
 
 
 def _is_whole(path: Path, number: int, record: PartsRecord, columns: pa.Schema) -> bool:
@@ -248,13 +243,12 @@ def _on_ray(
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False  # the listener has its own
-    count = max(1, min(workers, len(missing)))
     parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
     try:
         done = parts.map(
             _Worker,
             fn_constructor_args=(str(folder.absolute()), open_rows, str(Path.cwd())),
-            concurrency=count,
+            concurrency=min(workers, len(missing)),
             num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )
         for row in done.iter_rows():
@@ -284,5 +278,4 @@ def _reason(error: BaseException) -> str:
         if isinstance(inner, VitkitError):
             return str(inner)
         inner = getattr(inner, "cause", None) or inner.__cause__
-    lines = str(error).strip().splitlines()
-    return f"Ray could not compute it: {lines[-1] if lines else type(error).__name__}"
+    return f"Ray could not compute it: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"

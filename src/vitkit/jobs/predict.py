@@ -24,19 +24,10 @@ from vitkit.data.decode.image import decode, decode_image
 from vitkit.data.layouts.image_paths import NamedImage, find_images, refuse_address
 from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
-from vitkit.engines.folder import EngineModel
-from vitkit.engines.libraries import DESCRIPTION
+from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.jobs.engines import load_ready, take_built
-from vitkit.jobs.options import (
-    SINGLE_FILES,
-    Cluster,
-    ModelOptions,
-    StrPath,
-    StrPaths,
-    as_names,
-    require_at_least,
-)
+from vitkit.jobs import engines, options
+from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import Listener, hushed
 from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result
@@ -122,12 +113,12 @@ def predict_images(
         VitkitError: there is no such model, it cannot classify, or an image is given by its web address; or
             the folder holds something else. A file that cannot be read is no error: it has the reason.
     """
-    require_at_least(1, top=top, batch_size=batch_size)
+    options.require_at_least(1, top=top, batch_size=batch_size)
     listener = hushed(listener, quiet)
     if out is not None:
         from vitkit.jobs.parts import computed_parts, read_part
 
-        if Path(out).suffix.lower() in SINGLE_FILES:
+        if Path(out).suffix.lower() in options.SINGLE_FILES:
             raise VitkitError(
                 f"For predictions --out takes a folder for .parquet files, found {out}, the name of a single "
                 "file: give the name of a folder."
@@ -152,8 +143,7 @@ def _open(
     path: StrPath, images: StrPaths, listener: Listener, model: ModelOptions
 ) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
-    names = as_names(images)
-    if not names:
+    if not (names := options.as_names(images)):
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
     predictor = Predictor(path, **model)
     for note in predictor.notes:
@@ -182,10 +172,8 @@ def _predict(
         guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
         for image, pixels in zip(batch, read, strict=True):
             unread = isinstance(pixels, DecodeError)
-            reason = str(pixels) if unread else None
-            yield PredictedImage(
-                image.path, predictor.answering, [] if unread else next(guesses), reason, classes
-            )
+            named, reason = ([], str(pixels)) if unread else (next(guesses), None)
+            yield PredictedImage(image.path, predictor.answering, named, reason, classes)
         progress(start + len(batch))
 
 
@@ -246,7 +234,8 @@ def _hash_model(path: StrPath, num_heads: int | None) -> str:
     """Hash a model: its weights, configuration, preprocessing, classes and task."""
     place = kind_of(path)
     if place.kind == "exported model":
-        return hash_file(place.path / DESCRIPTION)[1]  # the description holds the hashes of the graph
+        # The description holds the hashes of the graph.
+        return hash_file(place.path / libraries.DESCRIPTION)[1]
     from vitkit.runs.start import find_start, hash_weights
 
     start = find_start(StartConfig(str(path), num_heads=num_heads), place)
@@ -292,9 +281,9 @@ class Predictor(Result):
             model: as for `vitkit.evaluate`.
         """
         if isinstance(path, str | os.PathLike):
-            ready = load_ready(path, "prediction", **model)
+            ready = engines.load_ready(path, "prediction", **model)
         else:
-            ready = take_built(path, **model)
+            ready = engines.take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
         self.answering = answering_of(self.model.card)
@@ -367,8 +356,7 @@ class Predictor(Result):
         batches ahead: `batch_size=1` answers soonest.
         """
         _check_arguments(images, top, "stream")
-        if batch_size < 1:
-            raise VitkitError(f"batch_size is at least 1, found {batch_size}.")
+        options.require_at_least(1, batch_size=batch_size)
         given = iter(images)
 
         def predicted() -> Iterator[list[Guess]]:
@@ -386,7 +374,7 @@ class Predictor(Result):
     def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
-        if isinstance(self.model, EngineModel):
+        if isinstance(self.model, folder.EngineModel):
             logits = self.model(images)
         else:
             import torch
@@ -395,8 +383,7 @@ class Predictor(Result):
 
             with output_function(self.model, torch.device(self.device), self.precision) as compute:
                 logits = compute(torch.from_numpy(images))
-        damaged = int((~np.isfinite(logits).all(-1)).sum())
-        if damaged:
+        if damaged := int((~np.isfinite(logits).all(-1)).sum()):
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
@@ -451,8 +438,7 @@ def _check_arguments(images: Any, top: int, function: str) -> None:
         raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
     if function == "many" and not hasattr(images, "__len__"):
         raise VitkitError("many() takes a list: give a generator to stream().")
-    if top < 1:
-        raise VitkitError(f"top is at least 1, found {top}.")
+    options.require_at_least(1, top=top)
 
 
 def _data_of(address: str) -> bytes:

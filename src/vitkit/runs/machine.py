@@ -36,12 +36,9 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.kernels.block import compiled_block
 from vitkit.kernels.gelu import compiled_gelu
-from vitkit.models import fast
-from vitkit.models.build import build_empty
+from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.models.vit import ViT
-from vitkit.models.zoo import ModelConfig
 from vitkit.weights.files.hub import cache_folder
 from vitkit.world import world_of_environment
 
@@ -302,7 +299,7 @@ def choose_compute(
 
 
 def choose_for(
-    config: ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
+    config: zoo.ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
 ) -> Compute:
     """Choose how a model computes on a device, by `choose_compute` with the features of this machine."""
     chosen = choose_compute(
@@ -318,7 +315,7 @@ def choose_for(
         return chosen
     # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
     # that what is written down is what is computed. A block is compiled for the chosen precision alone.
-    trial = build_empty(replace(cast("ViTConfig", config), depth=1))
+    trial = build.build_empty(replace(cast("ViTConfig", config), depth=1))
     compute_as(trial, replace(chosen, graph="eager"))
     return replace(trial.chosen, graph=chosen.graph)
 
@@ -340,18 +337,13 @@ def compute_as(model: ImageModel, chosen: Compute) -> None:
 
 
 def prepare(
-    model: ImageModel,
-    device: torch.device,
-    precision: Precision,
-    exact: bool,
-    phase: Phase,
-    weights: str | None = None,
+    model: ImageModel, precision: Precision, exact: bool, phase: Phase, weights: str | None = None
 ) -> Precision:
-    """Have a model compute its predictions in the fastest way chosen for a device.
+    """Have a model compute its predictions in the fastest way chosen for the device that it is on.
 
     Args:
-        model: on the device.
-        device, precision, exact, phase: as for `choose_for`.
+        model: on its device.
+        precision, exact, phase: as for `choose_for`.
         weights: the checksum of its weights, by which the comparison of the ways is remembered; None if it
             is not known.
 
@@ -361,6 +353,7 @@ def prepare(
     Raises:
         VitkitError: the fastest way gives another result than the plain one.
     """
+    device = model.pixel_mean.device
     compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
     if weights is None:
         require_same_features(model)
@@ -479,12 +472,11 @@ def require_same_features(model: ImageModel) -> None:
     def features(precision: Precision) -> Results:
         with autocast(device, precision):
             results = {"an image's features": trial.features(pixels)}
-            # Pixels are folded where they are more than the weights of the patch embedding.
+            # A ViT alone folds pixels, where they are more than the weights of the patch embedding.
             if chosen.pixels == "folded":
-                vit = cast("ViT", trial)
-                weights = vit.get_parameter("stem.weight").numel()
+                weights = trial.get_parameter("stem.weight").numel()
                 many = pixels.expand(1 + weights // math.prod(shape), *shape)
-                results["the embedding of patches"] = vit.patches(many)
+                results["the embedding of patches"] = cast("Any", trial).patches(many)
         return results
 
     with evaluation_mode(trial):

@@ -20,48 +20,17 @@ from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
+from vitkit.models import image_model, zoo
 from vitkit.models.config import INTERPOLATIONS, Interpolation
-from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import describe_channels, with_channels, with_image_size
+from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.build import Parts
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
 from vitkit.runs.folder import Place, kind_of
-from vitkit.runs.records import START_FILE, StartRecord, read_start_record
-from vitkit.runs.series_record import require_weights
-from vitkit.runs.trained_model import find_data, read_record, run_card
 from vitkit.tasks import find_task
 from vitkit.text import format_size, pluralize
-from vitkit.training.checkpoint import (
-    FOLDER,
-    UnreadableError,
-    clean_up,
-    commit_size,
-    find_damage,
-    list_set_aside,
-    load_weights,
-    newest_first,
-    read_ended,
-    read_manifest,
-    read_progress,
-    set_aside,
-    step_name,
-    survey,
-    weights_file,
-)
-from vitkit.training.trainer import LOG
+from vitkit.training import checkpoint, trainer
+from vitkit.weights import loading, model_card, published
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import (
-    Identity,
-    Loaded,
-    OpenCheckpoint,
-    fit_model,
-    fit_statistics,
-    fit_weights,
-    identify,
-    load,
-)
-from vitkit.weights.model_card import card_of, fit_preprocessing, log_notes
-from vitkit.weights.published import is_address
 
 NAMES_SHOWN = 5
 """Names of classes that an error lists: an error stays a few lines long."""
@@ -70,7 +39,7 @@ FREE = ("dropout", "attention_dropout", "drop_path")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Identity):
+class Start(loading.Identity):
     """Weights to begin from, described before they are read."""
 
     given: str
@@ -100,7 +69,7 @@ def absolute_start(start: str) -> str:
     So does the name of a published checkpoint, whose address a run does not record: names never change, and
     a file of that name that somebody put in place still serves a run that is continued.
     """
-    return start if is_address(start) else absolute_spec(start)
+    return start if published.is_address(start) else absolute_spec(start)
 
 
 def find_start(options: StartConfig, place: Place | None = None) -> Start:
@@ -115,18 +84,18 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
             without any checkpoint.
     """
     place = place or kind_of(options.start)
-    require_weights(place)
+    series_record.require_weights(place)
     if options.start_from != "end" and not place.is_run:
         raise VitkitError(
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
     if not place.is_run or (options.start_from == "end" and place.kind != "unfinished run"):
-        opened = OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
+        opened = loading.OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256
     else:
-        if place.kind == "run" and read_ended(place.path) is not None:
+        if place.kind == "run" and checkpoint.read_ended(place.path) is not None:
             raise VitkitError(
                 f"{place.name} is a run of a series and has finished, so its checkpoints were removed and "
                 "none is left to begin from. Leave --start-from out: its model is taken."
@@ -136,14 +105,14 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
         kind, file = "its best checkpoint" if is_best else "its last checkpoint", snapshot.file
         which = f"{kind}, step {snapshot.step:,}"
         identity = identity_of(place, file, f"{kind} of step {snapshot.step}")
-        files, sha256 = (file,), read_manifest(file.parent).files[file.name].sha256
-        read = partial(load_weights, file.parent)
+        files, sha256 = (file,), checkpoint.read_manifest(file.parent).files[file.name].sha256
+        read = partial(checkpoint.load_weights, file.parent)
     return Start(
-        **{**vars(identity), "card": find_data(identity.card, options.start)},
+        **{**vars(identity), "card": trained_model.find_data(identity.card, options.start)},
         given=options.start,
         which=which,
         model=identity.card.name or identity.config.family,
-        preprocessing=fit_preprocessing(identity.card.preprocessing, identity.config),
+        preprocessing=model_card.fit_preprocessing(identity.card.preprocessing, identity.config),
         files=files,
         sha256=sha256,
         read=read,
@@ -157,7 +126,7 @@ def hash_weights(start: Start) -> dict[str, str]:
     return {file.name: hash_file(file)[1] for file in start.files}
 
 
-def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecord:
+def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.StartRecord:
     """Plan the model of a run that begins from a start, which the record of the start has.
 
     Args:
@@ -176,14 +145,20 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
     # that this run trains.
-    before, _ = fit_statistics(
-        with_channels(start.config, run.preprocessing.decode.channels), start.card, given
+    before, _ = loading.fit_statistics(
+        zoo.with_channels(start.config, run.preprocessing.decode.channels), start.card, given
     )
-    config = with_image_size(before, run.preprocessing.image_size)
-    if run.start.head != "keep":
-        config = config.with_new_head(len(class_names))
-    else:
+    config = zoo.with_image_size(before, run.preprocessing.image_size)
+    if run.start.head == "keep":
         _class_order(start, class_names)  # for its error, before anything is built
+        reordered = list(start.card.class_names) != list(class_names)
+        head = "head: kept, its classes in the order of the images'" if reordered else "head: kept"
+    else:
+        config = config.with_new_head(len(class_names))
+        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
+        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
+        former = f", in place of the head{former}" if former else ""
+        head = f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}"
     changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
     own = to_json(config)
     for key, value in changes.items():
@@ -203,16 +178,9 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     # The start, what is new in the run's model, and the warnings about the start.
     lines = [
         f"{start.name}: {start.model} at {format_size(before.image_size)}, "
-        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)"
+        f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)",
+        head,
     ]
-    if run.start.head == "keep":
-        reordered = list(start.card.class_names) != list(class_names)
-        lines.append("head: kept, its classes in the order of the images'" if reordered else "head: kept")
-    else:
-        former = f" of {before.num_classes:,} classes" if before.num_classes else ""
-        former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
-        former = f", in place of the head{former}" if former else ""
-        lines.append(f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         sizes = f"{format_size(old)} to {format_size(new)}"
@@ -220,29 +188,20 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> StartRecor
     changed = difference(to_json(start.preprocessing), to_json(run.preprocessing))
     # The line on positions names another image size.
     changed = [line for line in changed if not line.startswith("image_size")]
-    lines.append(
-        f"preprocessing: other than the start's in {'; '.join(changed)}"
-        if changed
-        else "preprocessing: the start's"
-    )
+    own_way = f"other than the start's in {'; '.join(changed)}" if changed else "the start's"
+    lines.append(f"preprocessing: {own_way}")
     if before.in_channels != start.config.in_channels:
-        lines.append(describe_channels(start.config.in_channels, before.in_channels))
-    if before != with_channels(start.config, before.in_channels):
+        lines.append(zoo.describe_channels(start.config.in_channels, before.in_channels))
+    if before != zoo.with_channels(start.config, before.in_channels):
         lines.append(f"pixels: mean {before.image_mean}, std {before.image_std} instead of the start's")
     lines += [f"! {note}" for note in start.notes]  # "!" marks warnings, as in `first_screen`
-    return StartRecord(
-        run.start.start,
-        start.model,
-        config.family,
-        to_json(config),
-        tuple(lines),
-        origin,
-        {},  # `load_start` adds the hashes of the files when it reads them
-        rule,
+    # Without the hashes of the files: `load_start` adds them when it reads the weights.
+    return records.StartRecord(
+        run.start.start, start.model, config.family, to_json(config), tuple(lines), origin, {}, rule
     )
 
 
-def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
+def load_start(parts: Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
     """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:
@@ -257,14 +216,14 @@ def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
         VitkitError: the start is damaged, or its weights have changed since the run began.
     """
     run, folder, model = parts.run, parts.folder, parts.model
-    written = replace(record, files=hash_weights(start))
-    hashes: Any = dict(written.files) if len(written.files) > 1 else next(iter(written.files.values()))
-    written = replace(written, origin={**record.origin, "sha256": hashes})
-    if record.files and record.files != written.files:  # it was written before
+    files = hash_weights(start)
+    if record.files not in ({}, files):  # it was written before
         raise VitkitError(
             f"The weights of {start.name} have changed since {folder} was started from it, and the run has "
             "no checkpoint yet. Put the former ones back, or start a new run with another --out."
         )
+    hashes: Any = files if len(files) > 1 else next(iter(files.values()))
+    written = replace(record, files=files, origin={**record.origin, "sha256": hashes})
     options = LoadOptions(
         num_classes=model.config.num_classes,
         image_size=model.config.image_size,
@@ -274,14 +233,14 @@ def load_start(parts: Parts, record: StartRecord, start: Start) -> StartRecord:
         image_std=run.start.image_std,
         channels=model.config.in_channels,
     )
-    tensors = fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
+    tensors = loading.fit_weights(start.name, start.config, start.card, start.read(), options, model).tensors
     if run.start.head == "keep":
         order = _class_order(start, parts.data.class_names)
         tensors |= {name: tensors[name][order] for name in ("head.weight", "head.bias")}
     model.load_state_dict(tensors)
-    card = card_of(model)
+    card = model_card.card_of(model)
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
-    replace_json(folder / START_FILE, to_json(written))
+    replace_json(folder / records.START_FILE, to_json(written))
     return written
 
 
@@ -291,8 +250,7 @@ def _class_order(start: Start, class_names: Sequence[str]) -> list[int]:
     Raises:
         VitkitError: the classes are not the same.
     """
-    names = start.card.class_names
-    if not names:
+    if not (names := start.card.class_names):
         raise VitkitError(
             f"{start.name} does not say the names of its {start.config.num_classes:,} classes, so they "
             "cannot be matched with the classes of the images. Leave --head keep out: the head is then new."
@@ -329,7 +287,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
         VitkitError: every checkpoint is damaged; a checkpoint is whole although `from_scratch` is given; one
             cannot be read; or the options have changed since the checkpoint was written.
     """
-    checkpoints = survey(folder)
+    checkpoints = checkpoint.survey(folder)
     if checkpoints.lost and not from_scratch:
         reasons = "\n  ".join(f"{path}: {reason}" for path, reason in checkpoints.damaged.items())
         raise VitkitError(
@@ -343,8 +301,8 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
                 f"{checkpoints.whole} is whole: leave --from-scratch out to continue from it, or start a new "
                 "run with another --out."
             )
-        recorded, where = read_manifest(checkpoints.whole).configuration, checkpoints.whole / "manifest.json"
-        if changes := changed_options(recorded, str(where), run, moved=True):
+        recorded, where = checkpoint.read_manifest(checkpoints.whole), checkpoints.whole / "manifest.json"
+        if changes := changed_options(recorded.configuration, str(where), run, moved=True):
             listed = "\n  ".join(changes)
             raise VitkitError(
                 "A run is continued with the options it was begun with, but config.json was edited since "
@@ -354,11 +312,11 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
     for path in checkpoints.uncommitted:
         listener.note(f"{path} was never committed, because its save was cut short: removed.")
     for (path, reason), new_place in zip(
-        checkpoints.damaged.items(), clean_up(folder, checkpoints), strict=True
+        checkpoints.damaged.items(), checkpoint.clean_up(folder, checkpoints), strict=True
     ):
         tell_damage(path, reason, new_place, listener)
-    if checkpoints.lost and (folder / LOG).exists():
-        new_place = set_aside(folder / LOG)
+    if checkpoints.lost and (folder / trainer.LOG).exists():
+        new_place = checkpoint.set_aside(folder / trainer.LOG)
         listener.warn(f"The log of the run so far is kept as {new_place}.")
     for written in (folder, folder / "evaluation"):
         remove_leftovers(written)
@@ -367,8 +325,7 @@ def starting_point(folder: Path, run: Run, from_scratch: bool, listener: Listene
 
 def tell_set_aside(folder: Path, listener: Listener) -> None:
     """List the files of a run that were set aside as damaged, and the command that removes them."""
-    damaged = list_set_aside(folder)
-    if damaged:
+    if damaged := checkpoint.list_set_aside(folder):
         listener.warn("\n  ".join(["Damaged and set aside, now or earlier:", *map(str, damaged)]))
         listener.note(f"Remove it with:\n  rm -r {' '.join(shlex.quote(str(path)) for path in damaged)}")
 
@@ -408,7 +365,7 @@ class Snapshot:
         return f"step {self.step:,}, {which}"
 
 
-def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Loaded:
+def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> loading.Loaded:
     """Load a checkpoint as `vitkit.weights.loading.load` does, or the model of a run that has not finished.
 
     Args:
@@ -418,34 +375,38 @@ def load_any(path: str | Path | Place, options: LoadOptions | None = None) -> Lo
     Raises:
         VitkitError: as `vitkit.load_model`; or the run has no checkpoint yet, or all are damaged.
     """
-    place = kind_of(path)
-    require_weights(place)
-    if place.kind != "unfinished run":
-        loaded = load(place.name, options)
-        loaded.model.card = find_data(card_of(loaded.model), place.name)
-        return replace(loaded, identity=replace(loaded.identity, card=loaded.model.card))
-    options, snapshot = options or LoadOptions(), read_snapshot(place)
-    identity = _identity_of_unfinished(place, snapshot)
-    if options.num_heads not in (None, identity.config.num_heads):
-        raise VitkitError(
-            f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
-            f"{options.num_heads}: leave out num_heads (--num-heads)."
-        )
-    return fit_model(place.name, identity, snapshot.tensors, options)
+    place, options = kind_of(path), options or LoadOptions()
+    return loading.fit_model(place.name, *_open_any(place, options), options)
 
 
-def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> Identity:
+def identify_any(path: str | Path | Place, options: LoadOptions | None = None) -> loading.Identity:
     """Identify a checkpoint as `vitkit.weights.identify` does, or an unfinished run.
 
     Raises:
         VitkitError: as `load_any`.
     """
-    place = kind_of(path)
-    require_weights(place)
-    if place.kind == "unfinished run":
-        return _identity_of_unfinished(place, read_snapshot(place, reads=False))
-    identity = identify(place.name, options)
-    return replace(identity, card=find_data(identity.card, place.name))
+    return _open_any(kind_of(path), options or LoadOptions(), reads=False)[0]
+
+
+def _open_any(
+    place: Place, options: LoadOptions, reads: bool = True
+) -> tuple[loading.Identity, dict[str, Tensor]]:
+    """Describe a checkpoint, or the model of a run that is training or was stopped, and read its weights,
+    unless they are not to be read."""
+    series_record.require_weights(place)
+    if place.kind != "unfinished run":
+        with loading.OpenCheckpoint(place.name, options) as opened:
+            card = trained_model.find_data(opened.identity.card, place.name)
+            return replace(opened.identity, card=card), opened.read() if reads else {}
+    snapshot = read_snapshot(place, reads=reads)
+    note = f"this run has not finished: its weights come from {snapshot}"
+    identity = identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
+    if options.num_heads not in (None, identity.config.num_heads):
+        raise VitkitError(
+            f"{place.name} says that it has {identity.config.num_heads} attention heads, not "
+            f"{options.num_heads}: leave out num_heads (--num-heads)."
+        )
+    return identity, snapshot.tensors
 
 
 def load_model(
@@ -458,7 +419,7 @@ def load_model(
     position_interpolation: Interpolation | None = None,
     image_mean: tuple[float, ...] | None = None,
     image_std: tuple[float, ...] | None = None,
-) -> ImageModel:
+) -> image_model.ImageModel:
     """Load a model with the weights of a checkpoint; notes about the checkpoint are logged as warnings.
 
     Args:
@@ -487,7 +448,7 @@ def load_model(
         num_classes, image_size, head, num_heads, position_interpolation, image_mean, image_std
     )
     loaded = load_any(path, options)
-    log_notes(path, loaded.notes, loaded.identity.left_out)
+    model_card.log_notes(path, loaded.notes, loaded.identity.left_out)
     return loaded.model
 
 
@@ -508,22 +469,23 @@ def read_snapshot(
     folder, damaged = place.path, dict[Path, str]()
     takes_best = place.run().training.select == "best" if which is None else which != "last"
     for _ in range(TRIES):
-        left = [path for path in newest_first(folder / FOLDER) if path not in damaged and commit_size(path)]
+        listed = checkpoint.newest_first(folder / checkpoint.FOLDER)
+        left = [path for path in listed if path not in damaged and checkpoint.commit_size(path)]
         if not left:
             break
         chosen, is_lost = left[0], False
         try:
-            best = read_progress(chosen).best_step
-            preferred = folder / FOLDER / step_name(best) if best is not None else chosen
+            best = checkpoint.read_progress(chosen).best_step
+            preferred = chosen if best is None else folder / checkpoint.FOLDER / checkpoint.step_name(best)
             is_lost = which == "best" and best is not None and preferred not in left
             if takes_best and (preferred in left or is_lost):
                 chosen = preferred
-            reason = "it was removed, or set aside as damaged" if is_lost else find_damage(chosen)
+            reason = "it was removed, or set aside as damaged" if is_lost else checkpoint.find_damage(chosen)
             if reason is None:
-                step = read_progress(chosen).step
-                tensors = load_weights(chosen) if reads else {}
-                return Snapshot(weights_file(chosen), step, tensors, step == best)
-        except (UnreadableError, OSError, VitkitError) as error:
+                step = checkpoint.read_progress(chosen).step
+                tensors = checkpoint.load_weights(chosen) if reads else {}
+                return Snapshot(checkpoint.weights_file(chosen), step, tensors, step == best)
+        except (checkpoint.UnreadableError, OSError, VitkitError) as error:
             reason = str(error)
         # One that is gone was removed after newer ones were committed: the folder is listed again.
         if is_lost or chosen.exists():
@@ -541,19 +503,14 @@ def read_snapshot(
     raise VitkitError(f"None of the checkpoints of {folder} is whole ({reasons}). Nothing was changed.")
 
 
-def _identity_of_unfinished(place: Place, snapshot: Snapshot) -> Identity:
-    """Describe the model of a run that is training, or was stopped; it raises the errors of `identity_of`."""
-    note = f"this run has not finished: its weights come from {snapshot}"
-    return identity_of(place, snapshot.file, f"{snapshot}, of a run that has not finished", note)
-
-
-def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity:
+def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.Identity:
     """Describe the model of a checkpoint by the run's configuration and the records of its images and start.
 
     Raises:
         VitkitError: a record of the run is missing or damaged.
     """
-    run, record, start = place.run(), read_record(place.path), read_start_record(place.path)
+    run, record = place.run(), trained_model.read_record(place.path)
+    start = records.read_start_record(place.path)
     if record is None:
         raise VitkitError(
             f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "
@@ -561,9 +518,9 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity
         )
     if run.start.start and start is None:
         raise VitkitError(
-            f"{place.path / START_FILE}, the record of the run's start, is missing. Put it back."
+            f"{place.path / records.START_FILE}, the record of the run's start, is missing. Put it back."
         )
     config = model_config_of(run, len(record.class_names), start)
-    card = run_card(run, record, config, start)
+    card = trained_model.run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
-    return Identity(file, "vitkit", config, card, {}, notes)
+    return loading.Identity(file, "vitkit", config, card, {}, notes)

@@ -249,7 +249,7 @@ def evaluate_finished(parts: Parts, listener: Listener) -> None:
     with listener.progress("looking for training images among the others"):
         repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
-    precision = prepare(parts.model, parts.device, training.precision, training.exact, "evaluation")
+    precision = prepare(parts.model, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,

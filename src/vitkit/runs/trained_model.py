@@ -22,26 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitkit import durable
 from vitkit.config import Count, read, write
-from vitkit.data.config import DEFAULT_RULE, Splits
+from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.label_sets import count_labels
 from vitkit.data.listing import Files
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData
-from vitkit.durable import (
-    hash_file,
-    refuse_link,
-    refuse_links,
-    remove_leftovers,
-    replace_file,
-    replace_json,
-    sync_folder,
-)
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import Listener
 from vitkit.models.config import Card
@@ -110,8 +101,7 @@ def find_data(card: ModelCard, path: str | Path) -> ModelCard:
         return card
     for file in [folder / RECORD, *sorted(folder.glob(f"*/{RECORD}"))]:
         with suppress(VitkitError):  # the model works without the record
-            record = read_record(file.parent)
-            if record is not None and record.fingerprint == card.data.fingerprint:
+            if (record := read_record(file.parent)) and record.fingerprint == card.data.fingerprint:
                 return replace(card, data=replace(card.data, spec=record.spec))
     return card
 
@@ -180,8 +170,7 @@ def _compare(folder: Path, data: ImageData, before: States | None, now: States, 
             "nothing to compare with. Give time (sizes and times must be the same), or names (the files are "
             "taken as they are)."
         )
-    changed = changed_files(data, before, now)
-    if changed:
+    if changed := changed_files(data, before, now):
         same_size = len(before) == len(now) and bool((before[:, 0] == now[:, 0]).all())
         what = "times of change" if same_size else "sizes or times of change"
         if min(before.shape[1], now.shape[1]) == 6:
@@ -205,7 +194,7 @@ def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord
         return record
     stream = io.BytesIO()
     np.save(stream, states, allow_pickle=False)
-    replace_file(folder / STATES, [stream.getvalue()])
+    durable.replace_file(folder / STATES, [stream.getvalue()])
     return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
 
 
@@ -213,10 +202,10 @@ def _recorded_states(folder: Path, record: DataRecord) -> States | None:
     """Read the states that were written down; None if they are missing or damaged."""
     path = folder / STATES
     try:
-        if hash_file(path)[1] != record.image_files:
+        if durable.hash_file(path)[1] != record.image_files:
             return None
         # Mapped: an array that claims to be larger than its file takes no memory, and is refused.
-        states = npy.open_memmap(path, mode="r")
+        states = np.lib.format.open_memmap(path, mode="r")
     except (FileNotFoundError, ValueError):
         return None
     except OSError as error:
@@ -282,10 +271,8 @@ def file_states(data: ImageData, content: bool, listener: Listener) -> States:
     total = sum(len(numbers) for _, numbers in portions)
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
-        for states_of_files in pool.map(
-            lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions
-        ):
-            states.append(np.array(states_of_files, dtype=np.int64))
+        for rows in pool.map(lambda part: [_stat(part[0].path(n), content) for n in part[1]], portions):
+            states.append(np.array(rows, dtype=np.int64))
             progress(sum(map(len, states)), total)
     return np.concatenate(states)
 
@@ -310,7 +297,7 @@ def _stat(path: Path, content: bool) -> list[int]:
         status = path.stat()
         state = [status.st_size, status.st_mtime_ns]
         if content:
-            digest = bytes.fromhex(hash_file(path)[1])
+            digest = bytes.fromhex(durable.hash_file(path)[1])
             state += np.frombuffer(digest, dtype="<i8").tolist()
     except (OSError, VitkitError):
         return [-1] * (6 if content else 2)
@@ -345,16 +332,16 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: Any) ->
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     folder = run / "evaluation"
     folder.mkdir(exist_ok=True)
     numbers = folder / f"{split}.json"
     # The numbers are there only beside the arrays that they are counted from: after a kill between two files
     # the split counts as not evaluated.
     numbers.unlink(missing_ok=True)
-    sync_folder(numbers.parent)
+    durable.sync_folder(numbers.parent)
     predictions.save(numbers)
-    replace_json(numbers, result.to_json())
+    durable.replace_json(numbers, result.to_json())
 
 
 def name_other_images(run: Path, data: ImageData) -> str:
@@ -365,7 +352,7 @@ def name_other_images(run: Path, data: ImageData) -> str:
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     place = hashlib.sha256(os.fsencode(absolute_spec(data.spec))).hexdigest()
     for number in itertools.count(1):
         name = (data.name or "images") + (f"-{number}" if number > 1 else "")
@@ -376,8 +363,8 @@ def name_other_images(run: Path, data: ImageData) -> str:
             folder.mkdir(parents=True)
         elif record is None or record.place != place:
             continue
-        refuse_link(folder)
-        remove_leftovers(folder)
+        durable.refuse_link(folder)
+        durable.remove_leftovers(folder)
         write(folder / OTHER_IMAGES, OtherImages(place, data.fingerprint()))
         return name
     raise AssertionError("The numbers have no end.")
@@ -402,12 +389,12 @@ def write_examples(run: Path, picture: NDArray[np.uint8]) -> Path:
     Raises:
         VitkitError: a link leads out of the run folder.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     path = run / EXAMPLES
     path.parent.mkdir(exist_ok=True)
     content = io.BytesIO()
     Image.fromarray(picture).save(content, format="PNG")
-    replace_file(path, [content.getvalue()])
+    durable.replace_file(path, [content.getvalue()])
     return path
 
 
@@ -419,16 +406,19 @@ def read_examples(run: Path) -> NDArray[np.uint8] | None:
     return None
 
 
-def open_model_data(model: Described, spec: str | None = None, max_pixels: int | None = None) -> ImageData:
+def open_model_data(model: Described, spec: str | None = None, rule: DecodeRule | None = None) -> ImageData:
     """Open the data that a model was trained on, with the splits of its training; or other data under its
     class names.
+
+    Args:
+        model: with its card.
+        spec: other data; None for the model's own.
+        rule: how files are read; left out, as the model's preprocessing says.
 
     Raises:
         VitkitError: the model has no record of its data or its path, or the data has changed or is gone.
     """
-    rule, learning = preprocessing_of(model).decode, task_of(model.card).learning
-    if max_pixels is not None:
-        rule = replace(rule, max_pixels=max_pixels)
+    rule, learning = rule or preprocessing_of(model).decode, task_of(model.card).learning
     names = model.card.class_names or None
     record = card_of(model).data
     if spec is not None and not is_training_data(model.card, spec):

@@ -21,14 +21,11 @@ from vitkit.models.config import INTERPOLATIONS, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
-from vitkit.weights.files.download import fetch_any
-from vitkit.weights.files.safetensors import Checksum
+from vitkit.weights import published, table
+from vitkit.weights.files import download, safetensors
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
-from vitkit.weights.formats import native
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
-from vitkit.weights.published import hides_published
-from vitkit.weights.table import Hints, Row, find_format, named_prefix, recognise
 
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
@@ -53,7 +50,7 @@ class Identity:
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
     """The choices and assumptions made when the file was read, each a clause after its path."""
-    checksum: Checksum | None = None
+    checksum: safetensors.Checksum | None = None
     """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
 
@@ -73,13 +70,11 @@ class Loaded:
 class Fitted:
     """The weights of a checkpoint, fitted to other channels, pixel statistics, head and image size."""
 
-    config: ModelConfig
     tensors: dict[str, Tensor]
     card: ModelCard
     notes: tuple[str, ...]
-    model: ImageModel | None
-    """The model that was given to `fit_weights`, else one of `config` that was built without memory, else
-    None."""
+    model: ImageModel
+    """The model that was given to `fit_weights`, else one for these weights that was built without memory."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
@@ -94,10 +89,8 @@ def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
         VitkitError: as `vitkit.load_model`.
     """
     options = options or LoadOptions()
-    with OpenCheckpoint(path, options) as opened:
-        _refuse_other_classes(path, opened.identity, options)  # before gigabytes are read
-        tensors = opened.read()
-    return fit_model(path, opened.identity, tensors, options)
+    opened = OpenCheckpoint(path, options)
+    return fit_model(path, opened.identity, opened.read(), options)
 
 
 def identify(path: str | Path, options: LoadOptions | None = None) -> Identity:
@@ -132,18 +125,18 @@ class OpenCheckpoint(ExitStack):
             VitkitError: as `vitkit.load_model`.
         """
         super().__init__()
-        fetched, self._path = fetch_any(path), path
+        fetched, self._path = download.fetch_any(path), path
         # The user's image size goes before the size in the list of published checkpoints.
-        hints = Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
+        hints = table.Hints(height_and_width(options.image_size) or fetched.image_size, options.num_heads)
         with ExitStack() as stack:  # closed again where the file has no description
             source = self._source = stack.enter_context(open_source(fetched.path))
             self.files = source.files
             """The files of its weights, an index of shards first."""
-            if (checkpoint_format := recognise(source)) is None:
+            if (checkpoint_format := table.recognise(source)) is None:
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                    f"{named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
+                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
                 )
             try:
                 translation = self._translation = checkpoint_format.read(source, hints)
@@ -163,13 +156,13 @@ class OpenCheckpoint(ExitStack):
                 )
             self.enter_context(stack.pop_all())
         card, notes = translation.card, list(source.notes)
-        if hides_published(path):
+        if Path(path).exists() and any(start.name == str(path) for start in published.starts()):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
                 "the published one give its address, which vitkit starts shows"
             )
         # A model of vitkit has its name and origin in `model.json`. Of any other, the origin is made here.
-        if checkpoint_format is not native.CHECKPOINT_FORMAT:
+        if checkpoint_format.name != "vitkit":
             notes += card.origin.get("notes", [])
             made = {"file": source.path.name, "dialect": checkpoint_format.name}
             origin = {**made, **fetched.origin, **card.origin}
@@ -220,7 +213,7 @@ class OpenCheckpoint(ExitStack):
         )
 
 
-def _read_row(source: Source, row: Row, dtype: torch.dtype | None) -> Tensor:
+def _read_row(source: Source, row: table.Row, dtype: torch.dtype | None) -> Tensor:
     """Read the tensors of one row, whose numbers are weights, and make the parameter of them."""
     tensors = []
     for name in row.theirs:
@@ -278,12 +271,8 @@ def _table(lines: Sequence[str]) -> str:
     return "\n".join([*lines[:LINES_SHOWN], *more])
 
 
-def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[str]:
-    """List doubts about the numbers of the weights: NaN, infinity, a head that is all zeros.
-
-    A head that another will replace is not checked.
-    """
-    tensors = tensors if keeps_head else _without_head(tensors)
+def find_doubts(tensors: Mapping[str, Tensor]) -> list[str]:
+    """List doubts about the numbers of the weights: NaN, infinity, a head that is all zeros."""
     # A sum shows NaN and infinity in one pass over the memory: in float32 at least, for in 16 bits it
     # overflows soon. It may overflow all the same, so only suspects are looked at number by number.
     broken = [
@@ -301,7 +290,7 @@ def find_doubts(tensors: Mapping[str, Tensor], keeps_head: bool = True) -> list[
             "fetch it again"
         )
     # The original begins with a head of zeros, so a head that is still zero was never trained.
-    if keeps_head and "head.weight" in tensors and not tensors["head.weight"].any():
+    if "head.weight" in tensors and not tensors["head.weight"].any():
         doubts.append("its head is all zeros: it was never trained, and all classes look alike")
     return doubts
 
@@ -321,21 +310,15 @@ def fit_model(
         VitkitError: they are not the weights of the model that `identity` describes, or cannot be fitted to
             the options.
     """
-    _refuse_other_classes(path, identity, options)
-    fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
-    model = fitted.model or build_empty(fitted.config)
-    fill(model, fitted.tensors)
-    model.card = fitted.card
-    return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
-
-
-def _refuse_other_classes(path: str | Path, identity: Identity, options: LoadOptions) -> None:
-    """Refuse to keep a head for another number of classes than it has."""
     if options.head == "keep" and options.num_classes not in (None, identity.config.num_classes):
         raise VitkitError(
             f"{path}: its head has {identity.config.num_classes} classes and cannot be kept for "
             f"{options.num_classes}: leave out num_classes, or ask for a new head."
         )
+    fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
+    model = fill(fitted.model, fitted.tensors)
+    model.card = fitted.card
+    return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
 
 
 def fit_weights(
@@ -360,24 +343,23 @@ def fit_weights(
     """
     # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
     before, checked = config, build_checked(config, tensors, source)
-    head, num_classes, size = options.head, options.num_classes, height_and_width(options.image_size)
+    head, size = options.head, height_and_width(options.image_size)
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
         config, tensors = fit_channels(config, tensors, options.channels)
     config, card = fit_statistics(config, card, options)
-    if num_classes is None:
-        num_classes = config.num_classes
+    num_classes = config.num_classes if options.num_classes is None else options.num_classes
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
-    # Before a new head is made, whose zeros are no reason for doubt, and after the statistics: where both are
-    # given, they are assumed no more.
-    notes = [
-        *(assumption.sentence() for assumption in card.assumed),
-        *find_doubts(tensors, keeps_head=not is_new),
-    ]
     if is_new:
         # A linear layer of zeros replaces the head, and the tanh layer before it (paper 3.1 and 3.2).
-        config, tensors = config.with_new_head(num_classes), _without_head(tensors)
+        config = config.with_new_head(num_classes)
+        former = ("head.", "pre_logits.")
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(former)}
+    # Without the old head, which nobody will use, and before the new one, whose zeros are no reason for
+    # doubt; and after the statistics: where both are given, they are assumed no more.
+    notes = [*(assumption.sentence() for assumption in card.assumed), *find_doubts(tensors)]
+    if is_new:
         if num_classes:
             example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
             tensors["head.weight"] = example.new_zeros(num_classes, config.width)
@@ -409,7 +391,8 @@ def fit_weights(
     # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
-    return Fitted(config, tensors, card, tuple(notes), model or (checked if config == before else None))
+    fitted = model or (checked if config == before else build_empty(config))
+    return Fitted(tensors, card, tuple(notes), fitted)
 
 
 def fit_channels(
@@ -469,11 +452,6 @@ def fit_statistics(
     return config, card
 
 
-def _without_head(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out the head, and the tanh layer before it."""
-    return {key: value for key, value in tensors.items() if not key.startswith(("head.", "pre_logits."))}
-
-
 def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
     """Let a model without memory take over tensors, so that two sets of weights are never held."""
     model.load_state_dict(tensors, assign=True)  # the model takes the tensors themselves: nothing is copied
@@ -517,8 +495,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
 
     Arguments and errors as in `save_model`.
     """
-    path = Path(path)
-    chosen = find_format(format)
+    path, chosen = Path(path), table.find_format(format)
     if lacking := chosen.unsupported(model.config):
         raise VitkitError(
             f"The {format} format has no place for {'; '.join(lacking)}. "

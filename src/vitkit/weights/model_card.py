@@ -15,9 +15,7 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card
-from vitkit.models.config import LossFunction as LossFunction
-from vitkit.models.config import Task as Task
+from vitkit.models.config import Card, Task
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import without_places
 
@@ -168,17 +166,6 @@ def border_colour(mean: tuple[float, ...]) -> tuple[int, int, int]:
     """Turn the mean of pixels in [0, 1] into red, green and blue in 0..255: timm's border around images."""
     levels = [min(max(round(255 * value), 0), 255) for value in mean]
     return (levels[0], levels[1], levels[2]) if len(levels) == 3 else (levels[0],) * 3
-
-
-def notable_fields(preprocessing: Preprocessing) -> dict[str, Any]:
-    """Return size, way of resizing and antialiasing as plain data, and fields that are not at defaults."""
-    usual = to_json(Preprocessing(preprocessing.image_size))
-    always = ("image_size", "resize", "antialias")
-    return {
-        name: value
-        for name, value in to_json(preprocessing).items()
-        if name in always or value != usual[name]
-    }
 
 
 def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:

@@ -155,19 +155,13 @@ def find_start_named(path: str | Path) -> PublishedStart | None:
     return next((start for start in _table() if start.name == text and not Path(path).exists()), None)
 
 
-def hides_published(path: str | Path) -> bool:
-    """Whether a file or folder on this machine has the name of a published checkpoint: it goes first."""
-    return Path(path).exists() and any(start.name == str(path) for start in _table())
-
-
 def missing_checkpoint(path: Path) -> VitkitError:
     """Make the error for a path without a checkpoint, with the published checkpoints that may be meant."""
     near = near_published(path)
     hub = re.fullmatch(r"(?!vit|bit|resnet)[\w-]+/[\w.-]+", str(path), re.IGNORECASE)
     hint = f" On the hub it may be hf:{path}." if hub and not path.parent.exists() else ""
-    if not near and re.fullmatch(
-        r"\w+_patch\w+\.\w+", str(path)
-    ):  # a model of timm, with the tag of its weights
+    # A model of timm, with the tag of its weights.
+    if not near and re.fullmatch(r"\w+_patch\w+\.\w+", str(path)):
         hint = f" On the hub it may be hf:timm/{path}."
     return VitkitError(f"No checkpoint at {path}.{near}{hint}")
 

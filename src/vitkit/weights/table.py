@@ -19,13 +19,12 @@ from torch import Tensor
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
+from vitkit.models import image_model, zoo
 from vitkit.models.config import BackboneConfig, RotaryConfig, ViTConfig
-from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
+from vitkit.weights import model_card
 from vitkit.weights.files.safetensors import Checksum
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES, Format
-from vitkit.weights.model_card import ModelCard
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,9 @@ class Hints:
 class Translation:
     """A file's architecture, parameters, card and notes, as a format reads them."""
 
-    config: ModelConfig
+    config: zoo.ModelConfig
     rows: list[Row]
-    card: ModelCard
+    card: model_card.ModelCard
     ignored: Mapping[str, str] = field(default_factory=dict)
     """Keys of the file that are left out on purpose, and why."""
     source: Source | None = None
@@ -92,7 +91,7 @@ class Holding:
         phrases; the weights are stored, but a reader has to know them.
     """
 
-    write: Callable[[ImageModel, Path, list[str]], Path]
+    write: Callable[[image_model.ImageModel, Path, list[str]], Path]
     unsupported: Callable[[Any], Iterable[str]] = lambda config: []
     lost_numerics: Callable[[Any], Iterable[str]] = lambda config: []
 
@@ -116,16 +115,16 @@ class CheckpointFormat:
     others: str = ""
     is_folder: bool = True
 
-    def write(self, model: ImageModel, path: Path, notes: list[str]) -> Path:
+    def write(self, model: image_model.ImageModel, path: Path, notes: list[str]) -> Path:
         """Write a model of which nothing is unsupported, and return the path written."""
         return self.holdings[model.config.family].write(model, path, notes)
 
-    def unsupported(self, config: ModelConfig) -> list[str]:
+    def unsupported(self, config: zoo.ModelConfig) -> list[str]:
         """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)
         return [f"{config.family}s{self.others}"] if holding is None else list(holding.unsupported(config))
 
-    def lost_numerics(self, config: ModelConfig) -> list[str]:
+    def lost_numerics(self, config: zoo.ModelConfig) -> list[str]:
         """Name the numerics of a configuration that the format does not record."""
         holding = self.holdings.get(config.family)
         return [] if holding is None else list(holding.lost_numerics(config))

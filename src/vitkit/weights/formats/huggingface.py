@@ -19,24 +19,14 @@ from typing import Any, Literal
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Gelu, ResNetConfig, ViTConfig, height_and_width
+from vitkit.models.config import Card, Gelu, ResNetConfig, Task, ViTConfig, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
-from vitkit.weights import table
+from vitkit.weights import model_card, table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import LARGEST, Source, read_fields
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
-from vitkit.weights.model_card import (
-    Assumption,
-    ModelCard,
-    Task,
-    assumed_resizing,
-    assumed_statistics,
-    changed_pixels_noted,
-    fraction_of,
-    preprocessing_of,
-)
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""
@@ -203,7 +193,7 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
         # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all
         # models.
         way: Resize = "shortest" if edge else "squash"
-        fraction = fraction_of(cropped[0], resized[0])
+        fraction = model_card.fraction_of(cropped[0], resized[0])
         rule = Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
         if cropped != size:
             differences.append(f"a crop of {format_size(cropped)} (here: {format_size(size)})")
@@ -230,7 +220,7 @@ def nearest_processor(rule: Preprocessing) -> Preprocessing:
     if rule.resize in ("squash", "none"):
         return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
     if rule.resize in ("crop", "shortest") and rows == columns:
-        fraction = fraction_of(rows, rule.resized(0))
+        fraction = model_card.fraction_of(rows, rule.resized(0))
         return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
     return Preprocessing(rule.image_size, interpolation=kind)
 
@@ -239,8 +229,8 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
     config = model.config
     rows, columns = config.image_size
-    theirs = nearest_processor(preprocessing_of(model))
-    notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
+    theirs = nearest_processor(model_card.preprocessing_of(model))
+    notes += model_card.changed_pixels_noted(model, theirs, "preprocessor_config.json")
     written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": theirs.resize != "none",
@@ -629,7 +619,7 @@ def prefix_of(source: Source, key: str) -> str:
 
 def make_card(
     source: Source, settings: ViTSettings | BitSettings, processor: Processor, config: ModelConfig
-) -> ModelCard:
+) -> model_card.ModelCard:
     classes = config.num_classes
     labels = settings.id2label
     names: tuple[str, ...] = ()
@@ -641,13 +631,13 @@ def make_card(
         names = tuple(str(labels[str(i)]) for i in range(classes))
     task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
-    assumed: list[Assumption] = []
+    assumed: list[model_card.Assumption] = []
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
         custom = "the default of their image processor"
-        assumed.append(assumed_statistics(config.image_mean, config.image_std, custom))
+        assumed.append(model_card.assumed_statistics(config.image_mean, config.image_std, custom))
     if not source.preprocessor:
-        assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(
+        assumed.append(model_card.assumed_resizing(rule, "as their ViTImageProcessor does"))
+    return model_card.ModelCard(
         class_names=names,
         task=task,
         position_interpolation="huggingface",
