@@ -23,7 +23,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from vitkit.config import Positive, read, write
+from vitkit.config import IN_MEMORY_ALONE, Positive, read, write
 from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -52,7 +52,7 @@ from vitkit.tasks import Answering, answering_of, find_task, learned_by
 from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 KIND = "comparison"
 SPEEDS = "speeds.json"
@@ -118,7 +118,7 @@ class Side:
     """Whether its evaluation was read from its run folder; else it was made for the comparison."""
     trained_on_tested: int | None
     """Number of tested images that it was trained on, pixel for pixel; None without the images."""
-    predictions: Any = field(compare=False)
+    predictions: Any = field(compare=False, metadata=IN_MEMORY_ALONE)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class ModelComparison(study.StudyResult):
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
-    samples: Samples | None = field(compare=False)
+    samples: Samples | None = field(compare=False, metadata=IN_MEMORY_ALONE)
     """The images; None where they are not at hand."""
 
     @property
@@ -258,13 +258,6 @@ class ModelComparison(study.StudyResult):
             options = "The two were trained with the same options."
         return [*parts, Section("Options that differ", (options,))]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        plain = super().to_json()
-        for part, name in ((plain, "samples"), *((plain[name], "predictions") for name in PARTS)):
-            del part[name]
-        return plain
-
     def following(self) -> Sequence[str]:
         """Name the page, and the command that uses the better model."""
         better = self.second if self.difference.mean > 0 else self.first
@@ -288,11 +281,6 @@ class Contender:
     data: ImageData | None = None
     """The tested images, with its own classes and decoding rule; None where they are not at hand, and stored
     evaluations alone are compared."""
-
-    @property
-    def trained_on(self) -> TrainingData | None:
-        """Return the training images as the card records them."""
-        return card_of(self.ready.model).data
 
     def fingerprint(self) -> str:
         """Hash everything beside the images that the logits depend on."""
@@ -389,7 +377,29 @@ def compare(
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / SPEEDS, speeds)
-            comparison = _compare(folder, pair, tested, first_side, second_side, speeds)
+            answering, differing = answering_of(pair[0].ready.model.card), None
+            if all(contender.place.is_run for contender in pair):
+                there, here = (without_places(contender.place.require_config()) for contender in pair)
+                recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
+                differing = tuple(name_options(changed_options(there["run"], recorded, run)))
+            scores = (answering.score_images(side.predictions) for side in (first_side, second_side))
+            comparison = ModelComparison(
+                folder=folder,
+                task=learned_by(pair[0].ready.model.card).name,
+                score=answering.image_score,
+                data=tested.name,
+                split="" if tested.whole else tested.split,
+                images=first_side.numbers.count,
+                unreadable=first_side.numbers.bad,
+                first=first_side,
+                second=second_side,
+                difference=statistics.model_difference(*scores),
+                classes=compare_classes(answering, first_side, second_side),
+                speeds=speeds,
+                options=differing,
+                notes=tuple(contender.note for contender in pair if contender.note),
+                samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
+            )
             with listener.progress("writing the page"):
                 study.publish(comparison, (), options)
             return comparison
@@ -409,7 +419,7 @@ def _evaluate(
     data, model = contender.data, contender.ready.model
     answering = answering_of(model.card)
     own = tested.fingerprint if data is None else data.fingerprint()
-    recorded = contender.trained_on
+    recorded = card_of(model).data
     is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
@@ -520,41 +530,6 @@ def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
         )
 
 
-def _compare(
-    folder: Path,
-    pair: tuple[Contender, Contender],
-    tested: Tested,
-    first: Side,
-    second: Side,
-    speeds: Speeds | None,
-) -> ModelComparison:
-    """Compare two models by their evaluations."""
-    answering, options = answering_of(pair[0].ready.model.card), None
-    if all(contender.place.is_run for contender in pair):
-        there, here = (without_places(contender.place.require_config()) for contender in pair)
-        recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
-        options = tuple(name_options(changed_options(there["run"], recorded, run)))
-    return ModelComparison(
-        folder=folder,
-        task=learned_by(pair[0].ready.model.card).name,
-        score=answering.image_score,
-        data=tested.name,
-        split="" if tested.whole else tested.split,
-        images=first.numbers.count,
-        unreadable=first.numbers.bad,
-        first=first,
-        second=second,
-        difference=statistics.model_difference(
-            *(answering.score_images(side.predictions) for side in (first, second))
-        ),
-        classes=compare_classes(answering, first, second),
-        speeds=speeds,
-        options=options,
-        notes=tuple(contender.note for contender in pair if contender.note),
-        samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
-    )
-
-
 def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener: Listener) -> Speeds:
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
@@ -645,7 +620,7 @@ def open_tested(
         VitkitError: no images are given and neither model records its own; the images are not there, or have
             other classes than the models; or there is no such split.
     """
-    owners = [contender for contender in pair if contender.trained_on is not None]
+    owners = [contender for contender in pair if card_of(contender.ready.model).data is not None]
     if spec is not None:
         owners = [owner for owner in owners if is_training_data(owner.ready.model.card, spec)]
     elif not owners:
@@ -666,7 +641,7 @@ def open_tested(
             if spec is not None:
                 raise
     else:
-        first, second = (contender.trained_on for contender in pair)
+        first, second = (card_of(contender.ready.model).data for contender in pair)
         assert missing is not None
         files = [contender.place.path / "evaluation" / f"{split or 'test'}.json" for contender in pair]
         is_stored = all(file.is_file() for file in files)

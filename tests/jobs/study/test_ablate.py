@@ -33,7 +33,8 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
-    return make_arms(run, vary, **options)
+    default: dict[str, Any] = {"grid": False, "seeds": 3, "fixed_rate": False, "rates": None}
+    return make_arms(run, vary, **default | options)
 
 
 def ablate(*given: Any, **options: Any) -> Ablation:

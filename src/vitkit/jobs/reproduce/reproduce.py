@@ -16,18 +16,11 @@ from typing import Annotated, Any, Literal, Unpack, get_args
 import numpy as np
 
 from vitkit.analysis.study_figures import line_figure
-from vitkit.config import COUNT, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
+from vitkit.config import COUNT, IN_MEMORY_ALONE, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.statistics import (
-    SURE,
-    PairedDifference,
-    Scores,
-    adjust,
-    compare_scores,
-    paired_difference,
-)
+from vitkit.evaluation import statistics
 from vitkit.jobs.bench import Bench, bench
 from vitkit.jobs.cost import count_table6
 from vitkit.jobs.fewshot import fewshot
@@ -37,7 +30,6 @@ from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Claim, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.study import study
-from vitkit.jobs.study.study import TestImages
 from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
@@ -68,7 +60,7 @@ class Finding:
     more: tuple[str, ...]
     """The arms of `Claim.more`, with the validation's choice in place of each name that ends in *."""
     less: tuple[str, ...]
-    difference: PairedDifference | None
+    difference: statistics.PairedDifference | None
     """None where training diverged in every run of an arm."""
     adjusted_p: float | None = None
     """Its p by Holm over all claims but of the kind "alike", which have None."""
@@ -77,7 +69,7 @@ class Finding:
 
 
 def judge(
-    claims: Sequence[Claim], scores: Mapping[str, Scores], validation: Mapping[str, float]
+    claims: Sequence[Claim], scores: Mapping[str, statistics.Scores], validation: Mapping[str, float]
 ) -> list[Finding]:
     """Test each claim with the scores of the arms; claims about arms that were not trained are left out.
 
@@ -97,12 +89,14 @@ def judge(
     for claim in claims:
         more, less = (tuple(map(choose, side)) for side in (claim.more, claim.less))
         if "" not in (*more, *less):
-            difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
+            difference = statistics.compare_scores(
+                [scores[arm] for arm in less], [scores[arm] for arm in more]
+            )
             findings.append(Finding(claim, more, less, difference))
     tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
     return [
         replace(finding, adjusted_p=p, outcome=_outcome(finding, p))
-        for finding, p in zip(findings, adjust(tested), strict=True)
+        for finding, p in zip(findings, statistics.adjust(tested), strict=True)
     ]
 
 
@@ -119,7 +113,7 @@ def _outcome(finding: Finding, adjusted_p: float | None) -> Outcome | None:
         if low >= -ALIKE and high <= ALIKE:
             return "holds"
         return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be told"
-    if adjusted_p is None or adjusted_p >= SURE:
+    if adjusted_p is None or adjusted_p >= statistics.SURE:
         return "cannot be told"
     return "holds" if difference.mean > 0 else "does not hold"
 
@@ -137,7 +131,7 @@ def summarise(findings: Sequence[Finding]) -> str:
     return f"Of {conclusions} of the paper, {join_names(counted)} at this size." if outcomes else ""
 
 
-def say(finding: Finding, tested: TestImages) -> str:
+def say(finding: Finding, tested: study.TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
@@ -152,7 +146,7 @@ def say(finding: Finding, tested: TestImages) -> str:
         "found in 8 of 10 studies of this size"
     )
     if claim.kind == "open":
-        is_sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
+        is_sure = finding.adjusted_p is not None and finding.adjusted_p < statistics.SURE
         sentence = size if is_sure else f"no difference found, {size}; {least}"
         return f"{claim.statement}: {sentence}."
     if finding.outcome == "cannot be told":
@@ -230,10 +224,10 @@ class ArmRow:
 class Reproduction(study.StudyResult):
     """The result of a study of the paper."""
 
-    item: Item
+    item: Item = field(metadata=IN_MEMORY_ALONE)
     answer: tuple[str, ...] = ()
     """Whether the paper's conclusion holds here, in sentences."""
-    own: tuple[Section, ...] = ()
+    own: tuple[Section, ...] = field(default=(), metadata=IN_MEMORY_ALONE)
     """The sections of the page on our numbers."""
     findings: tuple[Finding, ...] = ()
     arms: tuple[ArmRow, ...] = ()
@@ -275,7 +269,8 @@ class Reproduction(study.StudyResult):
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
         numbers = {**to_json(self), "title": self.item.title, "conclusion": self.item.conclusion}
-        return {name: value for name, value in numbers.items() if name not in ("folder", "item", "own")}
+        del numbers["folder"]
+        return numbers
 
 
 def reproduce(
@@ -400,14 +395,28 @@ def _train(
     with record.claim(folder):
         completed = study.complete_arms(record.arms, folder, trained_by)
         with listener.progress("comparing the arms"):
-            result = _compare(folder, options, base, design, record.arms, completed, length)
-        # Arms that learn without labels are compared by the few-shot accuracy of their features.
+            result = _compare(options, base, design, record.arms, completed, length)
+        # Arms that learn without labels are compared by the few-shot accuracy of their frozen features, by
+        # the paper's ridge regression (4.1).
         without = [arm for arm in record.arms if find_task(arm.run.task).answering is None]
         finals = {arm.label: folder / arm.folder / "final" for arm in without}
         # A run that diverged has no weights.
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
-            result = _add_few_shot(result, base.run.data, models, trained_by)
+            measured = fewshot(
+                [str(path) for path in models.values()],
+                base.run.data,
+                shots=SHOTS,
+                methods=("ridge",),
+                device=trained_by.device,
+                cache=False,  # the features of these models are used once
+                listener=listener,
+            )
+            named = zip(models, measured.models, strict=True)
+            measured = replace(measured, models=tuple(replace(model, name=label) for label, model in named))
+            part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
+            numbers = without_places(measured.to_json())
+            result = replace(result, own=(*result.own, part), collected=numbers)
         return _publish(result, [arm.folder for arm in record.arms], trained_by)
 
 
@@ -555,7 +564,6 @@ def _measure(
 
 
 def _compare(
-    folder: Path,
     options: Request,
     base: Base,
     design: Design,
@@ -568,51 +576,35 @@ def _compare(
     # An arm answers test images if it learns from labels.
     pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
     tested, ended = zip(*pairs, strict=True)
-    scored = study.read_scores(folder, tested, ended)
+    scored = study.read_scores(base.folder, tested, ended)
     comparison = study.compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
     scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
-    validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
+    validation = {arm.folder: _mean_validation_score(base.folder, arm, series) for arm, series in pairs}
     rows = []
     for variant, arm in zip(design.variants, arms, strict=True):
         of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
             # The difference from zeros is the mean, with an interval over seeds and images.
-            score = paired_difference(np.zeros_like(stacked), stacked)
+            score = statistics.paired_difference(np.zeros_like(stacked), stacked)
             mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
-        rows.append(
-            ArmRow(
-                name=arm.folder,
-                label=arm.label,
-                line=variant.line,
-                x=variant.x,
-                steps=arm.run.training.total_steps(base.num_images),
-                flops=flops(arm.run, base.num_classes) if arm.run.model else None,
-                images_per_second=length.speed.get(arm.folder),
-                mean=mean,
-                interval=interval,
-                validation=validation.get(arm.folder),
-            )
-        )
+        place = arm.folder, arm.label, variant.line, variant.x
+        steps, speed = arm.run.training.total_steps(base.num_images), length.speed.get(arm.folder)
+        cost = flops(arm.run, base.num_classes) if arm.run.model else None
+        rows.append(ArmRow(*place, steps, cost, speed, mean, interval, validation.get(arm.folder)))
     findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    return Reproduction(
-        folder,
-        item,
-        tuple(_sentences(findings, rows, comparison, options.seeds)),
-        tuple(_sections(rows, options, design, comparison)),
-        tuple(findings),
-        tuple(rows),
-        comparison,
-        {
-            "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
-            "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
-            "image size": f"{format_size(run.preprocessing.image_size)} pixels",
-            "batch": f"{run.training.batch_size:,} images",
-            "steps": f"{length.length:,} of the base",
-            "measured": "top-1 accuracy on the test images after this training",
-        },
-    )
+    answer = tuple(_sentences(findings, rows, comparison, options.seeds))
+    own = tuple(_sections(rows, options, design, comparison))
+    setting = {
+        "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
+        "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
+        "image size": f"{format_size(run.preprocessing.image_size)} pixels",
+        "batch": f"{run.training.batch_size:,} images",
+        "steps": f"{length.length:,} of the base",
+        "measured": "top-1 accuracy on the test images after this training",
+    }
+    return Reproduction(base.folder, item, answer, own, tuple(findings), tuple(rows), comparison, setting)
 
 
 def _sentences(
@@ -664,16 +656,7 @@ def _sections(
         table, plot = study.arm_table(comparison), study.difference_plot(comparison)
         yield Section("Here", (table, against if comparison.arms else None, design.shared, sample, plot))
         return
-    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
-    yield Section("Here", (_arm_table(arms, comparison), design.shared, sample, plot))
-    speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
-    if ITEMS[options.item].timed and speeds:
-        when = "Images a second in training, as measured here when the study began."
-        drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
-        yield Section("Against the speed", (when, drawn))
 
-
-def _arm_table(arms: Sequence[ArmRow], tested: study.Comparison) -> Table:
     def number(form: str, value: float | None) -> str | Number:
         return "–" if value is None else Number(form.format(value), value)
 
@@ -682,10 +665,16 @@ def _arm_table(arms: Sequence[ArmRow], tested: study.Comparison) -> Table:
         "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
         "steps": lambda arm: count_cell(arm.steps),
         "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
-        tested.score: lambda arm: fraction_cell(arm.mean),
+        comparison.score: lambda arm: fraction_cell(arm.mean),
         "95 % interval": lambda arm: interval_cell(arm.interval),
     }
-    return table_of(arms, columns)
+    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
+    yield Section("Here", (table_of(arms, columns), design.shared, sample, plot))
+    speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
+    if ITEMS[options.item].timed and speeds:
+        when = "Images a second in training, as measured here when the study began."
+        drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
+        yield Section("Against the speed", (when, drawn))
 
 
 def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], axis: str) -> Plot | None:
@@ -766,29 +755,3 @@ def _time(path: Path, models: Sequence[str], minutes: float, options: StudyOptio
 
 SHOTS = (5, 10)
 """Images of each class from which the classes are learned, as in the paper (4.1)."""
-
-
-def _add_few_shot(
-    result: Reproduction, data: str, models: Mapping[str, Path], options: StudyOptions
-) -> Reproduction:
-    """Add the few-shot accuracy of frozen features, by the paper's ridge regression (4.1).
-
-    Args:
-        result: of the study.
-        data: the images with labels.
-        models: run folders by the labels of their arms.
-        options: of the study.
-    """
-    measured = fewshot(
-        tuple(map(str, models.values())),
-        data,
-        shots=SHOTS,
-        methods=("ridge",),
-        device=options.device,
-        cache=False,  # the features of these models are used once
-        listener=options.listener,
-    )
-    named = [replace(model, name=label) for label, model in zip(models, measured.models, strict=True)]
-    measured = replace(measured, models=tuple(named))
-    part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
-    return replace(result, own=(*result.own, part), collected=without_places(measured.to_json()))

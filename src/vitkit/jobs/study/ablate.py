@@ -157,7 +157,7 @@ def ablate(
     Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
-    design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
+    design = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
     base = design.arms[0].run
     opened = Opened(base, list_images(base))
     described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
@@ -199,13 +199,7 @@ def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> 
 
 
 def make_arms(
-    recipe: Recipe,
-    vary: Vary = (),
-    *,
-    grid: bool = False,
-    seeds: int = 3,
-    fixed_rate: bool = False,
-    rates: Sequence[float] | None = None,
+    recipe: Recipe, vary: Vary, grid: bool, seeds: int, fixed_rate: bool, rates: Sequence[float] | None
 ) -> Design:
     """Make the arms of an ablation: the base first, then its variants, each once; the arguments are its own.
 
@@ -301,18 +295,16 @@ def read_vary(vary: Vary) -> dict[str, list[Settings]]:
     read: dict[str, list[Settings]] = {}
     for name, values in given:
         option = name.strip().replace("-", "_")
-        read.setdefault(option, []).extend(_read_settings(option, value) for value in values)
+        for value in values:
+            settings = {option: value}
+            if isinstance(value, str):
+                # "sgd+weight_decay=0" joins a setting to a value. Only a + before a name and an equals sign
+                # does: R50+ViT-B/16 is a model.
+                settings[option], *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
+                others = (text.partition("=") for text in joined)
+                settings |= {other.replace("-", "_"): text.strip() for other, _, text in others}
+            read.setdefault(option, []).append(settings)
     return read
-
-
-def _read_settings(option: str, value: Any) -> Settings:
-    """Read a value and the settings that are joined to it with a +: "sgd+weight_decay=0" of the optimizer."""
-    if not isinstance(value, str):
-        return {option: value}
-    # Only a + before a name and an equals sign joins: R50+ViT-B/16 is a model.
-    first, *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
-    others = (text.partition("=") for text in joined)
-    return {option: first, **{name.replace("-", "_"): text.strip() for name, _, text in others}}
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,9 +45,6 @@ from vitkit.tasks import find_task
 from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
 from vitkit.world import ALONE
-
-if TYPE_CHECKING:  # only a page draws
-    from matplotlib.figure import Figure
 
 RECORD = "study.json"
 FINISHING = 4.0
@@ -300,7 +297,9 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
-        pace = next((pace for other, pace in timed if _is_as_fast(run, other)), None)
+        free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
+        others = ((difference(to_json(run), to_json(other)), pace) for other, pace in timed)
+        pace = next((p for lines, p in others if all(re.match(free, line) for line in lines)), None)
         if pace is None:
             plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
             with options.listener.progress(f"measuring the speed of {name}"):
@@ -308,12 +307,6 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
             timed.append((run, pace))
         paces[name] = pace
     return paces
-
-
-def _is_as_fast(run: Run, other: Run) -> bool:
-    """Whether two runs differ only in options that cost no time."""
-    free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
-    return all(re.match(free, line) for line in difference(to_json(run), to_json(other)))
 
 
 def begins_within(run: Run, folder: Path) -> bool:
@@ -741,8 +734,8 @@ def plot_differences(
 ) -> Plot | None:
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
-    def draw() -> "Figure":
-        from vitkit.analysis.study_figures import difference_figure
+    def draw() -> Any:
+        from vitkit.analysis.study_figures import difference_figure  # matplotlib: only a page draws
 
         return difference_figure(drawn, axis)
 
