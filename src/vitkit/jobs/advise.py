@@ -284,11 +284,8 @@ def advise(
     each = seconds / max(len(variants), 1)
     base = recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
     uncut = replace(cut, subset=None, subset_seed=None) == Splits()
-    run = replace(
-        base,
-        data=paths.absolute_spec(opened.spec),
-        splits=replace(base.splits, subset=cut.subset) if uncut else cut,
-    )
+    run = replace(base, splits=replace(base.splits, subset=cut.subset) if uncut else cut)
+    run = replace(run, data=paths.absolute_spec(opened.spec))
     folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
     config = _config(run, opened)
     cost = budget.measure_cost(run, opened, config, place, listener)
@@ -349,14 +346,10 @@ def probe_features(
     Raises:
         VitkitError: the start cannot be loaded, or too few images can be read.
     """
-    start = run.start
+    start, size, rule = run.start, run.preprocessing.image_size, run.start.position_interpolation
+    heads = start.num_heads
     with listener.progress(f"reading {start.start}"):
-        model = load_model(
-            start.start,
-            image_size=run.preprocessing.image_size,
-            num_heads=start.num_heads,
-            position_interpolation=start.position_interpolation,
-        )
+        model = load_model(start.start, image_size=size, num_heads=heads, position_interpolation=rule)
     extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
     stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
     fingerprint = extractor.fingerprint() if stored is not None else ""

@@ -40,7 +40,7 @@ from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.result import Block, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Cell, Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run
 from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
@@ -439,16 +439,10 @@ def _evaluate(
                 f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
             )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
+        device, precision = contender.ready.device, contender.ready.precision
+        loading: Any = {"batch_size": batch_size, "workers": workers}
         result, predictions = evaluate_split(
-            model,
-            data,
-            tested.split,
-            contender.ready.device,
-            {},
-            batch_size=batch_size,
-            workers=workers,
-            precision=contender.ready.precision,
-            listener=listener,
+            model, data, tested.split, device, {}, **loading, precision=precision, listener=listener
         )
         result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
         folder.mkdir(exist_ok=True)
@@ -457,19 +451,10 @@ def _evaluate(
     trained_on_tested = None if result.repeated is None else result.repeated.count
     if is_own and parse_split(tested.split)[0] == "train":
         trained_on_tested = result.count
-    return Side(
-        given=contender.given,
-        label=contender.label,
-        model=model.card.name,
-        image_size=model.config.image_size,
-        parameters=parameters(model.config),
-        forward_flops=forward_flops(model.config, head=True),
-        score=float(answering.score_images(predictions).mean()),
-        numbers=result,
-        was_stored=place != folder,
-        trained_on_tested=trained_on_tested,
-        predictions=predictions,
-    )
+    names = contender.given, contender.label, model.card.name
+    size = model.config.image_size, parameters(model.config), forward_flops(model.config, head=True)
+    score = float(answering.score_images(predictions).mean())
+    return Side(*names, *size, score, result, place != folder, trained_on_tested, predictions)
 
 
 def _refuse_outdated(
@@ -485,12 +470,11 @@ def _refuse_outdated(
     """
     ready, data, ids = contender.ready, contender.data, predictions.ids
     card, refused = ready.model.card, f"the evaluation in {place}"
-    if data is None:
-        same = result.class_names == card.class_names
-    else:
+    same = result.class_names == (card if data is None else data).class_names
+    if data is not None:
         samples = data.splits[tested.split]
         same = (
-            result.class_names == data.class_names
+            same
             and len(ids) + len(predictions.bad) == len(samples)
             and ids.max(initial=-1) < len(samples)
             and np.array_equal(predictions.labels, samples.labels[ids])
@@ -546,16 +530,10 @@ def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener:
         take_turns(turns, clock, seconds, times)
     first, second = (times[name] for name in PARTS)
     low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
-    return Speeds(
-        images_per_second=(SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]),
-        ratio=ratio,
-        ratio_quartiles=(low, high),
-        batch_size=SPEED_BATCH,
-        rounds=len(first),
-        threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
-        clock=clock.name,
-    )
+    speeds = SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    threads = torch.get_num_threads()
+    return Speeds(speeds, ratio, (low, high), SPEED_BATCH, len(first), threads, name, clock.name)
 
 
 def _compute(ready: Ready, images: torch.Tensor) -> None:
@@ -767,27 +745,22 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
         ("FLOPs of an image", *(format_count(side.forward_flops) for side in sides)),
     ]
     if comparison.speeds is not None:
-        rows.append(
-            ("images per second", *(f"{speed:,.0f}" for speed in comparison.speeds.images_per_second))
-        )
+        speeds = (f"{speed:,.0f}" for speed in comparison.speeds.images_per_second)
+        rows.append(("images per second", *speeds))
     return Table(("", *comparison.labels), tuple(rows), text=range(3))
 
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    rows = (
-        (
-            change.name,
-            Number(shown_score(comparison.images, change.first), change.first),
-            Number(shown_score(comparison.images, change.second), change.second),
-            Number(points(comparison.images, change.gain, signed=True), change.gain),
-            Number(shown_p(change.adjusted_p), change.adjusted_p),
-            count_cell(change.flips.first_only),
-            count_cell(change.flips.second_only),
-            count_cell(change.count),
+    rows: list[tuple[Cell, ...]] = []
+    for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain))):
+        scores = (
+            Number(shown_score(comparison.images, score), score) for score in (change.first, change.second)
         )
-        for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
-    )
+        gain = Number(points(comparison.images, change.gain, signed=True), change.gain)
+        p = Number(shown_p(change.adjusted_p), change.adjusted_p)
+        counts = map(count_cell, (change.flips.first_only, change.flips.second_only, change.count))
+        rows.append((change.name, *scores, gain, p, *counts))
     only = (f"only {label}" for label in comparison.labels)
     headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)

@@ -94,10 +94,8 @@ def judge(
             )
             findings.append(Finding(claim, more, less, difference))
     tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
-    return [
-        replace(finding, adjusted_p=p, outcome=_outcome(finding, p))
-        for finding, p in zip(findings, statistics.adjust(tested), strict=True)
-    ]
+    adjusted = zip(findings, statistics.adjust(tested), strict=True)
+    return [replace(finding, adjusted_p=p, outcome=_outcome(finding, p)) for finding, p in adjusted]
 
 
 def _outcome(finding: Finding, adjusted_p: float | None) -> Outcome | None:
@@ -122,11 +120,8 @@ def summarise(findings: Sequence[Finding]) -> str:
     """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
     outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
     plurals = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
-    counted = [
-        pluralize(outcomes.count(outcome), outcome, plurals[outcome])
-        for outcome in get_args(Outcome)
-        if outcome in outcomes
-    ]
+    counts = ((outcomes.count(outcome), outcome) for outcome in get_args(Outcome))
+    counted = [pluralize(count, outcome, plurals[outcome]) for count, outcome in counts if count]
     conclusions = pluralize(len(outcomes), "conclusion")
     return f"Of {conclusions} of the paper, {join_names(counted)} at this size." if outcomes else ""
 
@@ -364,7 +359,11 @@ def reproduce(
             if item == "table6":
                 measured = count_table6()
             elif item == "fig12":
-                measured = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
+                times, models = folder / "bench.json", starts or TIMED
+                by: Any = {name: getattr(trained_by, name) for name in ("threads", "device", "listener")}
+                each = minutes / len(models)
+                measured = read(Bench, times) or bench(*models, image_size=SIZES_12, minutes=each, **by)
+                replace_json(times, measured.to_json())
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
                 measured = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
@@ -403,15 +402,9 @@ def _train(
         # A run that diverged has no weights.
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
-            measured = fewshot(
-                [str(path) for path in models.values()],
-                base.run.data,
-                shots=SHOTS,
-                methods=("ridge",),
-                device=trained_by.device,
-                cache=False,  # the features of these models are used once
-                listener=listener,
-            )
+            by: Any = {"methods": ("ridge",), "device": trained_by.device, "listener": listener}
+            by["cache"] = False  # the features of these models are used once
+            measured = fewshot(tuple(map(str, models.values())), base.run.data, shots=SHOTS, **by)
             named = zip(models, measured.models, strict=True)
             measured = replace(measured, models=tuple(replace(model, name=label) for label, model in named))
             part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
@@ -453,11 +446,8 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
     for name in options.only:
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
-    variants = tuple(
-        replace(variant, seeds=variant.seeds or options.seeds)
-        for variant in design.variants
-        if not options.only or variant.name in options.only
-    )
+    chosen = (each for each in design.variants if not options.only or each.name in options.only)
+    variants = tuple(replace(variant, seeds=variant.seeds or options.seeds) for variant in chosen)
     if not any(find_task(variant.run.task).answering for variant in variants):
         raise VitkitError("--only names no arm that learns from labels: add one to compare, as --plan lists.")
     return base, replace(design, variants=variants), Opened(run, data)
@@ -510,13 +500,9 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
         # With the number of the base's images, so that warm-up is the same fraction of the steps of an arm on
         # fewer images.
         run = with_steps(variant.run, steps, base.num_images)
-        training = replace(
-            run.training,
-            minutes=None,
-            evaluate_every=math.ceil(steps / (VALIDATIONS if run.training.select == "best" else 1)),
-            checkpoint_every=math.ceil(steps / CHECKPOINTS),
-            keep=1,
-        )
+        validations = VALIDATIONS if run.training.select == "best" else 1
+        every, kept = math.ceil(steps / validations), math.ceil(steps / CHECKPOINTS)
+        training = replace(run.training, minutes=None, evaluate_every=every, checkpoint_every=kept, keep=1)
         series = study.arm_series(variant.seeds, variant.rates)
         arms.append(study.Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)
@@ -540,10 +526,8 @@ def _measure(
     paces = study.measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
 
     def seconds(length: int) -> float:
-        return sum(
-            arm.series.num_runs * study.run_seconds(arm.run, paces[arm.folder], opened.images)
-            for arm in make_arms(base, design, length)
-        )
+        runs = ((arm.series.num_runs, arm.run, paces[arm.folder]) for arm in make_arms(base, design, length))
+        return sum(number * study.run_seconds(run, pace, opened.images) for number, run, pace in runs)
 
     steps = options.steps
     if steps is None:
@@ -694,10 +678,8 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
     for (line, x), arm in sorted(best.items()):
         if arm.mean is not None and arm.interval is not None:
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
-    if not lines:
-        return None
-    draw = partial(line_figure, {"": lines}, axis, score)
-    return Plot(draw, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
+    draw, alt = partial(line_figure, {"": lines}, axis, score), f"The {score} of the arms, as in the table."
+    return Plot(draw, axis.replace(" ", "-"), alt) if lines else None
 
 
 # --- the results of other verbs ---
@@ -735,22 +717,6 @@ TIMED = ("ViT-B/32", "ViT-B/16", "BiT-R50x1")
 """Models that are timed without a start: the smallest of the paper's ViTs and of its ResNets."""
 SIZES_12 = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
-
-
-def _time(path: Path, models: Sequence[str], minutes: float, options: StudyOptions) -> Bench:
-    """Time models at the paper's image sizes, unless a file has the times already."""
-    measured = read(Bench, path)
-    if measured is None:
-        measured = bench(
-            *models,
-            image_size=SIZES_12,
-            minutes=minutes / len(models),
-            threads=options.threads,
-            device=options.device,
-            listener=options.listener,
-        )
-        replace_json(path, measured.to_json())
-    return measured
 
 
 SHOTS = (5, 10)

@@ -57,20 +57,6 @@ Settings = Mapping[str, Any]
 """Values by the names of options that are changed together: a value of a varied option, with joined ones."""
 
 
-@dataclass(frozen=True)
-class Design:
-    """The arms of an ablation that has not begun."""
-
-    base: str
-    """A sentence that describes the base."""
-    rates: str
-    """A sentence about the choice of each arm's learning rate."""
-    levels: Mapping[str, tuple[str, ...]]
-    """The values of each varied option, the base's first."""
-    arms: tuple[engine.Arm, ...]
-    """The base, then the others."""
-
-
 @dataclass(frozen=True, repr=False)
 class Ablation(engine.StudyResult):
     """The result of an ablation."""
@@ -157,11 +143,11 @@ def ablate(
     Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
-    design = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
-    base = design.arms[0].run
+    levels, arms = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
+    base = arms[0].run
     opened = Opened(base, list_images(base))
-    described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
-    study = engine.new_study(KIND, command, described, design.arms)
+    described = {"vary": {name: list(shown) for name, shown in levels.items()}, "grid": grid}
+    study = engine.new_study(KIND, command, described, arms)
 
     if plan:
         return _plan(study.arms, options, opened)
@@ -176,9 +162,13 @@ def ablate(
             seeds_made = [member.seed for member in completed[0].members]
             comparison = engine.compare_scored(tested, study.arms, completed, seeds_made)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
-        model = best.folder if best.scores else ""
-        described_by = (design.base, design.rates, design.levels)
-        ablation = Ablation(folder, *described_by, comparison, opened.images.name, best=model)
+        own = ", ".join(f"{name} {values[0]}" for name, values in levels.items())
+        # The page may be given away, so that it has no paths of this machine.
+        model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
+        origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
+        about = f"The base is {origin} ({model}) with {own}.", explain_rates(arms[0]), levels
+        predicts = best.folder if best.scores else ""
+        ablation = Ablation(folder, *about, comparison, opened.images.name, best=predicts)
         engine.publish(ablation, [arm.folder for arm in study.arms], options)
     return ablation
 
@@ -200,8 +190,11 @@ def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> 
 
 def make_arms(
     recipe: Recipe, vary: Vary, grid: bool, seeds: int, fixed_rate: bool, rates: Sequence[float] | None
-) -> Design:
+) -> tuple[dict[str, tuple[str, ...]], list[engine.Arm]]:
     """Make the arms of an ablation: the base first, then its variants, each once; the arguments are its own.
+
+    Returns:
+        The values of each varied option, the base's first; and the arms.
 
     Raises:
         VitkitError: there is no such recipe, or its runs cannot be compared; an option cannot be varied, has
@@ -266,13 +259,7 @@ def make_arms(
         default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
         series = engine.arm_series(seeds, () if fixed_rate else engine.read_rates(rates, default_rates))
         arms.append(engine.Arm(_folder(label, arms), label, run, series))
-    shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
-    own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
-    # The page may be given away, so that it has no paths of this machine.
-    model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
-    origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
-    sentence = f"The base is {origin} ({model}) with {own}."
-    return Design(sentence, _explain_rates(arms[0]), shown, tuple(arms))
+    return {name: tuple(_level(base, name, each) for each in levels[name]) for name in levels}, arms
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -374,7 +361,7 @@ def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def _explain_rates(base: engine.Arm) -> str:
+def explain_rates(base: engine.Arm) -> str:
     """Describe how the learning rate of each arm is chosen, by the runs of the base."""
     listed = join_names([f"{rate:g}" for rate in base.series.sweep_rates])
     if not listed:

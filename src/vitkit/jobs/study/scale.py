@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 
@@ -48,9 +48,6 @@ from vitkit.runs.series_record import Series
 from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize
-
-if TYPE_CHECKING:  # only a page draws
-    from matplotlib.figure import Figure
 
 AXES: dict[Axis, tuple[str, str]] = {
     "data": ("training images", "as many images"),
@@ -181,24 +178,18 @@ class Scale(engine.StudyResult):
                 sentences.append(f"{place.label}: training diverged in {runs}, left out.")
         return sentences
 
-    def _draw(self) -> "Figure":
+    def _draw(self) -> Any:
         """Draw the points, the law with its interval, the held-out point and three times beyond."""
-        from vitkit.analysis.study_figures import scale_plot
+        from vitkit.analysis.study_figures import scale_plot  # matplotlib: only a page draws
 
         first, last = self.measured[0].x, self.held_out.x
         band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
         beyond: list[Prediction] = []
         if self.beyond is not None and self.final is not None:
             beyond = [self.final.extrapolate(x) for x in np.geomspace(last, self.beyond.x, 12).tolist()]
-        return scale_plot(
-            self.fit.points,
-            band,
-            self.held_out.point,
-            beyond,
-            AXES[self.along][0],
-            f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric,
-            self.is_fraction,
-        )
+        up = f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric
+        axes = AXES[self.along][0], up, self.is_fraction
+        return scale_plot(self.fit.points, band, self.held_out.point, beyond, *axes)
 
     def shown(self, error: float) -> str:
         """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
@@ -542,15 +533,10 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     longest = replace(run.training, steps=most)
     validations = math.ceil(most / longest.evaluation_interval(count))
     run = with_steps(run, steps, count)
-    return replace(
-        run,
-        training=replace(
-            run.training,
-            evaluate_every=max(1, math.ceil(steps / validations)),
-            select="best" if run.splits.val_fraction else run.training.select,
-            evaluate_test=True,
-        ),
-    )
+    select = "best" if run.splits.val_fraction else run.training.select
+    every = max(1, math.ceil(steps / validations))
+    training = replace(run.training, evaluate_every=every, select=select, evaluate_test=True)
+    return replace(run, training=training)
 
 
 def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run]:
@@ -625,12 +611,10 @@ def conclude(folder: Path, run: Run, design: Design, measured: Sequence[Measured
         fit = fit_power_law([place.point for place in fitted if place.point is not None])
     except VitkitError as error:
         diverged = [place.label for place in fitted if place.point is None]
-        if not diverged:
-            raise
-        raise VitkitError(
-            f"{error} In {folder} training diverged at {join_names(diverged)}: give a lower --learning-rate "
-            "and another --out."
-        ) from None
+        if diverged:
+            where = f"In {folder} training diverged at {join_names(diverged)}"
+            error.args = (f"{error} {where}: give a lower --learning-rate and another --out.",)
+        raise
     prediction, final, objection, beyond = fit.predict(held_out.x), None, fit.objection(), None
     if held_out.point is not None:
         final, objection = judge_held_out(fit, prediction, held_out.point)
