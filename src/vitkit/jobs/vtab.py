@@ -17,17 +17,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
 from vitkit import config
+from vitkit.data import listing, paths, sources
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts import vtab_tasks
 from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
-from vitkit.data.listing import SPLITS
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import open_data
 from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
 from vitkit.jobs.study import study
 from vitkit.models.config import Size, height_and_width
@@ -291,8 +288,8 @@ def vtab(
     with options.listener.progress("looking at the tasks"):
         chosen = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        paths = (path for lists in chosen.values() for path in lists)
-        hashes = {path: open_data(str(path), UNCUT).fingerprint() for path in paths}
+        listed = (path for lists in chosen.values() for path in lists)
+        hashes = {path: sources.open_data(str(path), UNCUT).fingerprint() for path in listed}
     settings: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "seed": seed}
     settings["image_size"] = height_and_width(image_size)
     with options.listener.progress("looking at the start"):
@@ -314,10 +311,10 @@ def vtab(
     with study.new_study(KIND, command, described, all_arms).claim(own) as folder:
         scores = []
         for number, (task, arm) in enumerate(zip(chosen, arms, strict=True), start=1):
-            listed = [hashes[path] for path in chosen[task]]
+            own_hashes = [hashes[path] for path in chosen[task]]
             which = f"task {number} of {len(arms)}, {arm.folder}"
-            scores.append(complete_task(task, arm, listed, folder, which, options))
-        places = absolute_start(str(start)), absolute_spec(str(root))
+            scores.append(complete_task(task, arm, own_hashes, folder, which, options))
+        places = absolute_start(str(start)), paths.absolute_spec(str(root))
         departed = tuple(departures(arms[0].run, scores[0].task, tried))
         result = Vtab(folder, *places, protocol, departed, tuple(scores))
         # Without the places of this machine: it may be given away.
@@ -377,7 +374,7 @@ def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mappi
     """
     run = _paper_run(start, task)
     if protocol != "paper":  # what `vitkit finetune` chooses for all training images of a task
-        run = suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
+        run = finetune.suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
     settings = {name: value for name, value in given.items() if value is not None}
     if "steps" in settings:
         # The warm-up stays the same fraction of all steps.
@@ -460,7 +457,7 @@ def _find_lists(folder: Path, sweep: bool) -> Lists:
     if usual == {"train", "test"} and not sweep:
         return (folder,)
     if "train" in usual:
-        present = join_names([f"{name}-" for name in SPLITS if name in usual])
+        present = join_names([f"{name}-" for name in listing.SPLITS if name in usual])
         raise VitkitError(
             f"{folder} has Parquet files named {present}. Expected train- and test- alone and no --sweep, or "
             "test- and files of all training images named train800val200-, of 800 of them train800-, and of "

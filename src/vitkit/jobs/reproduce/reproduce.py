@@ -21,26 +21,18 @@ from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import statistics
-from vitkit.jobs.bench import Bench, bench
-from vitkit.jobs.cost import count_table6
-from vitkit.jobs.fewshot import fewshot
-from vitkit.jobs.inspect import inspect
+from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
 from vitkit.jobs.options import ItemName, MachineOptions, Recipe, StrPath, StrPaths, StudyOptions, as_names
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Claim, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.study import study
-from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
 from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
-from vitkit.runs.budget import Pace, with_steps
+from vitkit.runs import budget, run_options, series_record, trained_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images
-from vitkit.runs.run_options import MOST_RUNS
-from vitkit.runs.series_record import Series
-from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell, interval_cell, points
 from vitkit.text import format_size, join_names, pluralize, without_places
@@ -175,7 +167,7 @@ class Request(Valid):
     item: ItemName
     minutes: Positive
     steps: AtLeastOne | None
-    seeds: Annotated[int, Range(f"from 1 to {MOST_RUNS:,}", 1, MOST_RUNS)]
+    seeds: Annotated[int, Range(f"from 1 to {run_options.MOST_RUNS:,}", 1, run_options.MOST_RUNS)]
     only: tuple[str, ...]
 
     @property
@@ -357,17 +349,19 @@ def reproduce(
         else:
             measured: Result
             if item == "table6":
-                measured = count_table6()
+                measured = cost.count_table6()
             elif item == "fig12":
                 times, models = folder / "bench.json", starts or TIMED
                 by: Any = {name: getattr(trained_by, name) for name in ("threads", "device", "listener")}
                 each = minutes / len(models)
-                measured = read(Bench, times) or bench(*models, image_size=SIZES_12, minutes=each, **by)
+                stored = read(bench.Bench, times)
+                measured = stored or bench.bench(*models, image_size=SIZES_12, minutes=each, **by)
                 replace_json(times, measured.to_json())
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
-                measured = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
-            answer = (measured.summary(), *(remarks(measured) if isinstance(measured, Vtab) else ()))
+                measured = vtab.vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
+            said = vtab.remarks(measured) if isinstance(measured, vtab.Vtab) else ()
+            answer = (measured.summary(), *said)
             blocks = [block for block in measured.blocks() if block and block not in answer]
             part, numbers = Section("Here", blocks), without_places(measured.to_json())
             result = Reproduction(folder, shown, answer, (part,), collected=numbers)
@@ -404,7 +398,7 @@ def _train(
         if models:
             by: Any = {"methods": ("ridge",), "device": trained_by.device, "listener": listener}
             by["cache"] = False  # the features of these models are used once
-            measured = fewshot(tuple(map(str, models.values())), base.run.data, shots=SHOTS, **by)
+            measured = fewshot.fewshot(tuple(map(str, models.values())), base.run.data, shots=SHOTS, **by)
             named = zip(models, measured.models, strict=True)
             measured = replace(measured, models=tuple(replace(model, name=label) for label, model in named))
             part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
@@ -461,7 +455,7 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
     """
     needs_start = ITEMS[item].needs_start
     usual = "paper" if needs_start else "digits"
-    run = recipe if isinstance(recipe, Run) else named_recipe(recipe or usual)
+    run = recipe if isinstance(recipe, Run) else recipes.recipe(recipe or usual)
     if needs_start:
         run = replace(run, data=data, start=StartConfig(starts[0]))
         if item == "table2" and run.recipe == "finetune-imagenet":
@@ -499,7 +493,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
         steps = max(1, round(length * variant.length))
         # With the number of the base's images, so that warm-up is the same fraction of the steps of an arm on
         # fewer images.
-        run = with_steps(variant.run, steps, base.num_images)
+        run = budget.with_steps(variant.run, steps, base.num_images)
         validations = VALIDATIONS if run.training.select == "best" else 1
         every, kept = math.ceil(steps / validations), math.ceil(steps / CHECKPOINTS)
         training = replace(run.training, minutes=None, evaluate_every=every, checkpoint_every=kept, keep=1)
@@ -513,7 +507,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
 
 def _measure(
     options: Request, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
-) -> tuple[Length, dict[str, Pace]]:
+) -> tuple[Length, dict[str, budget.Pace]]:
     """Choose the steps of the base so that all runs together take the given minutes; return the paces too.
 
     Raises:
@@ -552,7 +546,7 @@ def _compare(
     base: Base,
     design: Design,
     arms: Sequence[study.Arm],
-    completed: Sequence[Series],
+    completed: Sequence[series_record.Series],
     length: Length,
 ) -> Reproduction:
     """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
@@ -574,8 +568,8 @@ def _compare(
             mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
         place = arm.folder, arm.label, variant.line, variant.x
         steps, speed = arm.run.training.total_steps(base.num_images), length.speed.get(arm.folder)
-        cost = flops(arm.run, base.num_classes) if arm.run.model else None
-        rows.append(ArmRow(*place, steps, cost, speed, mean, interval, validation.get(arm.folder)))
+        per_image = flops(arm.run, base.num_classes) if arm.run.model else None
+        rows.append(ArmRow(*place, steps, per_image, speed, mean, interval, validation.get(arm.folder)))
     findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
     answer = tuple(_sentences(findings, rows, comparison, options.seeds))
@@ -617,12 +611,12 @@ def _sentences(
         )
 
 
-def _mean_validation_score(folder: Path, arm: study.Arm, series: Series) -> float:
+def _mean_validation_score(folder: Path, arm: study.Arm, series: series_record.Series) -> float:
     """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
     runs = [folder / arm.folder / member.folder for member in series.members if member.score is not None]
-    read = [read_evaluations(run, answering).get("val") for run in runs]
+    read = [trained_model.read_evaluations(run, answering).get("val") for run in runs]
     means = [float(answering.score_images(each[1]).mean()) for each in read if each is not None]
     return float(np.mean(means)) if means else -1.0
 
@@ -693,7 +687,7 @@ def _draw(
     for number, start in enumerate(starts, start=1):
         place, name = result.folder / f"inspect-{number}", Path(start).name
         refuse_link(place)  # the study may be somebody else's
-        drawn = inspect(start, images, out=place, listener=options.listener)
+        drawn = inspect.inspect(start, images, out=place, listener=options.listener)
         files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
         photos, shown = [], []
         for stem in result.item.pictures:

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
+from vitkit.jobs import recipes
 from vitkit.jobs.options import MachineOptions, Recipe, StrPath, StudyOptions, Vary
-from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.recipes import sweep_rates
 from vitkit.jobs.study import study as engine
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import folders_for, numbered_folders
 from vitkit.runs.plan import Opened, list_images
-from vitkit.tasks import find_task
-from vitkit.tasks.page import shown_score
+from vitkit.tasks import find_task, page
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"
@@ -85,7 +83,7 @@ class Ablation(engine.StudyResult):
         results, values = [comparison.base, *comparison.arms], list(self.vary.values())
         if len(values) == 2 and len(results) == len(values[0]) * len(values[1]):  # in the order of `product`
             (first, rows), (second, columns) = self.vary.items()
-            means = iter([shown_score(comparison.images, arm.mean) for arm in results])
+            means = iter([page.shown_score(comparison.images, arm.mean) for arm in results])
             headings = (first, *(f"{second} {value}" for value in columns))
             table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
             cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
@@ -208,7 +206,7 @@ def make_arms(
     engine.read_rates(rates, ())  # for its error
     if rates is not None and fixed_rate:
         raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
-    base = recipe if isinstance(recipe, Run) else named_recipe(recipe)
+    base = recipe if isinstance(recipe, Run) else recipes.recipe(recipe)
     require_data(base)
     if find_task(base.task).answering is None:
         raise VitkitError(
@@ -256,7 +254,7 @@ def make_arms(
         label = ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings) or "the base"
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
-        default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
+        default_rates = recipes.sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
         series = engine.arm_series(seeds, () if fixed_rate else engine.read_rates(rates, default_rates))
         arms.append(engine.Arm(_folder(label, arms), label, run, series))
     return {name: tuple(_level(base, name, each) for each in levels[name]) for name in levels}, arms

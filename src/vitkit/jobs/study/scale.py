@@ -39,13 +39,11 @@ from vitkit.listener import Listener
 from vitkit.models.measure import training_flops
 from vitkit.models.zoo import ModelConfig, changed_name, vit_config
 from vitkit.result import Plot, Section, Table
-from vitkit.runs.budget import with_steps
+from vitkit.runs import budget, series_record, trained_model
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
-from vitkit.runs.series_record import Series
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize
 
@@ -413,7 +411,8 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
-    if design.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
+    is_started = design.along == "data" and bool(run.start.start)
+    if is_started and trained_model.is_training_data(describe_start(run).card, run.data):
         options.listener.warn(
             f"{run.start.start} was trained on these images, also on images that the smaller points leave "
             "out: the law does not hold for more images."
@@ -532,7 +531,7 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     """
     longest = replace(run.training, steps=most)
     validations = math.ceil(most / longest.evaluation_interval(count))
-    run = with_steps(run, steps, count)
+    run = budget.with_steps(run, steps, count)
     select = "best" if run.splits.val_fraction else run.training.select
     every = max(1, math.ceil(steps / validations))
     training = replace(run.training, evaluate_every=every, select=select, evaluate_test=True)
@@ -573,7 +572,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure(x: float, arm: engine.Arm, series: Series) -> Measured:
+def _measure(x: float, arm: engine.Arm, series: series_record.Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:

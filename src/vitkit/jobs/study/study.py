@@ -31,10 +31,9 @@ from vitkit.jobs.series import check_series, recorded_run, train_series
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
+from vitkit.runs import folder as folders
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Numbered, Owner, kind_of, require_folder
-from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
 from vitkit.runs.processes import divide_threads
@@ -145,20 +144,20 @@ class Study:
     """The arms that are trained, to which another call may add some."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> folders.Owner:
         """Return the owner of its folder."""
-        return Owner("study", RECORD, lambda folder: _changes(folder, self))
+        return folders.Owner("study", RECORD, lambda folder: _changes(folder, self))
 
     @contextmanager
-    def claim(self, out: Path | None, numbered: Numbered = lambda: iter(())) -> Iterator[Path]:
+    def claim(self, out: Path | None, numbered: folders.Numbered = lambda: iter(())) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Raises:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        require_folder(out)
-        with claim_folder(self.owner, out, numbered) as folder:
+        folders.require_folder(out)
+        with folders.claim(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists() or len(read_study(folder).arms) < len(self.arms):
                 write(folder / RECORD, self)
@@ -293,7 +292,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
     paces = {}
     for name, run in runs.items():
         # A run that begins from another arm of the study is timed with new weights: the other has not ended.
-        if run.model and kind_of(run.start.start).kind in ("nothing", "unfinished run", "series"):
+        if run.model and folders.kind_of(run.start.start).kind in ("nothing", "unfinished run", "series"):
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
@@ -360,7 +359,7 @@ def read_begun(folder: Path, kind: str) -> Study | None:
     Raises:
         VitkitError: the folder holds something else, or the record is damaged.
     """
-    owner = Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
+    owner = folders.Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
     return read_study(folder) if owner.refuse_others(folder) else None
 
 
