@@ -232,7 +232,7 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
         given.append((start, root))
         return Vtab(Path("out"), "/start", "/data", "paper", (), (score,))
 
-    monkeypatch.setattr(job, "vtab", vtab)
+    monkeypatch.setattr(job.vtab, "vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0

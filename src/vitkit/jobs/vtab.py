@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 from vitkit import config
 from vitkit.data import listing, paths, sources
 from vitkit.data.config import Augmentation, Splits
-from vitkit.data.layouts import vtab_tasks
-from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
+from vitkit.data.layouts import split_lists, vtab_tasks
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
 from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
@@ -450,10 +449,10 @@ def _find_lists(folder: Path, sweep: bool) -> Lists:
     Raises:
         VitkitError: a list that is needed is missing.
     """
-    lists = find_lists(folder)
+    lists = split_lists.find_lists(folder)
     needed = ["train800val200", "test", *(["train800", "val200"] if sweep else [])]
     missing = [f"{name}.txt" for name in needed if name not in lists]
-    usual = find_usual_splits(folder) if "train800val200" not in lists else set()
+    usual = split_lists.find_usual_splits(folder) if "train800val200" not in lists else set()
     if usual == {"train", "test"} and not sweep:
         return (folder,)
     if "train" in usual:

@@ -495,8 +495,8 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
         # fewer images.
         run = budget.with_steps(variant.run, steps, base.num_images)
         validations = VALIDATIONS if run.training.select == "best" else 1
-        every, kept = math.ceil(steps / validations), math.ceil(steps / CHECKPOINTS)
-        training = replace(run.training, minutes=None, evaluate_every=every, checkpoint_every=kept, keep=1)
+        every, commits = math.ceil(steps / validations), math.ceil(steps / CHECKPOINTS)
+        training = replace(run.training, minutes=None, evaluate_every=every, checkpoint_every=commits, keep=1)
         series = study.arm_series(variant.seeds, variant.rates)
         arms.append(study.Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)

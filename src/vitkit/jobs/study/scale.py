@@ -31,13 +31,11 @@ from vitkit.config import COUNT, Range, to_json
 from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import NORMAL_95, LawFit, Point, Prediction, fit_power_law, judge_held_out
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import Axis, MachineOptions, Recipe, StrPath, StudyOptions
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
 from vitkit.listener import Listener
-from vitkit.models.measure import training_flops
-from vitkit.models.zoo import ModelConfig, changed_name, vit_config
+from vitkit.models import measure, zoo
 from vitkit.result import Plot, Section, Table
 from vitkit.runs import budget, series_record, trained_model
 from vitkit.runs.config import Run, StartConfig
@@ -359,10 +357,10 @@ def base_run(data: StrPath, recipe: Recipe, start: StrPath, listener: Listener) 
     elif start and not recipe:
         run = Run()
     else:
-        run = named_recipe(recipe or propose_recipe(str(data), listener))
+        run = recipes.recipe(recipe or propose_recipe(str(data), listener))
     run = replace(run, data=str(data))
     if start:
-        run = suit_start(replace(run, start=StartConfig(str(start))), listener=listener).run
+        run = finetune.suit_start(replace(run, start=StartConfig(str(start))), listener=listener).run
     return with_absolute_paths(run)
 
 
@@ -487,7 +485,7 @@ def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float
         elif design.along == "size":
             # `BEYOND`: the run's own model is the largest that the law is fitted to.
             config, sized = _scaled(run, classes, BEYOND * fraction)
-            flops = float(training_flops(config, steps * run.training.batch_size))
+            flops = float(measure.training_flops(config, steps * run.training.batch_size))
             points.append((flops, sized.model, _with_length(sized, steps, steps, count)))
         else:
             size = round(fraction * count)
@@ -538,7 +536,7 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     return replace(run, training=training)
 
 
-def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run]:
+def _scaled(run: Run, num_classes: int, factor: float) -> tuple[zoo.ModelConfig, Run]:
     """Scale the FLOPs of a run's model by a factor, in the same proportions; returns configuration and run.
 
     FLOPs grow as depth times the square of the width, so that both grow by the cube root. Depth is rounded to
@@ -555,7 +553,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."
         )
-    vit = vit_config(run.model, num_classes, size)
+    vit = zoo.vit_config(run.model, num_classes, size)
     if factor != 1:
         depth = max(1, round(vit.depth * factor ** (1 / 3)))
         width = vit.width * math.sqrt(factor * vit.depth / depth)
@@ -568,7 +566,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         # as the model.
         before_head = None if architecture.representation_size is None else width
         architecture = replace(architecture, representation_size=before_head)
-        run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
+        run = replace(run, model=zoo.changed_name(run.model, grown), architecture=architecture)
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
