@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -292,6 +292,9 @@ class Contender:
         return extractor.fingerprint(head=True)
 
 
+Pair: TypeAlias = tuple[Contender, Contender]
+
+
 @dataclass(frozen=True)
 class Tested:
     """The images that both models are tested on."""
@@ -514,7 +517,7 @@ def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
         )
 
 
-def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener: Listener) -> Speeds:
+def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
     clock = Clock(device, torch.get_num_threads())
@@ -543,9 +546,7 @@ def _compute(ready: Ready, images: torch.Tensor) -> None:
         compute(images)
 
 
-def load_contenders(
-    first: str, second: str, device: str, precision: Precision
-) -> tuple[Contender, Contender]:
+def load_contenders(first: str, second: str, device: str, precision: Precision) -> Pair:
     """Load the two models, which have to answer the same question.
 
     Raises:
@@ -586,9 +587,7 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
     return Contender(given, label, place, ready, note)
 
 
-def open_tested(
-    pair: tuple[Contender, Contender], spec: str | None, split: str | None, listener: Listener
-) -> tuple[Tested, tuple[Contender, Contender]]:
+def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Listener) -> tuple[Tested, Pair]:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
 
     The stored evaluations alone are compared where the images are not at hand, and both models were trained

@@ -466,13 +466,9 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
             run = replace(run, preprocessing=preprocessing, optimizer=replace(run.optimizer, polyak=0.9999))
         return run
     if recipe is None:
-        run = replace(
-            run,
-            # The recipe's model with the width of its MLP in the name: the arms change all of the shape.
-            model="ViT-64x4x4x128/4",
-            architecture=Architecture(),
-            splits=Splits(),  # a tenth for validation: it chooses rates, regularisation and weights
-        )
+        # The recipe's model with the width of its MLP in the name: the arms change all of the shape. A tenth
+        # is cut for validation, which chooses rates, regularisation and weights.
+        run = replace(run, model="ViT-64x4x4x128/4", architecture=Architecture(), splits=Splits())
         if data != "digits":
             run = replace(run, preprocessing=Preprocessing(image_size=(SMALL_SIDE, SMALL_SIDE)))
     if run.start.start or find_task(run.task).answering is None:

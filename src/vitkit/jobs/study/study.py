@@ -120,12 +120,9 @@ class StudyResult(Result):
 
 def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
     """Write the page of a study, which links those in the folders of its arms: of a series, then its runs."""
-    pages = [
-        page.parent.relative_to(result.folder).as_posix()
-        for arm in folders
-        for pattern in ("report.html", "*/report.html")  # one that diverged has none
-        for page in sorted((result.folder / arm).glob(pattern))
-    ]
+    patterns = ("report.html", "*/report.html")  # one that diverged has none
+    of_arms = ((result.folder / arm).glob(pattern) for arm in folders for pattern in patterns)
+    pages = [page.parent.relative_to(result.folder).as_posix() for each in of_arms for page in sorted(each)]
     write_page(result, result.page, folders=pages, command=shown_command(options.command))
 
 
@@ -704,16 +701,14 @@ def arm_table(comparison: Comparison) -> Table:
         compared = ("–",) * 4
         if arm.difference is not None:
             signed = (arm.difference.mean, *arm.difference.interval)
-            mean, low, high = (points(comparison.images, value, signed=True) for value in signed)
+            size, low, high = (points(comparison.images, value, signed=True) for value in signed)
             least = points(comparison.images, arm.difference.detectable)
-            compared = (mean, f"{low} to {high}", shown_p(arm.adjusted_p), least)
+            compared = (size, f"{low} to {high}", shown_p(arm.adjusted_p), least)
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
-        by_seed = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
-        each = (
-            "diverged" if seed in arm.diverged else shown_score(comparison.images, score)
-            for seed, score in by_seed
-        )
-        rows.append((arm.label, shown_score(comparison.images, arm.mean), *compared, rate, ", ".join(each)))
+        each = [shown_score(comparison.images, arm.scores.get(str(seed))) for seed in comparison.seeds]
+        by_seed = dict(zip(comparison.seeds, each, strict=True)) | dict.fromkeys(arm.diverged, "diverged")
+        mean = shown_score(comparison.images, arm.mean)
+        rows.append((arm.label, mean, *compared, rate, ", ".join(by_seed.values())))
     headings = ("arm", f"mean {comparison.score}", "difference", "95 % interval", "p by Holm", "detectable")
     return Table((*headings, "learning rate", "each seed"), tuple(rows))
 
