@@ -52,7 +52,8 @@ describe_value = _SHORT.repr
 
 def to_json(config: Any) -> dict[str, Any]:
     """Return the configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
-    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    written = (part.name for part in dataclasses.fields(config) if part.metadata.get("is_written", True))
+    return {name: _plain(getattr(config, name)) for name in written}
 
 
 def _plain(value: Any) -> Any:
@@ -128,6 +129,8 @@ FLOAT32_MOST = 2.0**128 - 2.0**104
 
 IN_PYTHON_ALONE: Mapping[str, Any] = {"is_option": False}
 """The metadata of a field that recipes and Python set, and no option of the command line."""
+IN_MEMORY_ALONE: Mapping[str, Any] = {"is_written": False}
+"""The metadata of a field of a result that `to_json` leaves out, such as its images."""
 PREFIXED = ("splits", "fewshot")
 """Parts of a run whose options carry their name, which would not say without it what is cut or measured."""
 

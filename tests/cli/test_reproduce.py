@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import vitkit
-import vitkit.jobs.reproduce.reproduce as job
 from tests.helpers.series import kill_at
 from tests.helpers.vtab import score as scored
 from vitkit.cli.main import run
@@ -232,7 +231,7 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
         given.append((start, root))
         return Vtab(Path("out"), "/start", "/data", "paper", (), (score,))
 
-    monkeypatch.setattr(job, "vtab", vtab)
+    monkeypatch.setattr("vitkit.jobs.vtab.vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
     assert run([*arguments, "--data", "tasks"]) == 0

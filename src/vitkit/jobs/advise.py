@@ -19,9 +19,8 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureCache, FeatureExtractor, cached_features, explain_no_features
 from vitkit.evaluation.fewshot.methods import FITS, FOLDS, Folded, cross_validate, mixed_order
-from vitkit.jobs.finetune import measure_starts, suit_start
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import StrPath, StrPaths, as_names
-from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run
 from vitkit.listener import Listener, hushed
 from vitkit.models.zoo import ModelConfig
@@ -282,13 +281,10 @@ def advise(
     sizes = check.sample_sizes(opened.splits["train"])
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
-    base = recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
+    base = recipes.recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
     uncut = replace(cut, subset=None, subset_seed=None) == Splits()
-    run = replace(
-        base,
-        data=paths.absolute_spec(opened.spec),
-        splits=replace(base.splits, subset=cut.subset) if uncut else cut,
-    )
+    run = replace(base, splits=replace(base.splits, subset=cut.subset) if uncut else cut)
+    run = replace(run, data=paths.absolute_spec(opened.spec))
     folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
     config = _config(run, opened)
     cost = budget.measure_cost(run, opened, config, place, listener)
@@ -299,7 +295,7 @@ def advise(
     ways = tuple(_option(run, each, place, cache, listener) for run in variants)
     begin, default = "", None
     if not runs:
-        default = measure_starts(Run(data=opened.spec), opened, {}, place, listener)
+        default = finetune.measure_starts(Run(data=opened.spec), opened, {}, place, listener)
         ways = tuple(Option(**vars(cost), published=name) for name, cost in default.costs.items())
         images = shlex.quote(opened.spec)
         fetched = "" if default.is_here else f", and asks before it fetches {default.size}"
@@ -349,14 +345,10 @@ def probe_features(
     Raises:
         VitkitError: the start cannot be loaded, or too few images can be read.
     """
-    start = run.start
+    start, size, rule = run.start, run.preprocessing.image_size, run.start.position_interpolation
+    heads = start.num_heads
     with listener.progress(f"reading {start.start}"):
-        model = load_model(
-            start.start,
-            image_size=run.preprocessing.image_size,
-            num_heads=start.num_heads,
-            position_interpolation=start.position_interpolation,
-        )
+        model = load_model(start.start, image_size=size, num_heads=heads, position_interpolation=rule)
     extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
     stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
     fingerprint = extractor.fingerprint() if stored is not None else ""
@@ -426,7 +418,7 @@ def _fitted_run(data: str, splits: Splits, start: str) -> Run:
     reason = explain_no_features(plan.describe_start(run).config)
     if reason:
         raise VitkitError(f"{start} {reason}.")
-    return suit_start(run).run
+    return finetune.suit_start(run).run
 
 
 def _with_sizes(run: Run, data: ImageData, sizes: Sequence[tuple[int, int]]) -> Iterator[Run]:

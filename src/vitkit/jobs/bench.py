@@ -354,12 +354,9 @@ def bench(
     listener, chosen = hushed(listener, quiet), machine.find_device(device)
     machine.keep_freed_memory()  # as training does
     phases: tuple[timing.BenchPhase, ...] = ("inference", "training") if training else ("inference",)
-    cases = [
-        (name, configuration(name, LoadOptions(image_size=size)), phase)
-        for name in models
-        for size in sizes or (None,)
-        for phase in phases
-    ]
+    sized = ((name, LoadOptions(image_size=size)) for name in models for size in sizes or (None,))
+    configs = [(name, configuration(name, options)) for name, options in sized]
+    cases = [(name, config, phase) for name, config in configs for phase in phases]
     # A part that computes four times as much gets twice the time: fewer rounds, but enough of them.
     flops = {"training": measure.training_flops, "inference": measure.forward_flops}
     work = [math.sqrt(flops[phase](config, head=True)) for _, config, phase in cases]

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
 
-from vitkit.config import Positive, read, write
+from vitkit.config import IN_MEMORY_ALONE, Positive, read, write
 from vitkit.data.config import parse_split
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -40,7 +40,7 @@ from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.result import Block, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Cell, Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run
 from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
@@ -52,7 +52,7 @@ from vitkit.tasks import Answering, answering_of, find_task, learned_by
 from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
 from vitkit.training.checkpoint import processor_name
-from vitkit.weights.model_card import TrainingData, card_of, preprocessing_of
+from vitkit.weights.model_card import card_of, preprocessing_of
 
 KIND = "comparison"
 SPEEDS = "speeds.json"
@@ -118,7 +118,7 @@ class Side:
     """Whether its evaluation was read from its run folder; else it was made for the comparison."""
     trained_on_tested: int | None
     """Number of tested images that it was trained on, pixel for pixel; None without the images."""
-    predictions: Any = field(compare=False)
+    predictions: Any = field(compare=False, metadata=IN_MEMORY_ALONE)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class ModelComparison(study.StudyResult):
     """The options in which the two runs differ: "--seed 0 -> 1"; None where one of them is no run."""
     notes: tuple[str, ...]
     """Sentences that belong to the result, such as which run of a series was taken."""
-    samples: Samples | None = field(compare=False)
+    samples: Samples | None = field(compare=False, metadata=IN_MEMORY_ALONE)
     """The images; None where they are not at hand."""
 
     @property
@@ -258,13 +258,6 @@ class ModelComparison(study.StudyResult):
             options = "The two were trained with the same options."
         return [*parts, Section("Options that differ", (options,))]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all numbers as plain data."""
-        plain = super().to_json()
-        for part, name in ((plain, "samples"), *((plain[name], "predictions") for name in PARTS)):
-            del part[name]
-        return plain
-
     def following(self) -> Sequence[str]:
         """Name the page, and the command that uses the better model."""
         better = self.second if self.difference.mean > 0 else self.first
@@ -289,11 +282,6 @@ class Contender:
     """The tested images, with its own classes and decoding rule; None where they are not at hand, and stored
     evaluations alone are compared."""
 
-    @property
-    def trained_on(self) -> TrainingData | None:
-        """Return the training images as the card records them."""
-        return card_of(self.ready.model).data
-
     def fingerprint(self) -> str:
         """Hash everything beside the images that the logits depend on."""
         model = self.ready.model
@@ -302,6 +290,9 @@ class Contender:
         device: Any = self.ready.device
         extractor = FeatureExtractor(model, preprocessing_of(model), device, self.ready.precision)
         return extractor.fingerprint(head=True)
+
+
+Pair: TypeAlias = tuple[Contender, Contender]
 
 
 @dataclass(frozen=True)
@@ -389,7 +380,29 @@ def compare(
             if speed_seconds and (speeds is None or speeds.threads != torch.get_num_threads()):
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / SPEEDS, speeds)
-            comparison = _compare(folder, pair, tested, first_side, second_side, speeds)
+            answering, differing = answering_of(pair[0].ready.model.card), None
+            if all(contender.place.is_run for contender in pair):
+                there, here = (without_places(contender.place.require_config()) for contender in pair)
+                recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
+                differing = tuple(name_options(changed_options(there["run"], recorded, run)))
+            scores = (answering.score_images(side.predictions) for side in (first_side, second_side))
+            comparison = ModelComparison(
+                folder=folder,
+                task=learned_by(pair[0].ready.model.card).name,
+                score=answering.image_score,
+                data=tested.name,
+                split="" if tested.whole else tested.split,
+                images=first_side.numbers.count,
+                unreadable=first_side.numbers.bad,
+                first=first_side,
+                second=second_side,
+                difference=statistics.model_difference(*scores),
+                classes=compare_classes(answering, first_side, second_side),
+                speeds=speeds,
+                options=differing,
+                notes=tuple(contender.note for contender in pair if contender.note),
+                samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
+            )
             with listener.progress("writing the page"):
                 study.publish(comparison, (), options)
             return comparison
@@ -409,7 +422,7 @@ def _evaluate(
     data, model = contender.data, contender.ready.model
     answering = answering_of(model.card)
     own = tested.fingerprint if data is None else data.fingerprint()
-    recorded = contender.trained_on
+    recorded = card_of(model).data
     is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
@@ -429,16 +442,10 @@ def _evaluate(
                 f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
             )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
+        device, precision = contender.ready.device, contender.ready.precision
+        loading: Any = {"batch_size": batch_size, "workers": workers}
         result, predictions = evaluate_split(
-            model,
-            data,
-            tested.split,
-            contender.ready.device,
-            {},
-            batch_size=batch_size,
-            workers=workers,
-            precision=contender.ready.precision,
-            listener=listener,
+            model, data, tested.split, device, {}, **loading, precision=precision, listener=listener
         )
         result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
         folder.mkdir(exist_ok=True)
@@ -447,19 +454,10 @@ def _evaluate(
     trained_on_tested = None if result.repeated is None else result.repeated.count
     if is_own and parse_split(tested.split)[0] == "train":
         trained_on_tested = result.count
-    return Side(
-        given=contender.given,
-        label=contender.label,
-        model=model.card.name,
-        image_size=model.config.image_size,
-        parameters=parameters(model.config),
-        forward_flops=forward_flops(model.config, head=True),
-        score=float(answering.score_images(predictions).mean()),
-        numbers=result,
-        was_stored=place != folder,
-        trained_on_tested=trained_on_tested,
-        predictions=predictions,
-    )
+    names = contender.given, contender.label, model.card.name
+    size = model.config.image_size, parameters(model.config), forward_flops(model.config, head=True)
+    score = float(answering.score_images(predictions).mean())
+    return Side(*names, *size, score, result, place != folder, trained_on_tested, predictions)
 
 
 def _refuse_outdated(
@@ -475,12 +473,11 @@ def _refuse_outdated(
     """
     ready, data, ids = contender.ready, contender.data, predictions.ids
     card, refused = ready.model.card, f"the evaluation in {place}"
-    if data is None:
-        same = result.class_names == card.class_names
-    else:
+    same = result.class_names == (card if data is None else data).class_names
+    if data is not None:
         samples = data.splits[tested.split]
         same = (
-            result.class_names == data.class_names
+            same
             and len(ids) + len(predictions.bad) == len(samples)
             and ids.max(initial=-1) < len(samples)
             and np.array_equal(predictions.labels, samples.labels[ids])
@@ -520,42 +517,7 @@ def _require_same_answers(first: Side, second: Side, tested: Tested) -> None:
         )
 
 
-def _compare(
-    folder: Path,
-    pair: tuple[Contender, Contender],
-    tested: Tested,
-    first: Side,
-    second: Side,
-    speeds: Speeds | None,
-) -> ModelComparison:
-    """Compare two models by their evaluations."""
-    answering, options = answering_of(pair[0].ready.model.card), None
-    if all(contender.place.is_run for contender in pair):
-        there, here = (without_places(contender.place.require_config()) for contender in pair)
-        recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
-        options = tuple(name_options(changed_options(there["run"], recorded, run)))
-    return ModelComparison(
-        folder=folder,
-        task=learned_by(pair[0].ready.model.card).name,
-        score=answering.image_score,
-        data=tested.name,
-        split="" if tested.whole else tested.split,
-        images=first.numbers.count,
-        unreadable=first.numbers.bad,
-        first=first,
-        second=second,
-        difference=statistics.model_difference(
-            *(answering.score_images(side.predictions) for side in (first, second))
-        ),
-        classes=compare_classes(answering, first, second),
-        speeds=speeds,
-        options=options,
-        notes=tuple(contender.note for contender in pair if contender.note),
-        samples=None if pair[0].data is None else pair[0].data.splits[tested.split],
-    )
-
-
-def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener: Listener) -> Speeds:
+def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
     """Time both models in turns, each on images of its own size and kind."""
     device = torch.device(pair[0].ready.device)
     clock = Clock(device, torch.get_num_threads())
@@ -571,16 +533,10 @@ def _measure_speeds(pair: tuple[Contender, Contender], seconds: float, listener:
         take_turns(turns, clock, seconds, times)
     first, second = (times[name] for name in PARTS)
     low, ratio, high = spread([a / b for a, b in zip(first, second, strict=True)])
-    return Speeds(
-        images_per_second=(SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]),
-        ratio=ratio,
-        ratio_quartiles=(low, high),
-        batch_size=SPEED_BATCH,
-        rounds=len(first),
-        threads=torch.get_num_threads(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
-        clock=clock.name,
-    )
+    speeds = SPEED_BATCH / spread(first)[1], SPEED_BATCH / spread(second)[1]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
+    threads = torch.get_num_threads()
+    return Speeds(speeds, ratio, (low, high), SPEED_BATCH, len(first), threads, name, clock.name)
 
 
 def _compute(ready: Ready, images: torch.Tensor) -> None:
@@ -590,9 +546,7 @@ def _compute(ready: Ready, images: torch.Tensor) -> None:
         compute(images)
 
 
-def load_contenders(
-    first: str, second: str, device: str, precision: Precision
-) -> tuple[Contender, Contender]:
+def load_contenders(first: str, second: str, device: str, precision: Precision) -> Pair:
     """Load the two models, which have to answer the same question.
 
     Raises:
@@ -633,9 +587,7 @@ def _load(given: str, label: str, device: str, precision: Precision) -> Contende
     return Contender(given, label, place, ready, note)
 
 
-def open_tested(
-    pair: tuple[Contender, Contender], spec: str | None, split: str | None, listener: Listener
-) -> tuple[Tested, tuple[Contender, Contender]]:
+def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Listener) -> tuple[Tested, Pair]:
     """Open the images of a comparison, with the splits of the first model that was trained on them.
 
     The stored evaluations alone are compared where the images are not at hand, and both models were trained
@@ -645,7 +597,7 @@ def open_tested(
         VitkitError: no images are given and neither model records its own; the images are not there, or have
             other classes than the models; or there is no such split.
     """
-    owners = [contender for contender in pair if contender.trained_on is not None]
+    owners = [contender for contender in pair if card_of(contender.ready.model).data is not None]
     if spec is not None:
         owners = [owner for owner in owners if is_training_data(owner.ready.model.card, spec)]
     elif not owners:
@@ -666,7 +618,7 @@ def open_tested(
             if spec is not None:
                 raise
     else:
-        first, second = (contender.trained_on for contender in pair)
+        first, second = (card_of(contender.ready.model).data for contender in pair)
         assert missing is not None
         files = [contender.place.path / "evaluation" / f"{split or 'test'}.json" for contender in pair]
         is_stored = all(file.is_file() for file in files)
@@ -792,27 +744,22 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
         ("FLOPs of an image", *(format_count(side.forward_flops) for side in sides)),
     ]
     if comparison.speeds is not None:
-        rows.append(
-            ("images per second", *(f"{speed:,.0f}" for speed in comparison.speeds.images_per_second))
-        )
+        speeds = (f"{speed:,.0f}" for speed in comparison.speeds.images_per_second)
+        rows.append(("images per second", *speeds))
     return Table(("", *comparison.labels), tuple(rows), text=range(3))
 
 
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
-    rows = (
-        (
-            change.name,
-            Number(shown_score(comparison.images, change.first), change.first),
-            Number(shown_score(comparison.images, change.second), change.second),
-            Number(points(comparison.images, change.gain, signed=True), change.gain),
-            Number(shown_p(change.adjusted_p), change.adjusted_p),
-            count_cell(change.flips.first_only),
-            count_cell(change.flips.second_only),
-            count_cell(change.count),
+    rows: list[tuple[Cell, ...]] = []
+    for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain))):
+        scores = (
+            Number(shown_score(comparison.images, score), score) for score in (change.first, change.second)
         )
-        for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain)))
-    )
+        gain = Number(points(comparison.images, change.gain, signed=True), change.gain)
+        p = Number(shown_p(change.adjusted_p), change.adjusted_p)
+        counts = map(count_cell, (change.flips.first_only, change.flips.second_only, change.count))
+        rows.append((change.name, *scores, gain, p, *counts))
     only = (f"only {label}" for label in comparison.labels)
     headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)

@@ -78,20 +78,17 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
     columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
     about = f"the most of a training step of {batch_size:,} images"
-    blocks: list[Block] = [
-        table_of(costs, columns),
-        f"forward and training: FLOPs for each image; memory: {about}.",
-        *([_memory(costs[0], batch_size, optimizer)] if len(costs) == 1 else []),
-        ABOUT,
-    ]
+    memory = [_memory(costs[0], batch_size, optimizer)] if len(costs) == 1 else []
+    meant = f"forward and training: FLOPs for each image; memory: {about}."
+    blocks: list[Block] = [table_of(costs, columns), meant, *memory, ABOUT]
     for cost in costs:
         model = cost.model
         cut_off = "" if is_checkpoint(model) else model_config(model, image_size=cost.image_size).cut_off
         if cut_off:  # the patches do not fill the image: another model may have been meant
             of_size = list_models(f"{model.split('/')[0]}/*")
             near = difflib.get_close_matches(model, of_size, n=1)
-            meant = f" Did you mean {near[0]}?" if near and near[0] != model else ""
-            blocks.append(f"{model}: {cut_off}.{meant}")
+            other = f" Did you mean {near[0]}?" if near and near[0] != model else ""
+            blocks.append(f"{model}: {cut_off}.{other}")
     if is_trained:
         peak = f"{H100_FLOPS / 1e12:.0f} TFLOP/s"
         blocks.append(f"Days are an estimate: at {utilization:.0%} (assumed) of an H100's {peak}.")
@@ -103,10 +100,8 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     use = "vitkit train PATH --model NAME"
     if all(is_checkpoint(cost.model) for cost in costs):
         use = f"vitkit card {shlex.quote(costs[0].model)}"
-    rows = [
-        {key: value for key, value in asdict(cost).items() if value is not None or key == "tokens"}
-        for cost in costs
-    ]
+    # The compute of a training is left out where none is estimated.
+    rows = [{k: v for k, v in asdict(cost).items() if v is not None or k == "tokens"} for cost in costs]
     return Listing(counted, blocks, (use,), rows)
 
 
@@ -123,13 +118,9 @@ def _memory(cost: Cost, batch_size: int, optimizer: str) -> Table:
         "peak": "training, most at one time",
     }
     memories = [asdict(memory) for memory in cost.training_memory.values()]
-    rows = [
-        (part, *(format_bytes(memory[key]) for memory in memories))
-        for key, part in parts.items()
-        if any(memory[key] for memory in memories)
-    ]
-    peaks = (format_bytes(memory.peak) for memory in cost.prediction_memory.values())
-    rows.append(("prediction, most at one time", *peaks))
+    counts = {part: [memory[key] for memory in memories] for key, part in parts.items()}
+    counts["prediction, most at one time"] = [memory.peak for memory in cost.prediction_memory.values()]
+    rows = [(part, *map(format_bytes, sizes)) for part, sizes in counts.items() if any(sizes)]
     heading = f"memory of {batch_size:,} images of {format_size(cost.image_size)}"
     return Table((heading, *PRECISIONS), tuple(rows))
 
@@ -202,19 +193,10 @@ def count_costs(
         batch = config, batch_size
         trained = {way.precision: of_training(*batch, way, Outline(way.precision)) for way in training}
         predicted = {way.precision: of_prediction(*batch, way, Outline(way.precision)) for way in prediction}
-        cost = Cost(
-            model=name,
-            image_size=config.image_size,
-            parameters=measure.parameters(config),
-            tokens=config.num_tokens,
-            forward_flops=measure.forward_flops(config, head=True),
-            training_flops=of_image,
-            training_memory=trained,
-            prediction_memory=predicted,
-            pretraining_flops=flops,
-            h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
-        )
-        costs.append(cost)
+        days = None if flops is None else flops / (H100_FLOPS * utilization) / 86400
+        size = config.image_size, measure.parameters(config), config.num_tokens
+        forward = measure.forward_flops(config, head=True)
+        costs.append(Cost(name, *size, forward, of_image, trained, predicted, flops, days))
     return _list(costs, batch_size, optimizer, utilization)
 
 

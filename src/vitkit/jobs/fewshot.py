@@ -9,8 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
+from vitkit.analysis import drawing, study_figures
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
@@ -25,16 +24,14 @@ from vitkit.models.config import Precision
 from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
+from vitkit.runs import machine, trained_model
 from vitkit.runs.folder import kind_of
-from vitkit.runs.machine import find_device
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.start import identify_any, load_model
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
+from vitkit.weights import format_names, model_card
 from vitkit.weights.files.hub import cache_folder
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.model_card import TrainingData, fit_preprocessing, preprocessing_of
 from vitkit.weights.published import pretraining_images
 from vitkit.world import World, prepared_together
 
@@ -209,7 +206,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
     tested, chance, seeds = fewshot.tested, fewshot.chance, fewshot.seeds
     scores = {model.name: model.scores for model in fewshot.models}
     alt = "; ".join(f"{model.name}: {model.best.mean:.1%} ({model.best_way})" for model in fewshot.models)
-    plots = {"": Plot(lambda: fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
+    plots = {"": Plot(lambda: study_figures.fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
     sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
     if len({images for images, _ in sized}) > 1:
         method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
@@ -222,7 +219,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
             for images, model in sized
         )
         plots["-pretraining"] = Plot(
-            lambda: pretraining_plot(curves, tested, method, chance, seeds), "images", alt
+            lambda: study_figures.pretraining_plot(curves, tested, method, chance, seeds), "images", alt
         )
     return plots
 
@@ -299,8 +296,8 @@ def fewshot(
     divide_threads(world)
     with lost_processes_explained(world):
         with prepared_together(world):
-            place = find_device(device)
-            models, trained_on, max_pixels = _identify(names, data, LoadOptions(**load))
+            place = machine.find_device(device)
+            models, trained_on, max_pixels = _identify(names, data, format_names.LoadOptions(**load))
             opened = open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
@@ -308,7 +305,7 @@ def fewshot(
         for described in models:
             with prepared_together(world):
                 model = load_model(described.start, **load).to(place)
-                rule = preprocessing_of(model)
+                rule = model_card.preprocessing_of(model)
                 rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
                 extractor = features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
             # All processes learn from the same features, since they could only wait meanwhile, and need no
@@ -353,7 +350,9 @@ def keep_fewshot(
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        figures = [save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()]
+        figures = [
+            drawing.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()
+        ]
         return [numbers, *chain(*figures), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:
         if out is not None:
@@ -364,8 +363,8 @@ def keep_fewshot(
 
 
 def _identify(
-    starts: Sequence[str], data: str, load: LoadOptions
-) -> tuple[list[FewShotModel], list[TrainingData], int]:
+    starts: Sequence[str], data: str, load: format_names.LoadOptions
+) -> tuple[list[FewShotModel], list[model_card.TrainingData], int]:
     """Describe the checkpoints, before time is spent on any.
 
     Returns:
@@ -382,12 +381,12 @@ def _identify(
         reason = features.explain_no_features(config)
         if reason:
             raise VitkitError(f"{start} {reason}.")
-        same = is_training_data(card, data)
+        same = trained_model.is_training_data(card, data)
         if card.data is not None:  # these images may have been moved since
             trained_on.append(replace(card.data, spec=absolute_spec(data)) if same else card.data)
         images = pretraining_images(start, card)
         models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
-        max_pixels.append(fit_preprocessing(card.preprocessing, config).decode.max_pixels)
+        max_pixels.append(model_card.fit_preprocessing(card.preprocessing, config).decode.max_pixels)
     # An image that is too large for a checkpoint is left out for all: the shots must be the same.
     return models, trained_on, min(max_pixels)
 

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from vitkit.config import PREFIXED, to_json
+from vitkit.config import IN_MEMORY_ALONE, PREFIXED, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
@@ -31,11 +31,6 @@ from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from vitkit.analysis.study_figures import Points
 
 DEPTH = 4
 """Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
@@ -71,14 +66,10 @@ class RunSummary(Result):
     """Time spent on steps of training; None where no step was made."""
     changed: float = 0.0
     """Time of the last change of its records, in seconds since 1970."""
-    run: Run | None = field(default=None, repr=False)
+    run: Run | None = field(default=None, repr=False, metadata=IN_MEMORY_ALONE)
     """Its options, those of a series without the seeds; None for a study and a damaged folder."""
-    curve: Sequence[tuple[int, float]] = field(default=(), repr=False)
+    curve: Sequence[tuple[int, float]] = field(default=(), repr=False, metadata=IN_MEMORY_ALONE)
     """The metric at the steps of a run's validations."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything but the options and the curve, which the files of the run hold."""
-        return {key: value for key, value in super().to_json().items() if key not in ("run", "curve")}
 
     def summary(self) -> str:
         """Say the result and the state."""
@@ -136,23 +127,25 @@ class RunList(Result, list[RunSummary]):
 
     def sections(self) -> Sequence[Section]:
         """Return a picture of the validations for each metric, and a table with the options that differ."""
+        # Only a page and a notebook show these, and wait for matplotlib.
+        from vitkit.analysis.drawing import shortened
+        from vitkit.analysis.study_figures import line_figure
+
         pictures: list[Block] = []
         for metric, is_fraction in dict.fromkeys((row.metric, row.is_fraction) for row in self if row.curve):
             rows = [row for row in self if row.curve and row.metric == metric]
             lines = {self.name_of(row): [(*point, None) for point in row.curve] for row in rows[-LINES:]}
             label = f"{metric.replace('_', ' ')} of the validation images"
-            draw = partial(_draw, lines, label, is_fraction)
+            axes = "step", shortened(label, 60)
+            draw = partial(line_figure, {"": lines}, *axes, is_fraction=is_fraction, steps=True)
             alt = f"The {label} of {len(lines)} runs over their steps."
             pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
             if len(lines) < len(rows):
                 last = f"The {LINES} of {len(rows):,} runs that were changed last are drawn."
                 pictures.append(Text(last, "caption"))
         options = [_options(row.run) for row in self]
-        differing = [
-            name
-            for name in dict.fromkeys(name for own in options for name in own)
-            if len({own.get(name) for own in options if own}) > 1
-        ]
+        names = dict.fromkeys(name for own in options for name in own)
+        differing = [name for name in names if len({own.get(name) for own in options if own}) > 1]
         cells: list[tuple[Cell, ...]] = []
         for row, own in zip(self, options, strict=True):
             score = row.result if row.score is None else Number(row.result, row.score)
@@ -161,8 +154,8 @@ class RunList(Result, list[RunSummary]):
             cells.append((self.name_of(row), score, minutes, row.standing, *chosen, row.data, row.model))
         headings = ("run", "result", "minutes", "state", *differing, "data", "model")
         results = [Table(headings, tuple(cells), sortable=True)]
-        table = Section("Results, and the options that differ", results)
-        return [Section("Validations", pictures), table] if pictures else [table]
+        parts = Section("Validations", pictures), Section("Results, and the options that differ", results)
+        return [part for part in parts if part.blocks]
 
     def blocks(self) -> Sequence[Block]:
         """Return the table, the damaged folders with the reason, and the page that was written."""
@@ -186,11 +179,10 @@ class RunList(Result, list[RunSummary]):
         if self.page is not None:
             return (f"open {self.page} in a browser",)
         for row in reversed(self):
-            if row.kind == "study" or row.state in ("running", "damaged", "diverged"):
-                continue
-            if row.state == "interrupted":
+            if row.kind != "study" and row.state == "interrupted":
                 return (f"vitkit train --resume {shlex.quote(row.folder)}",)
-            return (f"open {row.folder}/report.html in a browser",)
+            if row.kind != "study" and row.state == "ended":
+                return (f"open {row.folder}/report.html in a browser",)
         return ("vitkit train --recipe digits",)
 
     def to_json(self) -> Any:
@@ -232,19 +224,10 @@ def list_runs(
     if html:
         from vitkit.report.template import write_page
 
-        shown = [row for row in listed if (Path(row.folder) / "report.html").is_file()]
-        names = map(listed.name_of, shown)
-        reports = [name for name in names if name.isprintable()]  # others can be in no address
+        shown = (listed.name_of(row) for row in listed if (Path(row.folder) / "report.html").is_file())
+        reports = [name for name in shown if name.isprintable()]  # others can be in no address
         listed.page = write_page(listed, top / PAGE, folders=reports)
     return listed
-
-
-def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figure":
-    """Draw the validations of runs over their steps."""
-    from vitkit.analysis.drawing import shortened
-    from vitkit.analysis.study_figures import line_figure
-
-    return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction, steps=True)
 
 
 def _options(run: Run | None) -> dict[str, Cell]:
@@ -268,7 +251,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
     if (folder / studies.RECORD).is_file():
         yield folder, _read_study
     elif place.kind == "series":
-        yield folder, lambda there: _summarise_series(there, series_record.read_series(there), is_held(there))
+        yield folder, lambda there: _read_series(there, is_held(there))
     elif place.is_run:
         yield folder, lambda _: _read_run(place)
     # Another library's config.json has no such log beside it.
@@ -354,13 +337,17 @@ def _minutes(folder: Path) -> float | None:
     return float(sum(ends) / 60) if seconds else None
 
 
-def _summarise_series(folder: Path, series: series_record.Series, held: bool) -> RunSummary:
-    """Summarise a series from its record, which was checked."""
+def _read_series(folder: Path, held: bool) -> RunSummary:
+    """Read the records of a series of runs.
+
+    Raises:
+        VitkitError: one of them is damaged.
+    """
+    series = series_record.read_series(folder)
     members, spread = series.all_members, series.spread
     done = sum(member.ended for member in members)
-    minutes = [_minutes(folder / member.folder) for member in members]
+    first, minutes = folder / series.members[0].folder, (_minutes(folder / each.folder) for each in members)
     spent = [value for value in minutes if value is not None]
-    first = folder / series.members[0].folder
     row = _summarise(folder, "series", series.run, first, series.metric, sum(spent) if spent else None)
     row = replace(row, progress=f"{done} of {pluralize(len(members), 'run')}")
     if not series.ended:
@@ -384,7 +371,7 @@ def _read_study(folder: Path) -> RunSummary:
     """
     study, held = studies.read_study(folder), is_held(folder)
     begun = [own for arm in study.arms if ((own := folder / arm.folder) / SERIES).is_file()]
-    arms = [_summarise_series(arm, series_record.read_series(arm), held) for arm in begun]
+    arms = [_read_series(arm, held) for arm in begun]
     ended = sum(arm.state in ("ended", "diverged") for arm in arms)
     spent = [arm.minutes for arm in arms if arm.minutes is not None]
     # A comparison of models, or of pictures, trains no arm.

@@ -17,26 +17,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
 from vitkit import config
+from vitkit.data import listing, paths, sources
 from vitkit.data.config import Augmentation, Splits
-from vitkit.data.layouts.split_lists import find_lists, find_usual_splits
-from vitkit.data.layouts.vtab_tasks import (
-    GROUPS,
-    PAPER_MODELS,
-    VTAB_TASKS,
-    Group,
-    TaskFolder,
-    VtabTask,
-    task_of_folder,
-)
-from vitkit.data.listing import SPLITS
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import open_data
+from vitkit.data.layouts import split_lists, vtab_tasks
+from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
 from vitkit.durable import hash_file, replace_file, replace_json
 from vitkit.errors import VitkitError
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
-from vitkit.jobs.recipes import departures as departures_from_paper
-from vitkit.jobs.recipes import recipe
 from vitkit.jobs.study import study
 from vitkit.models.config import Size, height_and_width
 from vitkit.result import Cell, Number, Section, Table
@@ -200,7 +188,7 @@ def score_table(vtab: Vtab) -> Table:
         if mean is not None:
             own = (mean.accuracy, *mean.interval, *mean.paper)
             rows.append((mean.name, *map(fraction_cell, own), "", ""))
-    papers = (model.removeprefix("ViT-") for model in PAPER_MODELS)
+    papers = (model.removeprefix("ViT-") for model in vtab_tasks.PAPER_MODELS)
     return Table(("task", "accuracy", "95 % from", "to", *papers, "images", "rate"), tuple(rows))
 
 
@@ -299,8 +287,8 @@ def vtab(
     with options.listener.progress("looking at the tasks"):
         chosen = find_tasks(Path(root), tasks, sweep)
         # Each list is read before any task is trained: a malformed one is refused now, and not after a day.
-        paths = (path for lists in chosen.values() for path in lists)
-        hashes = {path: open_data(str(path), UNCUT).fingerprint() for path in paths}
+        listed = (path for lists in chosen.values() for path in lists)
+        hashes = {path: sources.open_data(str(path), UNCUT).fingerprint() for path in listed}
     settings: dict[str, Any] = {"steps": steps, "batch_size": batch_size, "seed": seed}
     settings["image_size"] = height_and_width(image_size)
     with options.listener.progress("looking at the start"):
@@ -322,17 +310,12 @@ def vtab(
     with study.new_study(KIND, command, described, all_arms).claim(own) as folder:
         scores = []
         for number, (task, arm) in enumerate(zip(chosen, arms, strict=True), start=1):
-            listed = [hashes[path] for path in chosen[task]]
+            own_hashes = [hashes[path] for path in chosen[task]]
             which = f"task {number} of {len(arms)}, {arm.folder}"
-            scores.append(complete_task(task, arm, listed, folder, which, options))
-        result = Vtab(
-            folder=folder,
-            start=absolute_start(str(start)),
-            root=absolute_spec(str(root)),
-            protocol=protocol,
-            departures=tuple(departures(arms[0].run, scores[0].task, tried)),
-            tasks=tuple(scores),
-        )
+            scores.append(complete_task(task, arm, own_hashes, folder, which, options))
+        places = absolute_start(str(start)), paths.absolute_spec(str(root))
+        departed = tuple(departures(arms[0].run, scores[0].task, tried))
+        result = Vtab(folder, *places, protocol, departed, tuple(scores))
         # Without the places of this machine: it may be given away.
         replace_json(folder / "vtab.json", without_places(result.to_json()))
         table = score_table(result)
@@ -360,9 +343,8 @@ def complete_task(
         VitkitError: its lists of images have changed since its runs were trained.
     """
     own, series = folder / arm.folder, study.complete_arm(arm, folder, place, options)
-    runs = [(own / "final", hashes[0])]
-    runs += [(own / member.folder, hashes[-1]) for member in series.rates if member.finished]
-    for run, expected in runs:
+    tried = [(own / member.folder, hashes[-1]) for member in series.rates if member.finished]
+    for run, expected in ((own / "final", hashes[0]), *tried):
         record = read_record(run)
         if record is None or record.fingerprint != expected:
             raise VitkitError(
@@ -373,17 +355,10 @@ def complete_task(
     assert series.chosen is not None and answering is not None  # a series that has ended has chosen
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
-    return TaskScore(
-        task=task,
-        accuracy=tested.accuracy,
-        interval=tested.accuracy_interval,
-        images=tested.count,
-        unreadable=tested.bad,
-        repeated=0 if tested.repeated is None else tested.repeated.count,
-        majority=tested.guessing.accuracy,
-        verdict=tested.guessing.verdict,
-        learning_rate=series.chosen,
-    )
+    repeated = 0 if tested.repeated is None else tested.repeated.count
+    accuracy = tested.accuracy, tested.accuracy_interval
+    guessing = tested.guessing.accuracy, tested.guessing.verdict
+    return TaskScore(task, *accuracy, tested.count, tested.bad, repeated, *guessing, series.chosen)
 
 
 def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:
@@ -396,42 +371,32 @@ def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mappi
         protocol: paper or finetune.
         given: options of training by their names, None for the protocol's.
     """
-    if protocol == "paper":
-        run = _paper_run(start, task)
-    else:  # what `vitkit finetune` chooses for all training images of a task
-        run = suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
+    run = _paper_run(start, task)
+    if protocol != "paper":  # what `vitkit finetune` chooses for all training images of a task
+        run = finetune.suit_start(Run(data=str(data), start=StartConfig(start), splits=UNCUT)).run
     settings = {name: value for name, value in given.items() if value is not None}
     if "steps" in settings:
         # The warm-up stays the same fraction of all steps.
         factor = settings["steps"] / run.training.total_steps(NUM_TRAINING)
         settings["warmup_steps"] = round(run.optimizer.warmup_steps * factor)
-    settings |= {
-        "data": str(data),
-        "select": "last",  # all training images are trained on, and test images decide nothing
-        "keep": 1,  # enough to go on; there are many runs
-    }
-    return with_options(run, settings)
+    # All training images are trained on, and test images decide nothing; of many runs one checkpoint is kept.
+    return with_options(run, settings | {"data": str(data), "select": "last", "keep": 1})
 
 
 def _paper_run(start: str, task: VtabTask) -> Run:
     """Make the run of the paper (B.1.1), which is the same for all tasks but for crops and flips."""
-    return replace(
-        recipe("finetune-vtab"),
-        start=StartConfig(start),
-        splits=UNCUT,
-        # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
-        augmentation=Augmentation(
-            crop_area=None if task.crop is None else (task.crop**2, task.crop**2),
-            crop_aspect=None,
-            flip=task.flips,
-        ),
-    )
+    # BiT stretches an image and cuts a part out of it, which has the proportions of the image.
+    area = None if task.crop is None else (task.crop**2, task.crop**2)
+    crops = Augmentation(crop_area=area, crop_aspect=None, flip=task.flips)
+    run = recipes.recipe("finetune-vtab")
+    return replace(run, start=StartConfig(start), splits=UNCUT, augmentation=crops)
 
 
 def departures(run: Run, task: VtabTask, tried: Sequence[float] = ()) -> Iterator[str]:
     """Name the differences of a run from the paper's VTAB-1k (B.1.1), each with the paper's value."""
     paper = _paper_run(run.start.start, task)
-    yield from departures_from_paper(run, NUM_TRAINING, replace(paper, augmentation=run.augmentation))
+    same_crops = replace(paper, augmentation=run.augmentation)
+    yield from recipes.departures(run, NUM_TRAINING, same_crops)
     if run.augmentation != paper.augmentation:
         yield "the same crops and flips for all tasks (BiT's, where they keep the label)"
     own, papers = run.optimizer.learning_rate, paper.optimizer.learning_rate
@@ -459,7 +424,7 @@ def find_tasks(root: Path, names: Sequence[TaskFolder], sweep: bool) -> dict[Vta
         raise VitkitError(f"{root} cannot be listed: {error.strerror or error}. {EXPECTED}.") from error
     of_task = dict[TaskFolder, Path]()
     for folder in folders:
-        task = task_of_folder(folder.name)
+        task = vtab_tasks.task_of_folder(folder.name)
         if task is not None and task.folder in of_task:
             raise VitkitError(
                 f"{of_task[task.folder]} and {folder} are both {task.title}. Remove or rename one of them."
@@ -484,14 +449,14 @@ def _find_lists(folder: Path, sweep: bool) -> Lists:
     Raises:
         VitkitError: a list that is needed is missing.
     """
-    lists = find_lists(folder)
+    lists = split_lists.find_lists(folder)
     needed = ["train800val200", "test", *(["train800", "val200"] if sweep else [])]
     missing = [f"{name}.txt" for name in needed if name not in lists]
-    usual = find_usual_splits(folder) if "train800val200" not in lists else set()
+    usual = split_lists.find_usual_splits(folder) if "train800val200" not in lists else set()
     if usual == {"train", "test"} and not sweep:
         return (folder,)
     if "train" in usual:
-        present = join_names([f"{name}-" for name in SPLITS if name in usual])
+        present = join_names([f"{name}-" for name in listing.SPLITS if name in usual])
         raise VitkitError(
             f"{folder} has Parquet files named {present}. Expected train- and test- alone and no --sweep, or "
             "test- and files of all training images named train800val200-, of 800 of them train800-, and of "

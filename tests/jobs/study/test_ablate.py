@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +18,16 @@ from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.recipes import OTHER_RATES, recipe
-from vitkit.jobs.study.ablate import Ablation, Design, make_arms
-from vitkit.jobs.study.study import ArmResult, Comparison, StudyPlan, arm_table, conclusions, difference_plot
+from vitkit.jobs.study.ablate import Ablation, explain_rates, make_arms
+from vitkit.jobs.study.study import (
+    Arm,
+    ArmResult,
+    Comparison,
+    StudyPlan,
+    arm_table,
+    conclusions,
+    difference_plot,
+)
 from vitkit.result import Table
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
 from vitkit.runs.folder import kind_of
@@ -32,8 +40,14 @@ SMALL = replace(small_run(4, warmup_steps=0), augmentation=Augmentation(crop_are
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
+class Design(NamedTuple):
+    levels: Mapping[str, tuple[str, ...]]
+    arms: Sequence[Arm]
+
+
 def designed(vary: Mapping[str, Sequence[Any]] | Sequence[str], run: Run = SMALL, **options: Any) -> Design:
-    return make_arms(run, vary, **options)
+    default: dict[str, Any] = {"grid": False, "seeds": 3, "fixed_rate": False, "rates": None}
+    return Design(*make_arms(run, vary, **default | options))
 
 
 def ablate(*given: Any, **options: Any) -> Ablation:
@@ -55,7 +69,6 @@ def test_one_option_at_a_time_is_changed_against_the_base() -> None:
     assert design.arms[1].run == replace(SMALL, architecture=Architecture(position="none"))
     assert design.arms[3].run == replace(SMALL, architecture=Architecture(pool="mean"))
     assert design.levels == {"position": ("learned", "none", "learned_2d"), "pool": ("token", "mean")}
-    assert "position learned, pool token" in design.base
 
 
 def test_a_grid_has_every_combination_the_base_first() -> None:
@@ -132,14 +145,15 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
     design = designed(["optimizer=sgd+learning_rate=0.3"], seeds=2)
     assert [arm.series.sweep_rates for arm in design.arms] == [(0.00333, 0.01, 0.03), (0.1, 0.3, 0.9)]
     assert all(arm.series.runs == 2 for arm in design.arms)
-    assert "several learning rates (" in design.rates
+    assert "several learning rates (" in explain_rates(design.arms[0])
     finetuned = replace(recipe("finetune-cifar10"), data="digits", start=StartConfig("a.npz"))
     design = designed(["freeze=trunk"], run=finetuned)
     assert {arm.series.sweep_rates for arm in design.arms} == {OTHER_RATES}
-    assert all(f"{rate:g}" in design.rates for rate in OTHER_RATES)
+    assert all(f"{rate:g}" in explain_rates(design.arms[0]) for rate in OTHER_RATES)
     design = designed(["pool=mean"], rates=(0.2, 0.1))
     assert {arm.series.sweep_rates for arm in design.arms} == {(0.2, 0.1)}
-    assert designed(["pool=mean"], rates=(0.2,)).rates == "Every arm was trained at a learning rate of 0.2."
+    (base, _) = designed(["pool=mean"], rates=(0.2,)).arms
+    assert explain_rates(base) == "Every arm was trained at a learning rate of 0.2."
     design = designed(["learning_rate=0.02"], fixed_rate=True)
     assert [arm.series.sweeps for arm in design.arms] == [False, False]
 
@@ -195,6 +209,7 @@ def test_a_grid_has_a_table_of_means_and_its_own_options_and_images(tmp_path: Pa
 
     ablation = grid("mean")
     assert len(ablation.comparison.arms) == 3
+    assert "position learned, pool token" in ablation.base
     page = (tmp_path / "study/report.html").read_text()
     assert "Mean accuracy by value" in page and "pool mean" in page
     (table,) = ablation.sections()[1].blocks

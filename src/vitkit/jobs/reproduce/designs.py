@@ -188,19 +188,14 @@ def _model(base: Base, name: str, scale: int) -> Run:
 
 def _on_subsets(families: Mapping[str, tuple[str, Run]], fractions: Sequence[float]) -> list[Variant]:
     """Have families train on parts of the images, and take the best weights by validation."""
-    return [
-        Variant(
-            f"{family}-{fraction:g}",
-            f"{label}, {fraction:.3g} of the images",
-            with_options(
-                run, {"splits.subset": None if fraction == 1.0 else f"{fraction:g}", "select": "best"}
-            ),
-            LINES[family],
-            fraction,
-        )
-        for family, (label, run) in families.items()
-        for fraction in fractions
-    ]
+    variants = []
+    for family, (label, run) in families.items():
+        for fraction in fractions:
+            subset = None if fraction == 1.0 else f"{fraction:g}"
+            part = with_options(run, {"splits.subset": subset, "select": "best"})
+            name, title = f"{family}-{fraction:g}", f"{label}, {fraction:.3g} of the images"
+            variants.append(Variant(name, title, part, LINES[family], fraction))
+    return variants
 
 
 def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...]:
@@ -234,15 +229,10 @@ def data_size_regularised(base: Base) -> Design:
         has_dropout = variant.line != LINES["bit"]
         for decay, dropout, smoothing in REGULARISATION if has_dropout else WITHOUT_DROPOUT:
             settings = {"weight_decay": decay, "label_smoothing": smoothing}
-            if has_dropout:
-                settings["dropout"] = dropout
-            tuned = replace(
-                variant,
-                name=f"{variant.name}-decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}",
-                label=f"{variant.label}, decay {decay:g}, dropout {dropout:g}, smoothing {smoothing:g}",
-                run=with_options(variant.run, settings),
-            )
-            variants.append(tuned)
+            run = with_options(variant.run, settings | ({"dropout": dropout} if has_dropout else {}))
+            name = f"{variant.name}-decay{decay:g}-dropout{dropout:g}-smoothing{smoothing:g}"
+            label = f"{variant.label}, decay {decay:g}, dropout {dropout:g}, smoothing {smoothing:g}"
+            variants.append(replace(variant, name=name, label=label, run=run))
     smallest, largest = f"{SUBSETS_3[0]:g}", f"{SUBSETS_3[-1]:g}"
     claims = (
         *_data_claims(smallest, largest, "-*"),
@@ -277,19 +267,14 @@ LENGTHS = (1, 2, 4)
 
 def matched_compute(base: Base) -> Design:
     """Make Figure 5: families trained for the same FLOPs, at several amounts of them."""
-    cost = flops(base.run, base.num_classes)
-    variants = tuple(
-        Variant(
-            f"{family}-{length}x",
-            f"{label}, {length} times the compute",
-            run,
-            LINES[family],
-            length,
-            length * cost / flops(run, base.num_classes),
-        )
-        for family, (label, run) in _families(base).items()
-        for length in LENGTHS
-    )
+    cost, variants = flops(base.run, base.num_classes), []
+    for family, (label, run) in _families(base).items():
+        for length in LENGTHS:
+            steps, title = (
+                length * cost / flops(run, base.num_classes),
+                f"{label}, {length} times the compute",
+            )
+            variants.append(Variant(f"{family}-{length}x", title, run, LINES[family], length, steps))
     first, last = (f"-{length}x" for length in (LENGTHS[0], LENGTHS[-1]))
     claims = (
         Claim("At the most compute the ViT is ahead of the ResNet", (f"vit{last}",), (f"bit{last}",)),
@@ -300,15 +285,10 @@ def matched_compute(base: Base) -> Design:
         "Arms of the same compute have the same FLOPs in all, so that a model that costs more an image makes "
         "fewer steps. Recipe, seeds and test images are the same."
     )
-    return Design(variants, claims, shared, "compute of the training, over the shortest")
+    return Design(tuple(variants), claims, shared, "compute of the training, over the shortest")
 
 
 # --- one model, one thing changed: Tables 7 and 8, Figures 8, 9 and 13 ---
-
-
-def _multiples(run: Run, factors: Sequence[float]) -> tuple[float, ...]:
-    """Multiply a run's learning rate, to three digits: a folder is then called rate-0.000667."""
-    return tuple(float(f"{factor * run.optimizer.learning_rate:.3g}") for factor in factors)
 
 
 POSITIONS = {
@@ -366,7 +346,7 @@ def optimisers(base: Base) -> Design:
         if optimizer == "sgd":
             # Weight decay is decoupled, so that SGD's higher rates would decay more.
             settings["weight_decay"] = run.optimizer.weight_decay / 100
-        rates = RATES_7.get(optimizer) or _multiples(run, MULTIPLES_7)
+        rates = RATES_7.get(optimizer) or sweep_rates(replace(run, recipe=""), MULTIPLES_7)
         name = f"{family}-{optimizer}"
         changed = with_options(run, settings)
         variants.append(Variant(name, f"{model}, {label}", changed, name, rates=rates))
@@ -387,18 +367,11 @@ RATES_9 = (1 / 9, 1 / 3, 1.0, 3.0)
 
 def heads(base: Base) -> Design:
     """Make Figure 9: the class token against the mean of the patches, each at several learning rates."""
-    labels = {"token": "class token", "mean": "mean of the patches"}
-    variants = tuple(
-        Variant(
-            f"{pool}-{rate:g}",
-            f"{label}, rate {rate:g}",
-            with_options(base.run, {"pool": pool, "learning_rate": rate}),
-            label,
-            rate,
-        )
-        for pool, label in labels.items()
-        for rate in _multiples(base.run, RATES_9)
-    )
+    variants = []
+    for pool, label in (("token", "class token"), ("mean", "mean of the patches")):
+        for rate in sweep_rates(replace(base.run, recipe=""), RATES_9):
+            run = with_options(base.run, {"pool": pool, "learning_rate": rate})
+            variants.append(Variant(f"{pool}-{rate:g}", f"{label}, rate {rate:g}", run, label, rate))
     claims = (
         Claim("Each at its best learning rate, the two heads are alike", ("mean-*",), ("token-*",), "alike"),
     )
@@ -406,7 +379,7 @@ def heads(base: Base) -> Design:
         "All arms have the same steps, seeds and test images; the best rate of each head is chosen by "
         "validation."
     )
-    return Design(variants, claims, shared, "learning rate")
+    return Design(tuple(variants), claims, shared, "learning rate")
 
 
 def _scaled(

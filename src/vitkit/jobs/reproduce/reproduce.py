@@ -16,39 +16,23 @@ from typing import Annotated, Any, Literal, Unpack, get_args
 import numpy as np
 
 from vitkit.analysis.study_figures import line_figure
-from vitkit.config import COUNT, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
+from vitkit.config import COUNT, IN_MEMORY_ALONE, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation.statistics import (
-    SURE,
-    PairedDifference,
-    Scores,
-    adjust,
-    compare_scores,
-    paired_difference,
-)
-from vitkit.jobs.bench import Bench, bench
-from vitkit.jobs.cost import count_table6
-from vitkit.jobs.fewshot import fewshot
-from vitkit.jobs.inspect import inspect
+from vitkit.evaluation import statistics
+from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
 from vitkit.jobs.options import ItemName, MachineOptions, Recipe, StrPath, StrPaths, StudyOptions, as_names
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.reproduce.designs import Base, Claim, Design, base_of, flops
 from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.study import study
-from vitkit.jobs.study.study import TestImages
-from vitkit.jobs.vtab import Vtab, remarks, vtab
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
 from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
-from vitkit.runs.budget import Pace, with_steps
+from vitkit.runs import budget, run_options, series_record, trained_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images
-from vitkit.runs.run_options import MOST_RUNS
-from vitkit.runs.series_record import Series
-from vitkit.runs.trained_model import read_evaluations
 from vitkit.tasks import find_task
 from vitkit.tasks.page import count_cell, fraction_cell, interval_cell, points
 from vitkit.text import format_size, join_names, pluralize, without_places
@@ -68,7 +52,7 @@ class Finding:
     more: tuple[str, ...]
     """The arms of `Claim.more`, with the validation's choice in place of each name that ends in *."""
     less: tuple[str, ...]
-    difference: PairedDifference | None
+    difference: statistics.PairedDifference | None
     """None where training diverged in every run of an arm."""
     adjusted_p: float | None = None
     """Its p by Holm over all claims but of the kind "alike", which have None."""
@@ -77,7 +61,7 @@ class Finding:
 
 
 def judge(
-    claims: Sequence[Claim], scores: Mapping[str, Scores], validation: Mapping[str, float]
+    claims: Sequence[Claim], scores: Mapping[str, statistics.Scores], validation: Mapping[str, float]
 ) -> list[Finding]:
     """Test each claim with the scores of the arms; claims about arms that were not trained are left out.
 
@@ -97,13 +81,13 @@ def judge(
     for claim in claims:
         more, less = (tuple(map(choose, side)) for side in (claim.more, claim.less))
         if "" not in (*more, *less):
-            difference = compare_scores([scores[arm] for arm in less], [scores[arm] for arm in more])
+            difference = statistics.compare_scores(
+                [scores[arm] for arm in less], [scores[arm] for arm in more]
+            )
             findings.append(Finding(claim, more, less, difference))
     tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
-    return [
-        replace(finding, adjusted_p=p, outcome=_outcome(finding, p))
-        for finding, p in zip(findings, adjust(tested), strict=True)
-    ]
+    adjusted = zip(findings, statistics.adjust(tested), strict=True)
+    return [replace(finding, adjusted_p=p, outcome=_outcome(finding, p)) for finding, p in adjusted]
 
 
 def _outcome(finding: Finding, adjusted_p: float | None) -> Outcome | None:
@@ -119,7 +103,7 @@ def _outcome(finding: Finding, adjusted_p: float | None) -> Outcome | None:
         if low >= -ALIKE and high <= ALIKE:
             return "holds"
         return "does not hold" if low > ALIKE or high < -ALIKE else "cannot be told"
-    if adjusted_p is None or adjusted_p >= SURE:
+    if adjusted_p is None or adjusted_p >= statistics.SURE:
         return "cannot be told"
     return "holds" if difference.mean > 0 else "does not hold"
 
@@ -128,16 +112,13 @@ def summarise(findings: Sequence[Finding]) -> str:
     """Count the outcomes of the paper's conclusions in a sentence; "" where none was tested."""
     outcomes = [finding.outcome for finding in findings if finding.outcome is not None]
     plurals = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
-    counted = [
-        pluralize(outcomes.count(outcome), outcome, plurals[outcome])
-        for outcome in get_args(Outcome)
-        if outcome in outcomes
-    ]
+    counts = ((outcomes.count(outcome), outcome) for outcome in get_args(Outcome))
+    counted = [pluralize(count, outcome, plurals[outcome]) for count, outcome in counts if count]
     conclusions = pluralize(len(outcomes), "conclusion")
     return f"Of {conclusions} of the paper, {join_names(counted)} at this size." if outcomes else ""
 
 
-def say(finding: Finding, tested: TestImages) -> str:
+def say(finding: Finding, tested: study.TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
@@ -152,7 +133,7 @@ def say(finding: Finding, tested: TestImages) -> str:
         "found in 8 of 10 studies of this size"
     )
     if claim.kind == "open":
-        is_sure = finding.adjusted_p is not None and finding.adjusted_p < SURE
+        is_sure = finding.adjusted_p is not None and finding.adjusted_p < statistics.SURE
         sentence = size if is_sure else f"no difference found, {size}; {least}"
         return f"{claim.statement}: {sentence}."
     if finding.outcome == "cannot be told":
@@ -186,7 +167,7 @@ class Request(Valid):
     item: ItemName
     minutes: Positive
     steps: AtLeastOne | None
-    seeds: Annotated[int, Range(f"from 1 to {MOST_RUNS:,}", 1, MOST_RUNS)]
+    seeds: Annotated[int, Range(f"from 1 to {run_options.MOST_RUNS:,}", 1, run_options.MOST_RUNS)]
     only: tuple[str, ...]
 
     @property
@@ -230,10 +211,10 @@ class ArmRow:
 class Reproduction(study.StudyResult):
     """The result of a study of the paper."""
 
-    item: Item
+    item: Item = field(metadata=IN_MEMORY_ALONE)
     answer: tuple[str, ...] = ()
     """Whether the paper's conclusion holds here, in sentences."""
-    own: tuple[Section, ...] = ()
+    own: tuple[Section, ...] = field(default=(), metadata=IN_MEMORY_ALONE)
     """The sections of the page on our numbers."""
     findings: tuple[Finding, ...] = ()
     arms: tuple[ArmRow, ...] = ()
@@ -275,7 +256,8 @@ class Reproduction(study.StudyResult):
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
         numbers = {**to_json(self), "title": self.item.title, "conclusion": self.item.conclusion}
-        return {name: value for name, value in numbers.items() if name not in ("folder", "item", "own")}
+        del numbers["folder"]
+        return numbers
 
 
 def reproduce(
@@ -367,13 +349,19 @@ def reproduce(
         else:
             measured: Result
             if item == "table6":
-                measured = count_table6()
+                measured = cost.count_table6()
             elif item == "fig12":
-                measured = _time(folder / "bench.json", starts or TIMED, minutes, trained_by)
+                times, models = folder / "bench.json", starts or TIMED
+                by: Any = {name: getattr(trained_by, name) for name in ("threads", "device", "listener")}
+                each = minutes / len(models)
+                stored = read(bench.Bench, times)
+                measured = stored or bench.bench(*models, image_size=SIZES_12, minutes=each, **by)
+                replace_json(times, measured.to_json())
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
-                measured = vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
-            answer = (measured.summary(), *(remarks(measured) if isinstance(measured, Vtab) else ()))
+                measured = vtab.vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
+            said = vtab.remarks(measured) if isinstance(measured, vtab.Vtab) else ()
+            answer = (measured.summary(), *said)
             blocks = [block for block in measured.blocks() if block and block not in answer]
             part, numbers = Section("Here", blocks), without_places(measured.to_json())
             result = Reproduction(folder, shown, answer, (part,), collected=numbers)
@@ -400,14 +388,22 @@ def _train(
     with record.claim(folder):
         completed = study.complete_arms(record.arms, folder, trained_by)
         with listener.progress("comparing the arms"):
-            result = _compare(folder, options, base, design, record.arms, completed, length)
-        # Arms that learn without labels are compared by the few-shot accuracy of their features.
+            result = _compare(options, base, design, record.arms, completed, length)
+        # Arms that learn without labels are compared by the few-shot accuracy of their frozen features, by
+        # the paper's ridge regression (4.1).
         without = [arm for arm in record.arms if find_task(arm.run.task).answering is None]
         finals = {arm.label: folder / arm.folder / "final" for arm in without}
         # A run that diverged has no weights.
         models = {label: path for label, path in finals.items() if (path / "model.safetensors").exists()}
         if models:
-            result = _add_few_shot(result, base.run.data, models, trained_by)
+            by: Any = {"methods": ("ridge",), "device": trained_by.device, "listener": listener}
+            by["cache"] = False  # the features of these models are used once
+            measured = fewshot.fewshot(tuple(map(str, models.values())), base.run.data, shots=SHOTS, **by)
+            named = zip(models, measured.models, strict=True)
+            measured = replace(measured, models=tuple(replace(model, name=label) for label, model in named))
+            part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
+            numbers = without_places(measured.to_json())
+            result = replace(result, own=(*result.own, part), collected=numbers)
         return _publish(result, [arm.folder for arm in record.arms], trained_by)
 
 
@@ -444,11 +440,8 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
     for name in options.only:
         if name not in names:
             raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
-    variants = tuple(
-        replace(variant, seeds=variant.seeds or options.seeds)
-        for variant in design.variants
-        if not options.only or variant.name in options.only
-    )
+    chosen = (each for each in design.variants if not options.only or each.name in options.only)
+    variants = tuple(replace(variant, seeds=variant.seeds or options.seeds) for variant in chosen)
     if not any(find_task(variant.run.task).answering for variant in variants):
         raise VitkitError("--only names no arm that learns from labels: add one to compare, as --plan lists.")
     return base, replace(design, variants=variants), Opened(run, data)
@@ -462,7 +455,7 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
     """
     needs_start = ITEMS[item].needs_start
     usual = "paper" if needs_start else "digits"
-    run = recipe if isinstance(recipe, Run) else named_recipe(recipe or usual)
+    run = recipe if isinstance(recipe, Run) else recipes.recipe(recipe or usual)
     if needs_start:
         run = replace(run, data=data, start=StartConfig(starts[0]))
         if item == "table2" and run.recipe == "finetune-imagenet":
@@ -473,13 +466,9 @@ def make_base_run(item: ItemName, recipe: Recipe | None, data: str, starts: Sequ
             run = replace(run, preprocessing=preprocessing, optimizer=replace(run.optimizer, polyak=0.9999))
         return run
     if recipe is None:
-        run = replace(
-            run,
-            # The recipe's model with the width of its MLP in the name: the arms change all of the shape.
-            model="ViT-64x4x4x128/4",
-            architecture=Architecture(),
-            splits=Splits(),  # a tenth for validation: it chooses rates, regularisation and weights
-        )
+        # The recipe's model with the width of its MLP in the name: the arms change all of the shape. A tenth
+        # is cut for validation, which chooses rates, regularisation and weights.
+        run = replace(run, model="ViT-64x4x4x128/4", architecture=Architecture(), splits=Splits())
         if data != "digits":
             run = replace(run, preprocessing=Preprocessing(image_size=(SMALL_SIDE, SMALL_SIDE)))
     if run.start.start or find_task(run.task).answering is None:
@@ -500,14 +489,10 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
         steps = max(1, round(length * variant.length))
         # With the number of the base's images, so that warm-up is the same fraction of the steps of an arm on
         # fewer images.
-        run = with_steps(variant.run, steps, base.num_images)
-        training = replace(
-            run.training,
-            minutes=None,
-            evaluate_every=math.ceil(steps / (VALIDATIONS if run.training.select == "best" else 1)),
-            checkpoint_every=math.ceil(steps / CHECKPOINTS),
-            keep=1,
-        )
+        run = budget.with_steps(variant.run, steps, base.num_images)
+        validations = VALIDATIONS if run.training.select == "best" else 1
+        every, commits = math.ceil(steps / validations), math.ceil(steps / CHECKPOINTS)
+        training = replace(run.training, minutes=None, evaluate_every=every, checkpoint_every=commits, keep=1)
         series = study.arm_series(variant.seeds, variant.rates)
         arms.append(study.Arm(variant.name, variant.label, replace(run, training=training), series))
     return tuple(arms)
@@ -518,7 +503,7 @@ def make_arms(base: Base, design: Design, length: int) -> tuple[study.Arm, ...]:
 
 def _measure(
     options: Request, base: Base, design: Design, opened: Opened, trained_by: StudyOptions
-) -> tuple[Length, dict[str, Pace]]:
+) -> tuple[Length, dict[str, budget.Pace]]:
     """Choose the steps of the base so that all runs together take the given minutes; return the paces too.
 
     Raises:
@@ -531,10 +516,8 @@ def _measure(
     paces = study.measure_paces({arm.folder: arm.run for arm in arms}, trained_by, opened)
 
     def seconds(length: int) -> float:
-        return sum(
-            arm.series.num_runs * study.run_seconds(arm.run, paces[arm.folder], opened.images)
-            for arm in make_arms(base, design, length)
-        )
+        runs = ((arm.series.num_runs, arm.run, paces[arm.folder]) for arm in make_arms(base, design, length))
+        return sum(number * study.run_seconds(run, pace, opened.images) for number, run, pace in runs)
 
     steps = options.steps
     if steps is None:
@@ -555,12 +538,11 @@ def _measure(
 
 
 def _compare(
-    folder: Path,
     options: Request,
     base: Base,
     design: Design,
     arms: Sequence[study.Arm],
-    completed: Sequence[Series],
+    completed: Sequence[series_record.Series],
     length: Length,
 ) -> Reproduction:
     """Compare the arms of a study with the first one, and test the paper's conclusions with them."""
@@ -568,51 +550,35 @@ def _compare(
     # An arm answers test images if it learns from labels.
     pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
     tested, ended = zip(*pairs, strict=True)
-    scored = study.read_scores(folder, tested, ended)
+    scored = study.read_scores(base.folder, tested, ended)
     comparison = study.compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
     scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
-    validation = {arm.folder: _mean_validation_score(folder, arm, series) for arm, series in pairs}
+    validation = {arm.folder: _mean_validation_score(base.folder, arm, series) for arm, series in pairs}
     rows = []
     for variant, arm in zip(design.variants, arms, strict=True):
         of_arm, mean, interval = scores.get(arm.folder, {}), None, None
         if of_arm:
             stacked = np.stack(list(of_arm.values()))
             # The difference from zeros is the mean, with an interval over seeds and images.
-            score = paired_difference(np.zeros_like(stacked), stacked)
+            score = statistics.paired_difference(np.zeros_like(stacked), stacked)
             mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
-        rows.append(
-            ArmRow(
-                name=arm.folder,
-                label=arm.label,
-                line=variant.line,
-                x=variant.x,
-                steps=arm.run.training.total_steps(base.num_images),
-                flops=flops(arm.run, base.num_classes) if arm.run.model else None,
-                images_per_second=length.speed.get(arm.folder),
-                mean=mean,
-                interval=interval,
-                validation=validation.get(arm.folder),
-            )
-        )
+        place = arm.folder, arm.label, variant.line, variant.x
+        steps, speed = arm.run.training.total_steps(base.num_images), length.speed.get(arm.folder)
+        per_image = flops(arm.run, base.num_classes) if arm.run.model else None
+        rows.append(ArmRow(*place, steps, per_image, speed, mean, interval, validation.get(arm.folder)))
     findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    return Reproduction(
-        folder,
-        item,
-        tuple(_sentences(findings, rows, comparison, options.seeds)),
-        tuple(_sections(rows, options, design, comparison)),
-        tuple(findings),
-        tuple(rows),
-        comparison,
-        {
-            "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
-            "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
-            "image size": f"{format_size(run.preprocessing.image_size)} pixels",
-            "batch": f"{run.training.batch_size:,} images",
-            "steps": f"{length.length:,} of the base",
-            "measured": "top-1 accuracy on the test images after this training",
-        },
-    )
+    answer = tuple(_sentences(findings, rows, comparison, options.seeds))
+    own = tuple(_sections(rows, options, design, comparison))
+    setting = {
+        "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
+        "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
+        "image size": f"{format_size(run.preprocessing.image_size)} pixels",
+        "batch": f"{run.training.batch_size:,} images",
+        "steps": f"{length.length:,} of the base",
+        "measured": "top-1 accuracy on the test images after this training",
+    }
+    return Reproduction(base.folder, item, answer, own, tuple(findings), tuple(rows), comparison, setting)
 
 
 def _sentences(
@@ -641,12 +607,12 @@ def _sentences(
         )
 
 
-def _mean_validation_score(folder: Path, arm: study.Arm, series: Series) -> float:
+def _mean_validation_score(folder: Path, arm: study.Arm, series: series_record.Series) -> float:
     """Compute the mean score of an arm on validation images; -1, below every score, where there is none."""
     answering = find_task(arm.run.task).answering
     assert answering is not None
     runs = [folder / arm.folder / member.folder for member in series.members if member.score is not None]
-    read = [read_evaluations(run, answering).get("val") for run in runs]
+    read = [trained_model.read_evaluations(run, answering).get("val") for run in runs]
     means = [float(answering.score_images(each[1]).mean()) for each in read if each is not None]
     return float(np.mean(means)) if means else -1.0
 
@@ -664,16 +630,7 @@ def _sections(
         table, plot = study.arm_table(comparison), study.difference_plot(comparison)
         yield Section("Here", (table, against if comparison.arms else None, design.shared, sample, plot))
         return
-    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
-    yield Section("Here", (_arm_table(arms, comparison), design.shared, sample, plot))
-    speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
-    if ITEMS[options.item].timed and speeds:
-        when = "Images a second in training, as measured here when the study began."
-        drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
-        yield Section("Against the speed", (when, drawn))
 
-
-def _arm_table(arms: Sequence[ArmRow], tested: study.Comparison) -> Table:
     def number(form: str, value: float | None) -> str | Number:
         return "–" if value is None else Number(form.format(value), value)
 
@@ -682,10 +639,16 @@ def _arm_table(arms: Sequence[ArmRow], tested: study.Comparison) -> Table:
         "million FLOPs": lambda arm: number("{:,.2f}", None if arm.flops is None else arm.flops / 1e6),
         "steps": lambda arm: count_cell(arm.steps),
         "images a second": lambda arm: number("{:,.0f}", arm.images_per_second),
-        tested.score: lambda arm: fraction_cell(arm.mean),
+        comparison.score: lambda arm: fraction_cell(arm.mean),
         "95 % interval": lambda arm: interval_cell(arm.interval),
     }
-    return table_of(arms, columns)
+    plot = _line_plot(arms, comparison.score, {arm.name: arm.x for arm in arms}, design.axis)
+    yield Section("Here", (table_of(arms, columns), design.shared, sample, plot))
+    speeds = {arm.name: arm.images_per_second for arm in arms if arm.images_per_second is not None}
+    if ITEMS[options.item].timed and speeds:
+        when = "Images a second in training, as measured here when the study began."
+        drawn = _line_plot(arms, comparison.score, speeds, "images a second in training")
+        yield Section("Against the speed", (when, drawn))
 
 
 def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], axis: str) -> Plot | None:
@@ -705,10 +668,8 @@ def _line_plot(arms: Sequence[ArmRow], score: str, places: Mapping[str, float], 
     for (line, x), arm in sorted(best.items()):
         if arm.mean is not None and arm.interval is not None:
             lines.setdefault(line, []).append((x, arm.mean, arm.interval))
-    if not lines:
-        return None
-    draw = partial(line_figure, {"": lines}, axis, score)
-    return Plot(draw, axis.replace(" ", "-"), f"The {score} of the arms, as in the table.")
+    draw, alt = partial(line_figure, {"": lines}, axis, score), f"The {score} of the arms, as in the table."
+    return Plot(draw, axis.replace(" ", "-"), alt) if lines else None
 
 
 # --- the results of other verbs ---
@@ -722,7 +683,7 @@ def _draw(
     for number, start in enumerate(starts, start=1):
         place, name = result.folder / f"inspect-{number}", Path(start).name
         refuse_link(place)  # the study may be somebody else's
-        drawn = inspect(start, images, out=place, listener=options.listener)
+        drawn = inspect.inspect(start, images, out=place, listener=options.listener)
         files = {path.stem: path for path in drawn.pictures if path.suffix == ".png"}
         photos, shown = [], []
         for stem in result.item.pictures:
@@ -748,47 +709,5 @@ SIZES_12 = (64, 128, 224, 384, 512)
 """Pixels a side that the paper's Figure 12 shows (Appendix D.5)."""
 
 
-def _time(path: Path, models: Sequence[str], minutes: float, options: StudyOptions) -> Bench:
-    """Time models at the paper's image sizes, unless a file has the times already."""
-    measured = read(Bench, path)
-    if measured is None:
-        measured = bench(
-            *models,
-            image_size=SIZES_12,
-            minutes=minutes / len(models),
-            threads=options.threads,
-            device=options.device,
-            listener=options.listener,
-        )
-        replace_json(path, measured.to_json())
-    return measured
-
-
 SHOTS = (5, 10)
 """Images of each class from which the classes are learned, as in the paper (4.1)."""
-
-
-def _add_few_shot(
-    result: Reproduction, data: str, models: Mapping[str, Path], options: StudyOptions
-) -> Reproduction:
-    """Add the few-shot accuracy of frozen features, by the paper's ridge regression (4.1).
-
-    Args:
-        result: of the study.
-        data: the images with labels.
-        models: run folders by the labels of their arms.
-        options: of the study.
-    """
-    measured = fewshot(
-        tuple(map(str, models.values())),
-        data,
-        shots=SHOTS,
-        methods=("ridge",),
-        device=options.device,
-        cache=False,  # the features of these models are used once
-        listener=options.listener,
-    )
-    named = [replace(model, name=label) for label, model in zip(models, measured.models, strict=True)]
-    measured = replace(measured, models=tuple(named))
-    part = Section("Few-shot accuracy before fine-tuning", measured.blocks())
-    return replace(result, own=(*result.own, part), collected=without_places(measured.to_json()))

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from vitkit.errors import VitkitError
+from vitkit.jobs import recipes
 from vitkit.jobs.options import MachineOptions, Recipe, StrPath, StudyOptions, Vary
-from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.recipes import sweep_rates
 from vitkit.jobs.study import study as engine
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Section, Table
 from vitkit.runs.config import Architecture, Run, option_value, require_data, with_options
 from vitkit.runs.folder import folders_for, numbered_folders
 from vitkit.runs.plan import Opened, list_images
-from vitkit.tasks import find_task
-from vitkit.tasks.page import shown_score
+from vitkit.tasks import find_task, page
 from vitkit.text import join_names, without_places
 
 KIND = "ablation"
@@ -57,20 +55,6 @@ Settings = Mapping[str, Any]
 """Values by the names of options that are changed together: a value of a varied option, with joined ones."""
 
 
-@dataclass(frozen=True)
-class Design:
-    """The arms of an ablation that has not begun."""
-
-    base: str
-    """A sentence that describes the base."""
-    rates: str
-    """A sentence about the choice of each arm's learning rate."""
-    levels: Mapping[str, tuple[str, ...]]
-    """The values of each varied option, the base's first."""
-    arms: tuple[engine.Arm, ...]
-    """The base, then the others."""
-
-
 @dataclass(frozen=True, repr=False)
 class Ablation(engine.StudyResult):
     """The result of an ablation."""
@@ -99,7 +83,7 @@ class Ablation(engine.StudyResult):
         results, values = [comparison.base, *comparison.arms], list(self.vary.values())
         if len(values) == 2 and len(results) == len(values[0]) * len(values[1]):  # in the order of `product`
             (first, rows), (second, columns) = self.vary.items()
-            means = iter([shown_score(comparison.images, arm.mean) for arm in results])
+            means = iter([page.shown_score(comparison.images, arm.mean) for arm in results])
             headings = (first, *(f"{second} {value}" for value in columns))
             table = Table(headings, tuple((row, *itertools.islice(means, len(columns))) for row in rows))
             cells = [Section(f"Mean {comparison.score} by value", (table,), page_only=True)]
@@ -157,11 +141,11 @@ def ablate(
     Unstable: its parameters and what it returns may change in any release.
     """
     options = StudyOptions(command=command, **machine)
-    design = make_arms(recipe, vary, grid=grid, seeds=seeds, fixed_rate=fixed_rate, rates=rates)
-    base = design.arms[0].run
+    levels, arms = make_arms(recipe, vary, grid, seeds, fixed_rate, rates)
+    base = arms[0].run
     opened = Opened(base, list_images(base))
-    described = {"vary": {name: list(shown) for name, shown in design.levels.items()}, "grid": grid}
-    study = engine.new_study(KIND, command, described, design.arms)
+    described = {"vary": {name: list(shown) for name, shown in levels.items()}, "grid": grid}
+    study = engine.new_study(KIND, command, described, arms)
 
     if plan:
         return _plan(study.arms, options, opened)
@@ -176,9 +160,13 @@ def ablate(
             seeds_made = [member.seed for member in completed[0].members]
             comparison = engine.compare_scored(tested, study.arms, completed, seeds_made)
         best = max((comparison.base, *comparison.arms), key=lambda arm: arm.mean or 0.0)
-        model = best.folder if best.scores else ""
-        described_by = (design.base, design.rates, design.levels)
-        ablation = Ablation(folder, *described_by, comparison, opened.images.name, best=model)
+        own = ", ".join(f"{name} {values[0]}" for name, values in levels.items())
+        # The page may be given away, so that it has no paths of this machine.
+        model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
+        origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
+        about = f"The base is {origin} ({model}) with {own}.", explain_rates(arms[0]), levels
+        predicts = best.folder if best.scores else ""
+        ablation = Ablation(folder, *about, comparison, opened.images.name, best=predicts)
         engine.publish(ablation, [arm.folder for arm in study.arms], options)
     return ablation
 
@@ -199,15 +187,12 @@ def _plan(arms: Sequence[engine.Arm], options: StudyOptions, opened: Opened) -> 
 
 
 def make_arms(
-    recipe: Recipe,
-    vary: Vary = (),
-    *,
-    grid: bool = False,
-    seeds: int = 3,
-    fixed_rate: bool = False,
-    rates: Sequence[float] | None = None,
-) -> Design:
+    recipe: Recipe, vary: Vary, grid: bool, seeds: int, fixed_rate: bool, rates: Sequence[float] | None
+) -> tuple[dict[str, tuple[str, ...]], list[engine.Arm]]:
     """Make the arms of an ablation: the base first, then its variants, each once; the arguments are its own.
+
+    Returns:
+        The values of each varied option, the base's first; and the arms.
 
     Raises:
         VitkitError: there is no such recipe, or its runs cannot be compared; an option cannot be varied, has
@@ -221,7 +206,7 @@ def make_arms(
     engine.read_rates(rates, ())  # for its error
     if rates is not None and fixed_rate:
         raise VitkitError("fixed_rate tries no rates, and rates names some: give one of the two.")
-    base = recipe if isinstance(recipe, Run) else named_recipe(recipe)
+    base = recipe if isinstance(recipe, Run) else recipes.recipe(recipe)
     require_data(base)
     if find_task(base.task).answering is None:
         raise VitkitError(
@@ -269,16 +254,10 @@ def make_arms(
         label = ", ".join(f"{name} {_shown(_value(run, name))}" for name in settings) or "the base"
         # An arm that sets a rate tries rates around it, and not the recipe's.
         is_own = run.optimizer.learning_rate != base.optimizer.learning_rate
-        default_rates = sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
+        default_rates = recipes.sweep_rates(replace(run, recipe="") if is_own else run, MULTIPLES)
         series = engine.arm_series(seeds, () if fixed_rate else engine.read_rates(rates, default_rates))
         arms.append(engine.Arm(_folder(label, arms), label, run, series))
-    shown = {name: tuple(_level(base, name, level) for level in levels[name]) for name in levels}
-    own = ", ".join(f"{name} {values[0]}" for name, values in shown.items())
-    # The page may be given away, so that it has no paths of this machine.
-    model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
-    origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
-    sentence = f"The base is {origin} ({model}) with {own}."
-    return Design(sentence, _explain_rates(arms[0]), shown, tuple(arms))
+    return {name: tuple(_level(base, name, each) for each in levels[name]) for name in levels}, arms
 
 
 def read_vary(vary: Vary) -> dict[str, list[Settings]]:
@@ -301,18 +280,16 @@ def read_vary(vary: Vary) -> dict[str, list[Settings]]:
     read: dict[str, list[Settings]] = {}
     for name, values in given:
         option = name.strip().replace("-", "_")
-        read.setdefault(option, []).extend(_read_settings(option, value) for value in values)
+        for value in values:
+            settings = {option: value}
+            if isinstance(value, str):
+                # "sgd+weight_decay=0" joins a setting to a value. Only a + before a name and an equals sign
+                # does: R50+ViT-B/16 is a model.
+                settings[option], *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
+                others = (text.partition("=") for text in joined)
+                settings |= {other.replace("-", "_"): text.strip() for other, _, text in others}
+            read.setdefault(option, []).append(settings)
     return read
-
-
-def _read_settings(option: str, value: Any) -> Settings:
-    """Read a value and the settings that are joined to it with a +: "sgd+weight_decay=0" of the optimizer."""
-    if not isinstance(value, str):
-        return {option: value}
-    # Only a + before a name and an equals sign joins: R50+ViT-B/16 is a model.
-    first, *joined = re.split(r"\+(?=[A-Za-z_][\w.-]*=)", value.strip())
-    others = (text.partition("=") for text in joined)
-    return {option: first, **{name.replace("-", "_"): text.strip() for name, _, text in others}}
 
 
 def _joined(chosen: Sequence[Settings]) -> Settings:
@@ -382,7 +359,7 @@ def _folder(label: str, arms: Sequence[engine.Arm]) -> str:
     return next(free for free in itertools.chain([name], others) if free.casefold() not in taken)
 
 
-def _explain_rates(base: engine.Arm) -> str:
+def explain_rates(base: engine.Arm) -> str:
     """Describe how the learning rate of each arm is chosen, by the runs of the base."""
     listed = join_names([f"{rate:g}" for rate in base.series.sweep_rates])
     if not listed:

@@ -37,8 +37,6 @@ from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
 
 KIND, ENDING = "pretraining", "-helped"
-SHARED_OPTIONS = ("model", "architecture", "preprocessing", "augmentation", "loading")
-"""Options that the fine-tuning without the pre-training takes from it."""
 PRETRAINING, WITHOUT, LONGER, WITH = "pretraining", "without", "longer", "with"
 """The folders of the arms."""
 SCRATCH = OptimizerConfig(learning_rate=1e-3, weight_decay=0.05)
@@ -110,11 +108,11 @@ class Helped(engine.StudyResult):
 
     def sections(self) -> Sequence[Section]:
         """Return the tables of the arms, and how to read them."""
+        arms = engine.arm_table(self.comparison), engine.difference_plot(self.comparison)
+        longer = (engine.arm_table(self.against_longer),)
         return (
-            Section("Arms", (engine.arm_table(self.comparison), engine.difference_plot(self.comparison))),
-            Section(
-                "Against as much time without it", (engine.arm_table(self.against_longer),), page_only=True
-            ),
+            Section("Arms", arms),
+            Section("Against as much time without it", longer, page_only=True),
             Section("How to read it", EXPLAINED, page_only=True),
         )
 
@@ -237,7 +235,8 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
     """Make the fine-tuning without the pre-training: from the start of the pre-training, or from scratch."""
     # Few labelled images leave none to validate on: all are trained on, and the last weights are taken.
     subset = None if options.labels is None else f"[:{options.labels}]"
-    shared = {name: getattr(run, name) for name in SHARED_OPTIONS}
+    names = ("model", "architecture", "preprocessing", "augmentation", "loading")
+    shared = {name: getattr(run, name) for name in names}
     base = Run(data=options.then, splits=Splits(val_fraction=0.0, subset=subset), **shared)
     with listener.progress("listing images"):
         images = list_images(base).splits
@@ -256,14 +255,8 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
         tuned = replace(tuned, optimizer=SCRATCH)
         least = SCRATCH_STEPS
     steps = options.tune_steps or max(least, tuned.training.total_steps(count))
-    training = replace(
-        tuned.training,
-        steps=steps,
-        seed=run.training.seed,
-        select="last",
-        evaluate_every=None,
-        checkpoint_every=max(1, math.ceil(steps / 4)),
-    )
+    training = replace(tuned.training, steps=steps, seed=run.training.seed, select="last")
+    training = replace(training, evaluate_every=None, checkpoint_every=max(1, math.ceil(steps / 4)))
     optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
     # The augmentation of the pre-training: digits that are not mirrored there are not to be mirrored here.
     return replace(tuned, augmentation=base.augmentation, optimizer=optimizer, training=training)

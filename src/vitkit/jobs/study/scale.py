@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 
@@ -31,26 +31,19 @@ from vitkit.config import COUNT, Range, to_json
 from vitkit.data.check import sample_sizes, suggest_recipe
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import NORMAL_95, LawFit, Point, Prediction, fit_power_law, judge_held_out
-from vitkit.jobs.finetune import suit_start
+from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import Axis, MachineOptions, Recipe, StrPath, StudyOptions
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.study import study as engine
 from vitkit.listener import Listener
-from vitkit.models.measure import training_flops
-from vitkit.models.zoo import ModelConfig, changed_name, vit_config
+from vitkit.models import measure, zoo
 from vitkit.result import Plot, Section, Table
-from vitkit.runs.budget import with_steps
+from vitkit.runs import budget, series_record, trained_model
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
-from vitkit.runs.series_record import Series
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import find_task
 from vitkit.text import format_count, format_duration, join_names, pluralize
-
-if TYPE_CHECKING:  # only a page draws
-    from matplotlib.figure import Figure
 
 AXES: dict[Axis, tuple[str, str]] = {
     "data": ("training images", "as many images"),
@@ -181,24 +174,18 @@ class Scale(engine.StudyResult):
                 sentences.append(f"{place.label}: training diverged in {runs}, left out.")
         return sentences
 
-    def _draw(self) -> "Figure":
+    def _draw(self) -> Any:
         """Draw the points, the law with its interval, the held-out point and three times beyond."""
-        from vitkit.analysis.study_figures import scale_plot
+        from vitkit.analysis.study_figures import scale_plot  # matplotlib: only a page draws
 
         first, last = self.measured[0].x, self.held_out.x
         band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
         beyond: list[Prediction] = []
         if self.beyond is not None and self.final is not None:
             beyond = [self.final.extrapolate(x) for x in np.geomspace(last, self.beyond.x, 12).tolist()]
-        return scale_plot(
-            self.fit.points,
-            band,
-            self.held_out.point,
-            beyond,
-            AXES[self.along][0],
-            f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric,
-            self.is_fraction,
-        )
+        up = f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric
+        axes = AXES[self.along][0], up, self.is_fraction
+        return scale_plot(self.fit.points, band, self.held_out.point, beyond, *axes)
 
     def shown(self, error: float) -> str:
         """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
@@ -370,10 +357,10 @@ def base_run(data: StrPath, recipe: Recipe, start: StrPath, listener: Listener) 
     elif start and not recipe:
         run = Run()
     else:
-        run = named_recipe(recipe or propose_recipe(str(data), listener))
+        run = recipes.recipe(recipe or propose_recipe(str(data), listener))
     run = replace(run, data=str(data))
     if start:
-        run = suit_start(replace(run, start=StartConfig(str(start))), listener=listener).run
+        run = finetune.suit_start(replace(run, start=StartConfig(str(start))), listener=listener).run
     return with_absolute_paths(run)
 
 
@@ -422,7 +409,8 @@ def _open_images(run: Run, design: Design, options: StudyOptions) -> Opened:
         raise VitkitError(
             "A law of scale is measured on test images, and there are none: give --splits.test-fraction."
         )
-    if design.along == "data" and run.start.start and is_training_data(describe_start(run).card, run.data):
+    is_started = design.along == "data" and bool(run.start.start)
+    if is_started and trained_model.is_training_data(describe_start(run).card, run.data):
         options.listener.warn(
             f"{run.start.start} was trained on these images, also on images that the smaller points leave "
             "out: the law does not hold for more images."
@@ -497,7 +485,7 @@ def _make_points(design: Design, opened: Opened, steps: int) -> tuple[list[float
         elif design.along == "size":
             # `BEYOND`: the run's own model is the largest that the law is fitted to.
             config, sized = _scaled(run, classes, BEYOND * fraction)
-            flops = float(training_flops(config, steps * run.training.batch_size))
+            flops = float(measure.training_flops(config, steps * run.training.batch_size))
             points.append((flops, sized.model, _with_length(sized, steps, steps, count)))
         else:
             size = round(fraction * count)
@@ -541,19 +529,14 @@ def _with_length(run: Run, steps: int, most: int, count: int) -> Run:
     """
     longest = replace(run.training, steps=most)
     validations = math.ceil(most / longest.evaluation_interval(count))
-    run = with_steps(run, steps, count)
-    return replace(
-        run,
-        training=replace(
-            run.training,
-            evaluate_every=max(1, math.ceil(steps / validations)),
-            select="best" if run.splits.val_fraction else run.training.select,
-            evaluate_test=True,
-        ),
-    )
+    run = budget.with_steps(run, steps, count)
+    select = "best" if run.splits.val_fraction else run.training.select
+    every = max(1, math.ceil(steps / validations))
+    training = replace(run.training, evaluate_every=every, select=select, evaluate_test=True)
+    return replace(run, training=training)
 
 
-def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run]:
+def _scaled(run: Run, num_classes: int, factor: float) -> tuple[zoo.ModelConfig, Run]:
     """Scale the FLOPs of a run's model by a factor, in the same proportions; returns configuration and run.
 
     FLOPs grow as depth times the square of the width, so that both grow by the cube root. Depth is rounded to
@@ -570,7 +553,7 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
             f"Along size a Vision Transformer on patches of pixels grows, and {run.model} is none or has "
             "convolutions before it. Give another --model, such as ViT-192x6x3/4."
         )
-    vit = vit_config(run.model, num_classes, size)
+    vit = zoo.vit_config(run.model, num_classes, size)
     if factor != 1:
         depth = max(1, round(vit.depth * factor ** (1 / 3)))
         width = vit.width * math.sqrt(factor * vit.depth / depth)
@@ -583,11 +566,11 @@ def _scaled(run: Run, num_classes: int, factor: float) -> tuple[ModelConfig, Run
         # as the model.
         before_head = None if architecture.representation_size is None else width
         architecture = replace(architecture, representation_size=before_head)
-        run = replace(run, model=changed_name(run.model, grown), architecture=architecture)
+        run = replace(run, model=zoo.changed_name(run.model, grown), architecture=architecture)
     return architecture.build_config(run.model, num_classes, run.preprocessing), run
 
 
-def _measure(x: float, arm: engine.Arm, series: Series) -> Measured:
+def _measure(x: float, arm: engine.Arm, series: series_record.Series) -> Measured:
     """Read the test errors of a point.
 
     Raises:
@@ -625,12 +608,10 @@ def conclude(folder: Path, run: Run, design: Design, measured: Sequence[Measured
         fit = fit_power_law([place.point for place in fitted if place.point is not None])
     except VitkitError as error:
         diverged = [place.label for place in fitted if place.point is None]
-        if not diverged:
-            raise
-        raise VitkitError(
-            f"{error} In {folder} training diverged at {join_names(diverged)}: give a lower --learning-rate "
-            "and another --out."
-        ) from None
+        if diverged:
+            where = f"In {folder} training diverged at {join_names(diverged)}"
+            error.args = (f"{error} {where}: give a lower --learning-rate and another --out.",)
+        raise
     prediction, final, objection, beyond = fit.predict(held_out.x), None, fit.objection(), None
     if held_out.point is not None:
         final, objection = judge_held_out(fit, prediction, held_out.point)

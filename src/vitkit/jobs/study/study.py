@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,9 @@ from vitkit.jobs.series import check_series, recorded_run, train_series
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
+from vitkit.runs import folder as folders
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.folder import Numbered, Owner, kind_of, require_folder
-from vitkit.runs.folder import claim as claim_folder
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
 from vitkit.runs.processes import divide_threads
@@ -45,9 +44,6 @@ from vitkit.tasks import find_task
 from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
 from vitkit.world import ALONE
-
-if TYPE_CHECKING:  # only a page draws
-    from matplotlib.figure import Figure
 
 RECORD = "study.json"
 FINISHING = 4.0
@@ -124,12 +120,9 @@ class StudyResult(Result):
 
 def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) -> None:
     """Write the page of a study, which links those in the folders of its arms: of a series, then its runs."""
-    pages = [
-        page.parent.relative_to(result.folder).as_posix()
-        for arm in folders
-        for pattern in ("report.html", "*/report.html")  # one that diverged has none
-        for page in sorted((result.folder / arm).glob(pattern))
-    ]
+    patterns = ("report.html", "*/report.html")  # one that diverged has none
+    of_arms = ((result.folder / arm).glob(pattern) for arm in folders for pattern in patterns)
+    pages = [page.parent.relative_to(result.folder).as_posix() for each in of_arms for page in sorted(each)]
     write_page(result, result.page, folders=pages, command=shown_command(options.command))
 
 
@@ -148,20 +141,20 @@ class Study:
     """The arms that are trained, to which another call may add some."""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> folders.Owner:
         """Return the owner of its folder."""
-        return Owner("study", RECORD, lambda folder: _changes(folder, self))
+        return folders.Owner("study", RECORD, lambda folder: _changes(folder, self))
 
     @contextmanager
-    def claim(self, out: Path | None, numbered: Numbered = lambda: iter(())) -> Iterator[Path]:
+    def claim(self, out: Path | None, numbered: folders.Numbered = lambda: iter(())) -> Iterator[Path]:
         """Hold the folder of the study for this process, and write its record where it begins.
 
         Raises:
             VitkitError: the folder holds something else, or a study with other options, which are named; or
                 another process is at work in it.
         """
-        require_folder(out)
-        with claim_folder(self.owner, out, numbered) as folder:
+        folders.require_folder(out)
+        with folders.claim(self.owner, out, numbered) as folder:
             remove_leftovers(folder)
             if not (folder / RECORD).exists() or len(read_study(folder).arms) < len(self.arms):
                 write(folder / RECORD, self)
@@ -296,11 +289,13 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
     paces = {}
     for name, run in runs.items():
         # A run that begins from another arm of the study is timed with new weights: the other has not ended.
-        if run.model and kind_of(run.start.start).kind in ("nothing", "unfinished run", "series"):
+        if run.model and folders.kind_of(run.start.start).kind in ("nothing", "unfinished run", "series"):
             # Frozen weights need a start; without one all weights are trained, which takes a little longer.
             thawed = replace(run.optimizer, freeze="nothing", freeze_layers=0)
             run = replace(run, start=StartConfig(), optimizer=thawed)
-        pace = next((pace for other, pace in timed if _is_as_fast(run, other)), None)
+        free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
+        others = ((difference(to_json(run), to_json(other)), pace) for other, pace in timed)
+        pace = next((p for lines, p in others if all(re.match(free, line) for line in lines)), None)
         if pace is None:
             plan = plan_run(run, None, device=options.device, opened=opened, listener=options.listener)
             with options.listener.progress(f"measuring the speed of {name}"):
@@ -308,12 +303,6 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
             timed.append((run, pace))
         paces[name] = pace
     return paces
-
-
-def _is_as_fast(run: Run, other: Run) -> bool:
-    """Whether two runs differ only in options that cost no time."""
-    free = FREE if run.task != "classification" else rf"{FREE}|objective\."  # such as label smoothing
-    return all(re.match(free, line) for line in difference(to_json(run), to_json(other)))
 
 
 def begins_within(run: Run, folder: Path) -> bool:
@@ -367,7 +356,7 @@ def read_begun(folder: Path, kind: str) -> Study | None:
     Raises:
         VitkitError: the folder holds something else, or the record is damaged.
     """
-    owner = Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
+    owner = folders.Owner("study", RECORD, lambda folder: _other_kind(read_study(folder), kind))
     return read_study(folder) if owner.refuse_others(folder) else None
 
 
@@ -712,16 +701,14 @@ def arm_table(comparison: Comparison) -> Table:
         compared = ("–",) * 4
         if arm.difference is not None:
             signed = (arm.difference.mean, *arm.difference.interval)
-            mean, low, high = (points(comparison.images, value, signed=True) for value in signed)
+            size, low, high = (points(comparison.images, value, signed=True) for value in signed)
             least = points(comparison.images, arm.difference.detectable)
-            compared = (mean, f"{low} to {high}", shown_p(arm.adjusted_p), least)
+            compared = (size, f"{low} to {high}", shown_p(arm.adjusted_p), least)
         rate = "–" if arm.learning_rate is None else f"{arm.learning_rate:g}"
-        by_seed = ((seed, arm.scores.get(str(seed))) for seed in comparison.seeds)
-        each = (
-            "diverged" if seed in arm.diverged else shown_score(comparison.images, score)
-            for seed, score in by_seed
-        )
-        rows.append((arm.label, shown_score(comparison.images, arm.mean), *compared, rate, ", ".join(each)))
+        each = [shown_score(comparison.images, arm.scores.get(str(seed))) for seed in comparison.seeds]
+        by_seed = dict(zip(comparison.seeds, each, strict=True)) | dict.fromkeys(arm.diverged, "diverged")
+        mean = shown_score(comparison.images, arm.mean)
+        rows.append((arm.label, mean, *compared, rate, ", ".join(by_seed.values())))
     headings = ("arm", f"mean {comparison.score}", "difference", "95 % interval", "p by Holm", "detectable")
     return Table((*headings, "learning rate", "each seed"), tuple(rows))
 
@@ -741,8 +728,8 @@ def plot_differences(
 ) -> Plot | None:
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
-    def draw() -> "Figure":
-        from vitkit.analysis.study_figures import difference_figure
+    def draw() -> Any:
+        from vitkit.analysis.study_figures import difference_figure  # matplotlib: only a page draws
 
         return difference_figure(drawn, axis)
 
