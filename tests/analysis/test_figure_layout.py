@@ -292,13 +292,7 @@ FIGURES: Mapping[str, Callable[[str], Sequence[Figure]]] = {
 
 @pytest.mark.parametrize(
     ("name", "word"),
-    [
-        pytest.param(name, word, id=f"{name}-{kind}")
-        for kind, word in LABELS.items()
-        for name in FIGURES
-        # Labels and differences are named by what is no formula.
-        if kind != "nasty" or name not in ("labels", "differences")
-    ],
+    [pytest.param(name, word, id=f"{name}-{kind}") for kind, word in LABELS.items() for name in FIGURES],
 )
 def test_no_text_of_a_figure_lies_over_another_or_over_the_edge(name: str, word: str) -> None:
     faults = [find_faults(figure) for figure in FIGURES[name](word)]

@@ -46,6 +46,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "text.parse_math": False,  # a name from outside may have dollar signs, which are no formula
     "svg.fonttype": "none",  # text stays text: it can be searched, and shows the letters of any script
 }
 
@@ -163,15 +164,10 @@ def wrapped(caption: str, width: int, most: int = 3) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a name from outside in one line of `width` columns that matplotlib takes for no formula.
+    """Return a name from outside in one line of `width` columns, without its middle if it is longer.
 
     Chinese, Japanese and Korean letters, and pictures, take two columns.
     """
-    return cut(text, width).replace("$", r"\$")
-
-
-def cut(text: str, width: int) -> str:
-    """Return a name from outside in one line of `width` columns, without its middle if it is longer."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if cell_len(text) <= width:
         return text

@@ -219,7 +219,7 @@ def _bars(
         if images is not None:
             chance = [count / images for *_, count in bars]
             axes.plot(chance, rows, "o", color=drawing.VERMILION, markersize=3)
-        axes.set_yticks(rows, [f"{drawing.shortened(name, 28)}  ({count})" for _, _, name, count in bars])
+        axes.set_yticks(rows, [f"{drawing.shortened(name, 26)}  ({count})" for _, _, name, count in bars])
         axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{singular} (images)")
         axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(True, axis="x")

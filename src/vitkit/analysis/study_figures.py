@@ -268,7 +268,7 @@ def difference_figure(differences: Sequence[tuple[str, float, tuple[float, float
     with drawing.chart(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)) as (figure, axes):
         axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
         axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
-        axes.set_yticks(down, [drawing.cut(label, 60) for label in labels])
+        axes.set_yticks(down, [drawing.shortened(label, 60) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
         axes.set_xlabel(axis)
         axes.grid(True, axis="x")

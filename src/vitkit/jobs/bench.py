@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.analysis.drawing import cut, save_figure
+from vitkit.analysis.drawing import save_figure, shortened
 from vitkit.analysis.study_figures import line_figure
 from vitkit.config import COUNT, Count, Positive, Range
 from vitkit.durable import replace_json
@@ -150,7 +150,7 @@ class Bench(Result):
             if speed.precision == last:
                 point = speed.image_size[0], speed.images_per_second, None
                 lines.setdefault(speed.model, []).append(point)
-        title = f"Speed by image size in {last} on {cut(str(self.machine.get('device')), 60)}"
+        title = f"Speed by image size in {last} on {shortened(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."
         return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)
