@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitkit.analysis import drawing, figures, model_figures
-from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
+from vitkit.analysis import drawing, figures
+from vitkit.analysis.figures import fewshot_plot, pretraining_plot
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import FewShotScore
@@ -86,10 +86,10 @@ def test_heat_overlay_is_bright_where_the_heat_is() -> None:
     image = np.full((32, 32, 3), 128, np.uint8)
     heat = np.zeros((4, 4))
     heat[1, 2] = 1
-    overlay = model_figures.heat_overlay(image, heat).astype(int).sum(-1)
+    overlay = figures.heat_overlay(image, heat).astype(int).sum(-1)
     assert np.unravel_index(overlay.argmax(), overlay.shape)[0] // 8 == 1
     assert overlay[12, 20] == overlay.max() and overlay[0, 0] == overlay.min()
-    assert np.ptp(model_figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
+    assert np.ptp(figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
 
 
 def test_enlarged_repeats_whole_pixels() -> None:

@@ -21,7 +21,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_mixed import MixedModeRenderer
 from matplotlib.backends.backend_svg import RendererSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 from PIL import Image
 from rich.cells import cell_len, set_cell_size
@@ -126,9 +125,9 @@ def chart(width: float, height: float, *title: str, **grid: Any) -> Iterator[tup
             figure.legend(loc="outside lower left", ncols=max(1, min(len(labels), columns)))
 
 
-def percentages() -> FuncFormatter:
-    """Make a formatter that writes the fractions of an axis as percentages, in the fewest digits."""
-    return FuncFormatter(lambda fraction, _: f"{100 * fraction:.4g}%")
+def percentage(fraction: float, _place: float) -> str:
+    """Write a fraction of an axis as a percentage in the fewest digits, for matplotlib."""
+    return f"{100 * fraction:.4g}%"
 
 
 @contextmanager
@@ -142,8 +141,7 @@ def _any_letters() -> Iterator[None]:
 def bare(axes: Axes) -> None:
     """Remove ticks and frame from axes that show a picture."""
     axes.set(xticks=[], yticks=[])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def wrapped(caption: str, width: int, most: int = 3) -> str:

@@ -1,20 +1,32 @@
-"""Draw the curves of training and the quality of the result: arrays in, matplotlib Figures out."""
+"""Draw figures: arrays in, matplotlib Figures out.
 
+First the curves of training and the quality of its result; then a model's filters, positions and attention,
+the paper's Figures 6 and 7; then studies: lines with their intervals, differences, a law of scale.
+"""
+
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+from PIL import Image
 
 from vitkit.analysis import drawing
 from vitkit.evaluation.classify import CalibrationBin, ClassScore
+from vitkit.evaluation.fewshot.config import Method
+from vitkit.evaluation.fewshot.methods import FewShotScore
 from vitkit.evaluation.multilabel import LabelScore
-from vitkit.evaluation.statistics import binomial_interval
+from vitkit.evaluation.statistics import Point, Prediction, binomial_interval
+from vitkit.text import format_count
 
 MATRIX_WITH_NAMES = 20
 """The most classes of a confusion matrix with names and counts; for more it is a picture."""
@@ -83,7 +95,7 @@ def training_curves(
             axes.plot([step], [value], "o", **circle)
             axes.margins(y=0.12)  # so that the circle is whole
         if is_fraction:
-            axes.yaxis.set_major_formatter(drawing.percentages())
+            axes.yaxis.set_major_formatter(drawing.percentage)
     with _panel(train, "Learning rate", "learning rate") as (rate, axes):
         if len(steps):
             rates = _thinned(steps, train["learning_rate"])
@@ -102,14 +114,14 @@ def _panel(train: Columns, heading: str, unit: str) -> Iterator[tuple[Figure, Ax
         axes.grid(True)
         if not axes.has_data():
             return
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True, min_n_ticks=1))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         if len(train["step"]) and train["step"][-1] > 0 and train["epoch"][-1] > 0:
             ratio = float(train["epoch"][-1] / train["step"][-1])
             both_ways = partial(np.multiply, ratio), partial(np.multiply, 1 / ratio)
             top = axes.secondary_xaxis("top", functions=both_ways)
             top.set_xlabel("epoch")
-            top.xaxis.set_major_locator(MaxNLocator(5))
+            top.xaxis.set_major_locator(ticker.MaxNLocator(5))
             top.spines["top"].set_visible(True)
 
 
@@ -140,14 +152,13 @@ def confusion_matrix(cells: Sequence[tuple[int, int, int]], class_names: Sequenc
         image = axes.imshow(fractions, norm=PowerNorm(0.5, 0, 1), **looks)
         colours = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, ticks=(0, 0.01, 0.05, 0.2, 0.5, 1))
         colours.set_label("fraction of the true class")
-        colours.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        for spine in axes.spines.values():
-            spine.set_visible(True)
+        colours.ax.yaxis.set_major_formatter(ticker.PercentFormatter(1, decimals=0))
+        axes.spines[:].set_visible(True)
         unit = f" (number{f', {group} to a cell' if group > 1 else ''})" if is_picture else ""
         axes.set(xlabel=f"predicted class{unit}", ylabel=f"true class{unit}")
         if is_picture:
             for axis in (axes.xaxis, axes.yaxis):
-                axis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.set_major_locator(ticker.MaxNLocator(6, integer=True))
             return figure
         for row, column in np.argwhere(matrix).tolist():
             colour = "white" if fractions[row, column] > 0.35 else "black"
@@ -221,7 +232,7 @@ def _bars(
             axes.plot(chance, rows, "o", color=drawing.VERMILION, markersize=3)
         axes.set_yticks(rows, [f"{drawing.shortened(name, 26)}  ({count})" for _, _, name, count in bars])
         axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{singular} (images)")
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)
     return figure
@@ -255,9 +266,9 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
             histogram.bar(left, [b.count for b in bins], width, align="edge", color=colour)
         diagram.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="fraction of images right")
         histogram.set(xlabel="confidence: probability of the predicted class", ylabel="images")
-        histogram.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        histogram.yaxis.set_major_locator(ticker.MaxNLocator(3, integer=True))
         for axis in (diagram.yaxis, histogram.xaxis):
-            axis.set_major_formatter(PercentFormatter(1))
+            axis.set_major_formatter(ticker.PercentFormatter(1))
         for axes in (diagram, histogram):
             axes.grid(True)
     return figure
@@ -284,3 +295,424 @@ def _smoothed(y: drawing.Floats) -> drawing.Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         smoothed: drawing.Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
     return smoothed
+
+
+TILES_SHOWN = 14
+"""The most tiles along a side of the position similarities; larger grids show every second or third."""
+PAIRS_IN_A_ROW = 4
+"""Images beside their attention."""
+NARROWEST = 3.2
+"""Narrowest figure in inches: its title must fit."""
+
+
+def filter_grid(components: drawing.Floats, explained: drawing.Floats) -> Figure:
+    """Draw the principal components of the filters that see the pixels (paper Figure 7, left).
+
+    Args:
+        components: `(n, p, q, 3)` in [0, 1].
+        explained: `(n,)`, the fraction of the variance that each component explains.
+    """
+    columns = min(7, len(components)) or 1
+    rows = -(-len(components) // columns) or 1
+    size = max(0.95 * columns + 0.2, NARROWEST), 1.12 * rows + 0.5
+    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
+    with drawing.chart(*size, "Filters that see the pixels", **shape) as (figure, grid):
+        for axes in grid.flat:
+            drawing.bare(axes)
+        for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
+            axes.imshow(component, interpolation="none", vmin=0, vmax=1)
+            axes.set_title(f"{fraction:.1%}", fontsize=8, fontweight="normal", loc="center", pad=2)
+    return figure
+
+
+def position_similarity_map(similarity: drawing.Floats) -> Figure:
+    """Draw how similar the position embedding of each patch is to all others (paper Figure 7, centre).
+
+    Args:
+        similarity: `(R, C, R, C)` cosine similarities.
+    """
+    rows, columns = similarity.shape[:2]
+    step = -(-max(rows, columns) // TILES_SHOWN)
+    shown_rows, shown_columns = range(0, rows, step), range(0, columns, step)
+    gap = max(1, round(0.12 * max(rows, columns)))
+    mosaic = np.full(
+        (len(shown_rows) * (rows + gap) - gap, len(shown_columns) * (columns + gap) - gap), np.nan, np.float32
+    )
+    for i, row in enumerate(shown_rows):
+        for j, column in enumerate(shown_columns):
+            top, left = i * (rows + gap), j * (columns + gap)
+            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
+    height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
+    size = max(width + 1.6, NARROWEST), height + 0.8
+    with drawing.chart(*size, "Similarity of position embeddings") as (figure, axes):
+        lowest = min(0.0, float(similarity.min()))
+        image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
+        colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
+        colours.set_label("cosine similarity")
+        every = max(1, len(shown_rows) // 7), max(1, len(shown_columns) // 7)
+        axes.set_yticks(
+            [i * (rows + gap) + (rows - 1) / 2 for i in range(0, len(shown_rows), every[0])],
+            [str(row + 1) for row in shown_rows[:: every[0]]],
+        )
+        axes.set_xticks(
+            [j * (columns + gap) + (columns - 1) / 2 for j in range(0, len(shown_columns), every[1])],
+            [str(column + 1) for column in shown_columns[:: every[1]]],
+        )
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.set(xlabel="patch column", ylabel="patch row")
+    return figure
+
+
+def attention_distance_plot(distances: drawing.Floats, even: float, data: str) -> Figure:
+    """Plot every head's mean attention distance by depth (paper Figure 7, right).
+
+    Args:
+        distances: `(L, h)` in pixels.
+        even: the distance of attention that is spread evenly, in pixels.
+        data: the images as a phrase ("128 test images of 224 x 224 pixels"), for the title.
+    """
+    depth, heads = distances.shape
+    layers = np.arange(1, depth + 1)
+    with drawing.chart(drawing.WIDTH * 0.62, 3.8, f"Attention distance, {data}") as (figure, axes):
+        axes.scatter(
+            layers.repeat(heads), distances.ravel(), s=26, color=drawing.BLUE, alpha=0.6, linewidths=0
+        )
+        axes.scatter([], [], s=26, color=drawing.BLUE, linewidths=0, label=f"one of the {heads} heads")
+        axes.plot(
+            layers, distances.mean(1), color=drawing.VERMILION, linewidth=1.6, marker=".", label="their mean"
+        )
+        axes.axhline(even, color="black", linestyle="--", linewidth=1, label="attention spread evenly")
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(12, integer=True, min_n_ticks=1))
+        axes.set_xlim(0.5, depth + 0.5)
+        axes.set_ylim(0, max(float(distances.max()), even) * 1.1 or 1)
+        axes.grid(True)
+        axes.set(xlabel="layer (1: nearest to the image)", ylabel="mean attention distance (pixels)")
+    return figure
+
+
+def rollout_gallery(
+    images: Sequence[NDArray[np.uint8]], maps: drawing.Floats, captions: Sequence[str]
+) -> Figure:
+    """Draw images next to the model's attention to their parts (paper Figure 6).
+
+    Args:
+        images: n of `(H, W, 3)`, as the model sees them.
+        maps: `(n, R, C)` attention over the patches.
+        captions: n lines.
+    """
+    pairs = []
+    for small, heat in zip(images, maps, strict=True):
+        image = drawing.enlarged(small, 128)
+        white = np.full((len(image), max(1, image.shape[1] // 16), 3), 255, np.uint8)
+        pairs.append(np.concatenate([image, white, heat_overlay(image, heat)], axis=1))
+    columns = max(1, min(PAIRS_IN_A_ROW, len(pairs)))
+    rows = max(1, -(-len(pairs) // columns))
+    below = [drawing.wrapped(caption, 36) for caption in captions]
+    lines = max((caption.count("\n") + 1 for caption in below), default=1)
+    size = 2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4
+    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
+    with drawing.chart(*size, "Attention rollout", **shape) as (figure, grid):
+        for axes in grid.flat:
+            drawing.bare(axes)
+        for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
+            axes.imshow(pair, interpolation="none")
+            axes.set_xlabel(caption, fontsize=7.5)
+    return figure
+
+
+def heat_overlay(image: NDArray[np.uint8], heat: drawing.Floats) -> NDArray[np.uint8]:
+    """Lay a map over a grey version of a picture: dark blue its lowest value, yellow its highest.
+
+    Args:
+        image: `(H, W, 3)`
+        heat: `(R, C)`, of any scale; enlarged bilinearly.
+
+    Returns:
+        `(H, W, 3)`
+    """
+    span = float(heat.max() - heat.min())
+    scaled = (heat - heat.min()) / span if span > 0 else np.zeros_like(heat)
+    size = (image.shape[1], image.shape[0])
+    smooth = np.asarray(Image.fromarray(scaled.astype(np.float32)).resize(size, Image.Resampling.BILINEAR))
+    colours = np.asarray(matplotlib.colormaps["viridis"](smooth.clip(0, 1)))[..., :3]
+    grey = np.asarray(Image.fromarray(image).convert("L"), np.float32)[..., None] / 255
+    blended: drawing.Floats = 255 * colours * (0.45 + 0.55 * grey)
+    return blended.round().astype(np.uint8)
+
+
+def picture_sheet(sheet: NDArray[np.uint8], rows: Sequence[str]) -> Figure:
+    """Draw a sheet of pictures in rows, with the name of each row beside it.
+
+    Args:
+        sheet: `(H, W, 3)`, rows of equal height.
+        rows: their names, from the top.
+    """
+    height, width = sheet.shape[:2]
+    with drawing.chart(drawing.WIDTH, 1.1 * drawing.WIDTH * height / width + 0.1) as (figure, axes):
+        drawing.bare(axes)
+        axes.imshow(sheet, interpolation="none")
+        middles = [(number + 0.5) * height / len(rows) for number in range(len(rows))]
+        axes.set_yticks(middles, rows, rotation=90, va="center", fontsize=8)
+        axes.tick_params(left=False, labelleft=True)
+    return figure
+
+
+COLOURS = (drawing.BLUE, drawing.VERMILION, drawing.GREEN, "#CC79A7", "#E69F00", drawing.SKY, "black")
+"""Okabe & Ito's; more lines than these differ by their dashes."""
+DASHES = ("-", "--", ":", "-.")
+PANELS = 4
+"""The most numbers of shots that are drawn beside one another: the largest ones."""
+METHOD_NAMES: Mapping[str, str] = {
+    "ridge": "ridge, closed form (the paper's)",
+    "knn": "nearest neighbours",
+    "logistic": "logistic regression",
+}
+
+Points = Sequence[tuple[float, float, tuple[float, float] | None]]
+"""Points of a line: place on the axis, value, and the interval that its bar shows, if it has one."""
+RIGHT = "fraction of test images right"
+
+
+def line_figure(
+    panels: Mapping[str, Mapping[str, Points]],
+    across: str,
+    up: str,
+    *,
+    title: Sequence[str] = (),
+    chance: float | None = None,
+    is_fraction: bool = True,
+    steps: bool = False,
+) -> Figure:
+    """Draw lines with their intervals, in one picture or in several side by side.
+
+    Args:
+        panels: the points of each line by its name, for each picture by its title.
+        across: label of the axis.
+        up: name of the values.
+        title: of the figure, each part in lines of its own.
+        chance: the value of guessing, to draw a line at; None for no line.
+        is_fraction: whether values are fractions, written as percentages; else they are drawn on a
+            logarithmic axis, where a value of 0 has no place.
+        steps: whether the axis is that of the steps of a training; else it is logarithmic.
+    """
+    places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
+    size = drawing.WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
+    grid: dict[str, Any] = {"ncols": len(panels), "sharey": True, "squeeze": False}
+    with drawing.chart(*size, *title, **grid) as (figure, every):
+        for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
+            _draw_lines(axes, lines, named=number == 0)
+            if chance is not None:
+                label = "guessing" if number == 0 else "_"
+                axes.axhline(chance, color=drawing.GREY, linestyle="--", linewidth=1, label=label)
+            axes.set(xlabel=across, ylabel=up if number == 0 else "", title=name)
+            if steps:
+                if is_fraction:
+                    low, high = axes.get_ylim()
+                    axes.set_ylim(min(low, 0.9), min(high, 1.01))  # no accuracy is above 1
+                axes.xaxis.set_major_locator(ticker.MaxNLocator(6, integer=True, min_n_ticks=1))
+            else:
+                axes.set_xscale("log")
+                axes.set_xlim(places[0] / 1.15, places[-1] * 1.15)  # the same in all pictures
+                axes.xaxis.set_major_locator(ticker.FixedLocator(_apart(places, 20 / len(panels))))
+                axes.xaxis.set_minor_locator(ticker.NullLocator())
+                axes.xaxis.set_major_formatter(_short)
+            if is_fraction:
+                axes.yaxis.set_major_formatter(drawing.percentage)
+            else:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter("{x:,.10g}")
+                axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    return figure
+
+
+def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bool = True) -> None:
+    """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend, and if not
+    `joined`, their points alone."""
+    looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
+        values = np.array([value for _, value, _ in points])
+        ends = np.array([interval or (value, value) for _, value, interval in points])
+        axes.errorbar(
+            [place for place, _, _ in points],
+            values,
+            yerr=np.abs(ends.T - values),
+            label=drawing.shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
+            color=colour,
+            linestyle=dashes if joined else "none",
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            elinewidth=1,
+            capsize=2 if any(interval for _, _, interval in points) else 0,
+        )
+    axes.grid(True)
+
+
+def _apart(places: Sequence[float], most: float) -> list[float]:
+    """Choose the places of an axis that are written: no two nearer than one of `most` parts of it."""
+    nearest = (places[-1] / places[0]) ** (1 / most)
+    written = list(places[:1])
+    for place in places[1:]:
+        if place >= written[-1] * nearest:
+            written.append(place)
+    return written
+
+
+def _short(number: float, _place: float) -> str:
+    """Write a number of an axis: up to 99,999 in full, above it, as FLOPs are, with a prefix."""
+    return f"{number:,.5g}" if number < 1e5 else format_count(number)
+
+
+def fewshot_plot(
+    models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
+) -> Figure:
+    """Draw mean accuracy against the number of shots, with the standard deviation over draws.
+
+    Args:
+        models: scores by the name of a checkpoint. Of one checkpoint the methods are lines in one picture; of
+            several each method is a picture of its own, and the checkpoints are its lines.
+        images: the test images as a phrase ("360 test images of digits"), for the title.
+        chance: accuracy of guessing, from 0 to 1.
+        seeds: number of draws.
+    """
+    panels: dict[str, dict[str, Points]] = {}
+    for name, scores in models.items():
+        for method in dict.fromkeys(score.method for score in scores):
+            panel, line = (METHOD_NAMES[method], name) if len(models) > 1 else ("", METHOD_NAMES[method])
+            points = [_point(score.shots, score) for score in scores if score.method == method]
+            panels.setdefault(panel, {})[line] = points
+    title = (f"Few-shot accuracy on {images},", _draws(seeds))
+    return line_figure(panels, "images of each class (shots)", RIGHT, title=title, chance=chance)
+
+
+def pretraining_plot(
+    models: Mapping[str, Sequence[tuple[int, Sequence[FewShotScore]]]],
+    images: str,
+    method: Method,
+    chance: float,
+    seeds: int,
+) -> Figure:
+    """Draw few-shot accuracy against the number of pre-training images, as Figure 4 (right) of the paper.
+
+    Args:
+        models: by architecture, the number of images of each checkpoint's pre-training and its scores; the
+            checkpoints of an architecture are a line.
+        images: the test images as a phrase ("360 test images of digits"), for the title.
+        method: the method of the scores.
+        chance: accuracy of guessing, from 0 to 1.
+        seeds: number of draws.
+    """
+    shots = [score.shots for score in next(iter(models.values()))[0][1]][-PANELS:]
+    panels = {
+        f"{count:,} shots" if count > 1 else "1 shot": {
+            name: [_point(size, score) for size, scores in points for score in scores if score.shots == count]
+            for name, points in models.items()
+        }
+        for count in shots
+    }
+    title = (f"Few-shot accuracy on {images},", f"{METHOD_NAMES[method]}, {_draws(seeds)}")
+    return line_figure(panels, "images of the pre-training", RIGHT, title=title, chance=chance)
+
+
+def _point(place: float, score: FewShotScore) -> tuple[float, float, tuple[float, float]]:
+    deviation = score.deviation or 0.0
+    return place, score.mean, (score.mean - deviation, score.mean + deviation)
+
+
+def _draws(seeds: int) -> str:
+    return f"mean of {seeds} draws; bars: standard deviation" if seeds > 1 else "of one draw"
+
+
+def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], images: str) -> Figure:
+    """Draw few-shot accuracy against the steps of a training.
+
+    Args:
+        steps: at which it was measured.
+        curves: accuracies (0 to 1, NaN where one is missing) at these steps by name ("5 shots").
+        images: the test images as a phrase, for the title.
+    """
+    lines: dict[str, Points] = {
+        name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
+        for name, values in curves.items()
+    }
+    title = (f"Few-shot accuracy on {images}",)
+    return line_figure({"": lines}, "step", RIGHT, title=title, steps=True)
+
+
+def scale_plot(
+    points: Sequence[Point],
+    law: Sequence[Prediction],
+    held_out: Point | None,
+    beyond: Sequence[Prediction],
+    across: str,
+    label: str,
+    is_fraction: bool,
+) -> Figure:
+    """Draw errors against images, steps or FLOPs, with the law fitted to them, on logarithmic axes.
+
+    Args:
+        points: the points that the law was fitted to.
+        law: its predictions from the first point to the held-out point, with their intervals.
+        held_out: the point that was predicted and then measured; None where training diverged.
+        beyond: extrapolations from it, by the law fitted to the held-out point too; may be empty.
+        across, label: of the axes.
+        is_fraction: whether errors are fractions, written as percentages.
+    """
+    measured = [place for place in (*points, held_out) if place is not None]
+    lowest = min(error for place in measured for error in place.errors)
+    # A logarithmic axis has no 0: intervals that reach it are cut off at half of the smallest error.
+    floor = 0.5 * max(1e-6, min([lowest, *(place.error for place in (*law, *beyond))]))
+    with drawing.chart(drawing.WIDTH * 0.72, 4.2) as (figure, axes):
+        for part, colour, dashes, name in (
+            (law, drawing.BLUE, "-", "the law, and where 95 % of measurements should lie"),
+            (beyond, drawing.GREY, "--", "extrapolation, from no further gain to one as fast as last"),
+        ):
+            if part:
+                x = [place.x for place in part]
+                ends = [(place.error, place.low, place.high) for place in part]
+                middle, low, high = np.maximum(ends, floor).T
+                axes.plot(x, middle, color=colour, linestyle=dashes, label=name)
+                axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+        bars: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
+        for place in measured:
+            kind = "held out: predicted, then measured" if place is held_out else "measured, and fitted to"
+            height, reach = max(place.error, floor), 1.96 * math.sqrt(place.variance)
+            reach = 0.0 if place.noise is None else reach
+            interval = max(height - reach, 0.95 * floor), height + reach
+            bars.setdefault(f"{kind} (bars: 95 %)", []).append((place.x, height, interval))
+        _draw_lines(axes, bars, named=True, joined=False)
+        axes.set(xscale="log", yscale="log", xlabel=across, ylabel=label)
+        top = max(place.high for place in (*law, *beyond)) if law else axes.get_ylim()[1]
+        bottom = max(floor, min([lowest, *(place.low for place in (*law, *beyond))]))
+        axes.set_ylim(0.9 * bottom, 1.1 * top)
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        axes.xaxis.set_major_formatter(_short)
+        # Less than half a decade would hold a single round number.
+        axes.yaxis.set_major_locator(
+            ticker.LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else ticker.MaxNLocator(6)
+        )
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+        axes.yaxis.set_major_formatter(drawing.percentage if is_fraction else "{x:.4g}")
+    return figure
+
+
+def difference_figure(differences: Sequence[tuple[str, float, tuple[float, float]]], axis: str) -> Figure:
+    """Draw differences with their 95 % intervals, one below the other, beside a line at no difference.
+
+    Args:
+        differences: of fractions, from -1 to 1, each with its name and its interval.
+        axis: label of the axis, whose numbers are hundredths.
+    """
+    labels, means, intervals = zip(*differences, strict=True)
+    across, down = 100 * np.array(means), np.arange(len(labels))
+    reach = np.abs(100 * np.array(intervals).T - across)
+    with drawing.chart(drawing.WIDTH * 0.75, 1.2 + 0.32 * len(labels)) as (figure, axes):
+        axes.axvline(0, color=drawing.GREY, linestyle="--", linewidth=1)
+        axes.errorbar(across, down, xerr=reach, fmt="o", color=drawing.BLUE, capsize=3, linewidth=1.4)
+        axes.set_yticks(down, [drawing.shortened(label, 60) for label in labels])
+        axes.set_ylim(len(labels) - 0.5, -0.5)  # in the order of the table, from the top
+        axes.set_xlabel(axis)
+        axes.grid(True, axis="x")
+    return figure

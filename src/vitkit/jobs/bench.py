@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vitkit._version import __version__
 from vitkit.analysis.drawing import save_figure, shortened
-from vitkit.analysis.study_figures import line_figure
+from vitkit.analysis.figures import line_figure
 from vitkit.config import COUNT, Count, Positive, Range
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision

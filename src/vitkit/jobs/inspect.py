@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitkit.analysis import figures
 from vitkit.analysis import inspect as analysis
-from vitkit.analysis import model_figures
 from vitkit.analysis.drawing import save_figure
 from vitkit.data.channels import to_rgb
 from vitkit.data.decode.image import decode
@@ -131,25 +131,25 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
     """Draw the pictures that there are of a model, each with its name."""
     names, pixels = _images(model, images, listener) if analysis.has_attention_maps(model) else ([], [])
     if model.config.in_channels in (1, 3):
-        yield "filters", model_figures.filter_grid(*analysis.patch_filters(model))
+        yield "filters", figures.filter_grid(*analysis.patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     similarity = analysis.position_similarity(model)
     if similarity is not None:
-        yield "positions", model_figures.position_similarity_map(similarity)
+        yield "positions", figures.position_similarity_map(similarity)
     if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
         distances, even = analysis.attention_distance(model, batch), analysis.even_attention_distance(model)
         described = f"{len(names)} images of {height} x {width} pixels"
-        yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
+        yield "attention-distance", figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
         if answers(model.card, model.config):
             guesses = _guesses(model, batch[:SHOWN])
             captions = [f"{name}: {guess}" for name, guess in zip(captions, guesses, strict=True)]
         shown = [to_rgb(image) for image in pixels[:SHOWN]]
         maps = analysis.attention_rollout(model, batch[:SHOWN])
-        yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
+        yield "attention-rollout", figures.rollout_gallery(shown, maps, captions)
 
 
 def _images(

@@ -35,7 +35,7 @@ from vitkit.training.trainer import LOG
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from vitkit.analysis.study_figures import Points
+    from vitkit.analysis.figures import Points
 
 DEPTH = 4
 """Levels of folders that are searched: runs/NAME, and folders that people put between for order."""
@@ -242,7 +242,7 @@ def list_runs(
 def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figure":
     """Draw the validations of runs over their steps."""
     from vitkit.analysis.drawing import shortened
-    from vitkit.analysis.study_figures import line_figure
+    from vitkit.analysis.figures import line_figure
 
     return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction, steps=True)
 

@@ -176,7 +176,7 @@ class MaskedImagesLearning(Learning):
         answer.append(Text(use))
         pictures: tuple[Block, ...] = ("There are no pictures of predictions.",)
         if examples is not None:
-            from vitkit.analysis.model_figures import picture_sheet  # matplotlib: only a report draws
+            from vitkit.analysis.figures import picture_sheet  # matplotlib: only a report draws
 
             caption = (
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."

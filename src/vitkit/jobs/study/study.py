@@ -742,7 +742,7 @@ def plot_differences(
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
     def draw() -> "Figure":
-        from vitkit.analysis.study_figures import difference_figure
+        from vitkit.analysis.figures import difference_figure
 
         return difference_figure(drawn, axis)
 
