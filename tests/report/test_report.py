@@ -28,7 +28,7 @@ from vitkit.report.template import render_page
 from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
-from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
+from vitkit.tasks.answering import ClassificationAnswering, class_rows, confused_pairs
 from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
