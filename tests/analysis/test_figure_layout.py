@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from vitkit.analysis import drawing, figures
+from vitkit.analysis import figures
 from vitkit.analysis.figures import (
     METHOD_NAMES,
     Points,
@@ -86,7 +86,7 @@ def draw(
     with pytest.MonkeyPatch.context() as patch:
         for kind in (Text, Legend, Line2D):
             patch.setattr(kind, "draw", recording(kind.draw, record))
-        check_svg(drawing.figure_svg(figure, "x"))
+        check_svg(figures.figure_svg(figure, "x"))
     return (
         [(text.get_text().strip(), box) for text, box in texts.items()],
         [(box, {text.get_text().strip() for text in legend.get_texts()}) for legend, box in legends.items()],

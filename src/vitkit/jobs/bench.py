@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.analysis.drawing import save_figure, shortened
-from vitkit.analysis.figures import line_figure
+from vitkit.analysis.figures import line_figure, save_figure, shortened
 from vitkit.config import COUNT, Count, Positive, Range
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vitkit.analysis.drawing import enlarged
+from vitkit.analysis.figures import enlarged
 from vitkit.data.channels import to_rgb
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Splits

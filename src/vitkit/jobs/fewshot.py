@@ -9,8 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.analysis.drawing import save_figure
-from vitkit.analysis.figures import fewshot_plot, pretraining_plot
+from vitkit.analysis.figures import fewshot_plot, pretraining_plot, save_figure
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitkit.analysis import figures
 from vitkit.analysis import inspect as analysis
-from vitkit.analysis.drawing import save_figure
+from vitkit.analysis.figures import save_figure
 from vitkit.data.channels import to_rgb
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import find_images

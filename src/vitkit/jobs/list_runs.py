@@ -241,8 +241,7 @@ def list_runs(
 
 def _draw(lines: "Mapping[str, Points]", label: str, is_fraction: bool) -> "Figure":
     """Draw the validations of runs over their steps."""
-    from vitkit.analysis.drawing import shortened
-    from vitkit.analysis.figures import line_figure
+    from vitkit.analysis.figures import line_figure, shortened
 
     return line_figure({"": lines}, "step", shortened(label, 60), is_fraction=is_fraction, steps=True)
 

@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.analysis import drawing, figures, inspect
+from vitkit.analysis import figures, inspect
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
@@ -349,8 +349,8 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     ]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = drawing.enlarged(to_rgb(image), page.THUMBNAIL)
-        beside = drawing.image_data_uri(page.shrunk(figures.heat_overlay(large, heat)))
+        large = figures.enlarged(to_rgb(image), page.THUMBNAIL)
+        beside = figures.image_data_uri(page.shrunk(figures.heat_overlay(large, heat)))
         photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 

@@ -32,7 +32,7 @@ from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
-from vitkit.tasks.page import ShownImage, TaskReport, count_cell, fraction_cell, percent
+from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
 from vitkit.text import pluralize, visible
 
 if TYPE_CHECKING:
@@ -65,7 +65,15 @@ class Pooled:
 
 
 class LabelAnswering(ABC):
-    """Answers with labels, of one class or of several labels for each image."""
+    """Answers with labels, of one class or of several labels for each image.
+
+    Three methods have nothing in common and stand in each task alone. `right_by_class` says for each class
+    whether the answer is right on each image that counts for it, its own images in order: two models are
+    compared class by class by these. `answers` turns outputs `(B, K)` into answers, integers `(B, A)`: two
+    models agree where they are equal. `guess_row` makes the row of an image for the table of `vitkit
+    predict`, by heading the entries of a cell; where there is one heading alone, the first entry is the
+    answer and is shown bold.
+    """
 
     numbers: type[Any]
     """The numbers of a split, a `vitkit.result.Result` that `measure` counts."""
@@ -142,11 +150,6 @@ class LabelAnswering(ABC):
         return None
 
     @abstractmethod
-    def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
-        """Give for each class whether the answer is right on each image that counts for it, its own images in
-        order: two models are compared class by class by these."""
-
-    @abstractmethod
     def measures(self, result: Any) -> tuple[tuple[str, str], ...]:
         """Name the numbers by which two models are put side by side, each with its formatted value, the most
         important first and calibration last."""
@@ -169,15 +172,6 @@ class LabelAnswering(ABC):
             [Guess(names[i], float(row[i])) for i in chosen]
             for row, chosen in zip(rows, classes.tolist(), strict=True)
         ]
-
-    @abstractmethod
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Turn outputs `(B, K)` into answers, integers `(B, A)`: two models agree where they are equal."""
-
-    @abstractmethod
-    def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
-        """Make the row of an image for the table of `vitkit predict`: by heading the entries of a cell. Where
-        there is one heading alone, the first entry is the answer and is shown bold."""
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
@@ -250,7 +244,7 @@ class LabelAnswering(ABC):
             made,
             facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
             sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
-            attention=page.Chosen(chosen, *self.looked_at),
+            attention=Chosen(chosen, *self.looked_at),
         )
 
     def split_table(self, results: Mapping[str, Any]) -> Table:
@@ -379,7 +373,7 @@ class ClassificationAnswering(LabelAnswering):
         fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))]
         return np.concatenate([mistakes[: page.ATTENTION_SHOWN // 4], fair])
 
-    def describe(self, result: Classification, split: str, images: str, mistakes: Section) -> page.TaskReport:
+    def describe(self, result: Classification, split: str, images: str, mistakes: Section) -> TaskReport:
         """Show the accuracy, the confusions, the classes and the calibration."""
         guessing, repeated, right, without = result.guessing, result.repeated, "", ""
         answer = (
@@ -393,7 +387,7 @@ class ClassificationAnswering(LabelAnswering):
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
-        return page.TaskReport(
+        return TaskReport(
             answer=page.answer_texts(answer, result, right, without, split, images),
             sections=(
                 _confusion(result, images),
@@ -413,7 +407,7 @@ def _confusion(result: Classification, images: str) -> Section:
     of_pairs = "The pairs that are confused most often, and how many images are of the true class."
     listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
     cells, names = result.confusion_cells, result.class_names
-    drawn = Plot(lambda: page.figures().confusion_matrix(cells, names, images), "confusion", alt)
+    drawn = Plot(lambda: figures().confusion_matrix(cells, names, images), "confusion", alt)
     blocks = (drawn, Text(about, "caption"), *listed)
     return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
@@ -436,7 +430,7 @@ def _classes(result: Classification, images: str) -> Section:
     )
     blocks = (
         Plot(
-            lambda: page.figures().class_accuracy(result.per_class, images),
+            lambda: figures().class_accuracy(result.per_class, images),
             "classes",
             f"Accuracy by class on {images}.",
         ),
@@ -491,7 +485,7 @@ def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
 
 def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
     alt = f"Accuracy against confidence {what}."
-    return Plot(lambda: page.figures().calibration_figure(models, data), "calibration", alt)
+    return Plot(lambda: figures().calibration_figure(models, data), "calibration", alt)
 
 
 def _calibration(result: Classification, images: str) -> Section:
@@ -617,7 +611,7 @@ class MultiLabelAnswering(LabelAnswering):
         turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
         return np.array(list(dict.fromkeys(turns)), np.int64)  # each image once
 
-    def describe(self, result: MultiLabel, split: str, images: str, mistakes: Section) -> page.TaskReport:
+    def describe(self, result: MultiLabel, split: str, images: str, mistakes: Section) -> TaskReport:
         """Show the average precisions, label by label."""
         chance = [score.count / result.count for score in result.per_label if score.count]
         reason = result.explain_no_interval() or "How much other images would change that is not known"
@@ -635,7 +629,7 @@ class MultiLabelAnswering(LabelAnswering):
             precision = percent(repeated.mean_average_precision_without)
             of_labels = f"of {repeated.labels_that_occur} labels."
             without = f"**without them the mean average precision is {precision}**, {of_labels}"
-        return page.TaskReport(
+        return TaskReport(
             answer=page.answer_texts(answer, result, "", without, split, images),
             sections=(_labels(result, images), mistakes),
         )
@@ -667,7 +661,7 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
 def _labels(result: MultiLabel, images: str) -> Section:
     blocks = (
         Plot(
-            lambda: page.figures().label_precision(result.per_label, result.count, images),
+            lambda: figures().label_precision(result.per_label, result.count, images),
             "labels",
             f"Average precision by label on {images}.",
         ),

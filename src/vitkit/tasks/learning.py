@@ -25,7 +25,7 @@ from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Block, Number, Plot, Section, Table, Text
-from vitkit.tasks.page import Curve, TaskReport
+from vitkit.tasks.page import Curve, TaskReport, figures
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import ALONE, World, prepared_together
@@ -404,13 +404,14 @@ class MaskedImagesLearning(Learning):
         answer.append(Text(use))
         pictures: tuple[Block, ...] = ("There are no pictures of predictions.",)
         if examples is not None:
-            from vitkit.analysis.figures import picture_sheet  # matplotlib: only a report draws
-
             caption = (
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
             )
             alt = "Images, what the model sees of them, and what it predicts."
-            pictures = Plot(partial(picture_sheet, examples, ROWS), "hidden", alt), Text(caption, "caption")
+            pictures = (
+                Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt),
+                Text(caption, "caption"),
+            )
         hidden = "Hidden patches and their predictions"
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
