@@ -13,7 +13,7 @@ import vitkit
 from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.help import PAGES, VERBS, WIDTH, usage
 from vitkit.cli.main import run
-from vitkit.cli.parser import parse_words, read
+from vitkit.cli.verb_options import parse_words, read
 from vitkit.cli.verbs import list_options
 
 

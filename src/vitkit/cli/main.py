@@ -11,8 +11,7 @@ from typing import Any
 from vitkit._version import __version__
 from vitkit.cli import streams
 from vitkit.cli.help import ASKING, VERBS
-from vitkit.cli.parser import read
-from vitkit.cli.verb_options import Option
+from vitkit.cli.verb_options import Option, read
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, WrongCommandLine, in_shell
 from vitkit.signals import StopRequest, stop_signals
