@@ -15,7 +15,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
     """
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
     buffer = io.BytesIO()
-    with styled(), _any_letters():
+    with styled():
         figure.savefig(buffer, format="png", dpi=150)
     replace_file(png, [buffer.getvalue()])
     replace_file(svg, [_svg(figure, stem.name).encode()])
@@ -108,10 +108,16 @@ def image_data_uri(image: NDArray[np.uint8]) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def styled(salt: str = "vitkit") -> AbstractContextManager[None]:
-    """Give a context in which figures have our style; the salt decides the identifiers within an SVG."""
+@contextmanager
+def styled(salt: str = "vitkit") -> Iterator[None]:
+    """Give figures our style while the block lasts; the salt decides the identifiers within an SVG.
+
+    Letters that matplotlib's font lacks are not warned of: browsers have other fonts.
+    """
     style: Any = {**STYLE, "svg.hashsalt": salt}
-    return matplotlib.rc_context(style)
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
 
 
 @contextmanager
@@ -141,14 +147,6 @@ def chart(width: float, height: float, *title: str, **grid: Any) -> Iterator[tup
 def percentage(fraction: float, _place: float) -> str:
     """Write a fraction of an axis as a percentage in the fewest digits, for matplotlib."""
     return f"{100 * fraction:.4g}%"
-
-
-@contextmanager
-def _any_letters() -> Iterator[None]:
-    """Silence warnings of letters that matplotlib's font lacks: browsers have other fonts."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
 
 
 def bare(axes: Axes) -> None:
@@ -214,7 +212,7 @@ def _svg(figure: Figure, name: str) -> str:
     buffer = io.StringIO()
     dpi, figure.dpi = figure.dpi, 72  # SVG counts in points
     _Canvas(figure)
-    with styled(name), _any_letters():
+    with styled(name):
         absent = {"Date": None, "Creator": None, "Format": None, "Type": None}
         width, height = figure.get_size_inches()
         vectors = _make_renderer(72 * width, 72 * height, buffer, image_dpi=dpi, metadata=absent)

@@ -169,7 +169,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
     )
     train = _columns(training, ("step", "epoch", "loss", "learning_rate"))
-    names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
+    names = {"step", "epoch", "loss", monitor.metric, monitor.tie_breaker or monitor.metric}
     validation = _columns(validations, sorted(names))
     objective = content.config.get("objective", {})
     # Options that change the training loss and not the validation loss.
@@ -184,7 +184,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         for row in range(len(validation["step"])):  # as the run itself chose its best step
             numbers = {name: float(column[row]) for name, column in validation.items()}
             progress = judge(monitor, numbers, row, progress)
-        shape = (curve.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
+        shape = (monitor.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
         drawn = figures.training_curves(train, validation, altered, *shape)
         pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
 

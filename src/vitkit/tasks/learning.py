@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from vitkit.data.sources import ImageData, Samples
     from vitkit.data.stream.loader import Batch
+    from vitkit.models.config import ViTConfig
+    from vitkit.models.vit import ViT
+    from vitkit.training.masked_images import MaskedImages
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Learning(ABC):
     """The number of its evaluators that decides which weights are best, and whether more or less of it is
     better."""
     curve: Curve
-    """The curve of the validations in the report."""
+    """The curve of the monitor's metric in the report."""
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
@@ -226,7 +229,6 @@ _best = partial(Monitor, direction="max", tie_breaker="loss", tie_direction="min
 CLASSIFICATION = LabelLearning(
     _best("accuracy"),
     Curve(
-        "accuracy",
         "Validation accuracy",
         "fraction of images right",
         "the fraction of validation images classified rightly; the circle is the best.",
@@ -238,7 +240,6 @@ CLASSIFICATION = LabelLearning(
 MULTI_LABEL = LabelLearning(
     _best("mean_average_precision"),
     Curve(
-        "mean_average_precision",
         "Validation mAP",
         "mean average precision",
         "the mean of the labels' average precisions on validation images; the circle is the best.",
@@ -250,15 +251,6 @@ MULTI_LABEL = LabelLearning(
     several_labels=True,
 )
 
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from vitkit.data.sources import Samples
-    from vitkit.models.config import ViTConfig
-    from vitkit.models.vit import ViT
-    from vitkit.training.masked_images import MaskedImages
 
 MOST_CHANNELS = 4
 """Channels up to which colours are classes: 8 levels of each make 4,096 classes of four, 32,768 of five."""
@@ -446,7 +438,6 @@ def judge_loss(measured: Mapping[str, float]) -> str:
 MONITOR = Monitor("loss", "min")
 _curve = partial(
     Curve,
-    "loss",
     "Validation loss",
     "loss",
     "the loss on the hidden patches of validation images, the same ones each time; the circle is the best.",

@@ -61,10 +61,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Curve:
-    """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
+    """The words for the monitor's metric, which is drawn over the steps beside loss and learning rate."""
 
-    metric: str
-    """Its name in metrics.jsonl."""
     title: str
     label: str
     """Label of its axis."""
