@@ -14,7 +14,7 @@ from tests.helpers.rooms import MAY_IMPORT
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "vitkit"
 SHARED = {
-    *("errors", "config", "durable", "listener", "notebook", "other_names", "result", "signals"),
+    *("errors", "config", "durable", "listener", "other_names", "result", "signals"),
     *("text", "world", "_version"),
 }
 """Leaves that any room may import."""

@@ -23,9 +23,8 @@ from vitkit.jobs.finetune import measure_starts, suit_start
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.recipes import recipe
 from vitkit.jobs.train_run import train_run
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Result, Section, table_of
 from vitkit.runs import budget, machine, plan, processes, trained_model

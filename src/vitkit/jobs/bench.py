@@ -30,13 +30,12 @@ from vitkit.jobs.cost import configuration
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import measure
 from vitkit.models.build import build_model
 from vitkit.models.config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, table_of
 from vitkit.runs import machine, timing

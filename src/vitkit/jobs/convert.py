@@ -23,12 +23,11 @@ from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import identify_any

@@ -25,9 +25,8 @@ from vitkit.errors import VitkitError
 from vitkit.jobs import recipes
 from vitkit.jobs.finetune import finetune_run
 from vitkit.jobs.options import StrPath
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import TaskName
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
 from vitkit.result import Photo, Section, Table
 from vitkit.runs.config import Run, with_options

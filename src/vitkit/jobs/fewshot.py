@@ -19,9 +19,8 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Metho
 from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS, FewShotScore
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs.folder import kind_of

@@ -25,9 +25,8 @@ from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.image_model import ImageModel
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Photo, Result, Section
 from vitkit.runs.folder import kind_of, make_folder, require_folder
 from vitkit.runs.start import load_model

@@ -21,8 +21,7 @@ from vitkit.config import PREFIXED, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
-from vitkit.listener import Listener, hushed
-from vitkit.notebook import AUTOMATIC
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
 from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name

@@ -37,8 +37,7 @@ from vitkit.jobs.options import (
     as_names,
     require_at_least,
 )
-from vitkit.listener import Listener, hushed
-from vitkit.notebook import AUTOMATIC
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
