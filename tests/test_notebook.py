@@ -15,7 +15,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
-from vitkit.notebook import UPDATE_SECONDS, Curves, NotebookListener, find_display
+from vitkit.listener import UPDATE_SECONDS, Curves, NotebookListener, find_display
 
 pytestmark = pytest.mark.usefixtures("without_report")
 

@@ -159,7 +159,7 @@ def test_an_import_leaves_the_garbage_collector_as_it_was(on: bool, monkeypatch:
             raise ImportError(home)
         return importlib.import_module(home)
 
-    monkeypatch.setattr("vitkit.lazy.import_module", imported)
+    monkeypatch.setattr("vitkit.import_module", imported)
     try:
         (gc.enable if on else gc.disable)()
         assert callable(vitkit.train)

@@ -3,11 +3,13 @@
 Everything public is here; names are loaded when first used, so that `import vitkit` does not import torch.
 """
 
-from typing import TYPE_CHECKING
+import gc
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from vitkit._version import __version__ as __version__
 from vitkit.errors import VitkitError as VitkitError
-from vitkit.lazy import load_lazily
 
 if TYPE_CHECKING:
     from vitkit.jobs.advise import advise as advise
@@ -52,4 +54,26 @@ if TYPE_CHECKING:
     from vitkit.weights.loading import save_model as save_model
     from vitkit.weights.published import starts as starts
 
-__all__, __getattr__, __dir__ = load_lazily(__name__, "VitkitError", "__version__")
+# The names that are imported above for type checkers alone are read from this source, so that each is written
+# once.
+_SOURCE: str = __loader__.get_data(__file__).decode()  # type: ignore[name-defined]
+_HOMES = {name: home for home, name in re.findall(r"^    from (\S+) import (\S+) as ", _SOURCE, re.MULTILINE)}
+__all__ = sorted([*_HOMES, "VitkitError", "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # A full collection passes over all that torch has imported, a tenth of a second, and imports leave
+    # nothing to collect.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def __dir__() -> list[str]:
+    return __all__

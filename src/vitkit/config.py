@@ -235,13 +235,12 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         errors = []
-        for option in arguments:
-            if option is not type(None):
-                try:
-                    return _typed(option, value, where)
-                except VitkitError as error:
-                    errors.append(str(error))
-        raise VitkitError(errors[0])
+        for option in (option for option in arguments if option is not type(None)):
+            try:
+                return _typed(option, value, where)
+            except VitkitError as error:
+                errors.append(error)
+        raise errors[0]
     if origin is Annotated:
         number, allowed = _typed(arguments[0], value, where), arguments[1]
         if not allowed.low <= number <= allowed.high:

@@ -167,11 +167,6 @@ class Section:
     """One or two words for the line of links above a long page; empty: it has no link."""
 
 
-def is_records(data: Sequence[Any]) -> bool:
-    """Whether a list holds objects alone, as a table holds rows."""
-    return bool(data) and all(isinstance(record, Mapping) for record in data)
-
-
 def flatten(data: Any, name: str = "") -> dict[str, Any]:
     """List the values within plain data by their places: interval.0, difference.mean.
 
@@ -227,7 +222,11 @@ class Result:
         whole in front."""
         data = self.to_json()
         whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"": data}
-        lists = {name: part for name, part in whole.items() if isinstance(part, list) and is_records(part)}
+        lists = {  # of objects alone, as a table holds rows
+            name: part
+            for name, part in whole.items()
+            if isinstance(part, list) and part and all(isinstance(record, Mapping) for record in part)
+        }
         longest = max(lists, key=lambda name: len(lists[name]), default="")
         common = flatten({name: part for name, part in whole.items() if name not in lists})
         rows = [common | flatten(record, longest) for record in lists.get(longest, [{}])]

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitkit.analysis import drawing, figures, model_figures
-from vitkit.analysis.study_figures import fewshot_plot, pretraining_plot
+from vitkit.analysis import figures
+from vitkit.analysis.figures import fewshot_plot, pretraining_plot
 from vitkit.evaluation.classify import classification
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import FewShotScore
@@ -35,7 +35,7 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
             ["a", "b", "c"],
         )
         figure = figures.confusion_matrix(result.confusion_cells, result.class_names, "3 images")
-        written.append(drawing.save_figure(figure, tmp_path / folder / "fig.1"))
+        written.append(figures.save_figure(figure, tmp_path / folder / "fig.1"))
     (png, svg), (_, other) = written
     assert (png.name, svg.name) == ("fig.1.png", "fig.1.svg")
     with Image.open(png) as picture:
@@ -47,14 +47,14 @@ def test_saved_files_and_same_bytes(tmp_path: Path) -> None:
 def test_identifiers_of_two_figures_differ() -> None:
     train, validation = columns(30, "loss", "learning_rate"), columns(3, "loss", "accuracy")
     drawn = [figures.training_curves(train, validation, best=1)[0] for _ in "ab"]
-    svgs = [drawing.figure_svg(figure, name) for figure, name in zip(drawn, "ab", strict=True)]
+    svgs = [figures.figure_svg(figure, name) for figure, name in zip(drawn, "ab", strict=True)]
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in svgs]
     assert ids[0] and not ids[0] & ids[1]
 
 
 def texts(figure: Figure) -> str:
     return " ".join(
-        text for text in ET.fromstring(drawing.figure_svg(figure, "x")).itertext() if text.strip()
+        text for text in ET.fromstring(figures.figure_svg(figure, "x")).itertext() if text.strip()
     )
 
 
@@ -86,22 +86,22 @@ def test_heat_overlay_is_bright_where_the_heat_is() -> None:
     image = np.full((32, 32, 3), 128, np.uint8)
     heat = np.zeros((4, 4))
     heat[1, 2] = 1
-    overlay = model_figures.heat_overlay(image, heat).astype(int).sum(-1)
+    overlay = figures.heat_overlay(image, heat).astype(int).sum(-1)
     assert np.unravel_index(overlay.argmax(), overlay.shape)[0] // 8 == 1
     assert overlay[12, 20] == overlay.max() and overlay[0, 0] == overlay.min()
-    assert np.ptp(model_figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
+    assert np.ptp(figures.heat_overlay(image, np.ones((4, 4))).reshape(-1, 3), axis=0).max() == 0
 
 
 def test_enlarged_repeats_whole_pixels() -> None:
     image = RNG.integers(0, 256, (8, 6, 3), dtype=np.uint8)
-    large = drawing.enlarged(image, 128)
+    large = figures.enlarged(image, 128)
     assert large.shape == (128, 96, 3) and (large[::16, ::16] == image).all()
-    assert drawing.enlarged(large, 100) is not None and drawing.enlarged(large, 10).shape == large.shape
+    assert figures.enlarged(large, 100) is not None and figures.enlarged(large, 10).shape == large.shape
 
 
 @pytest.mark.parametrize(("side", "start"), [(8, "data:image/png;base64,"), (200, "data:image/jpeg;base64,")])
 def test_image_data_uri(side: int, start: str) -> None:
-    assert drawing.image_data_uri(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).startswith(start)
+    assert figures.image_data_uri(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).startswith(start)
 
 
 def test_every_point_of_a_few_shot_figure_lies_inside_its_panel() -> None:

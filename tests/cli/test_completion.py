@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from vitkit.cli.completion import list_options
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
+from vitkit.cli.verbs import list_options
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import pytest
 
 import vitkit
 from tests.helpers.verbs import COMMANDS, options_of
-from vitkit.cli.completion import list_options
 from vitkit.cli.help import PAGES, VERBS, WIDTH, usage
 from vitkit.cli.main import run
-from vitkit.cli.parser import parse_words, read
+from vitkit.cli.verb_options import parse_words, read
+from vitkit.cli.verbs import list_options
 
 
 def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:

@@ -9,8 +9,7 @@ from tests.helpers.verbs import COMMANDS, options_of
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.main import run
 from vitkit.cli.options import Verb, call, parse_given, read_names
-from vitkit.cli.parser import read
-from vitkit.cli.verb_options import Option, describe, in_shell
+from vitkit.cli.verb_options import Option, describe, in_shell, read
 from vitkit.data.config import Splits
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import LoadingOptions

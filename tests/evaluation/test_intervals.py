@@ -15,7 +15,7 @@ from vitkit.evaluation.classify import (
 )
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.statistics import binomial_interval, binomial_test, overconfidence_interval, sign_test
-from vitkit.tasks.classification import ClassificationAnswering
+from vitkit.tasks.answering import ClassificationAnswering
 
 
 def test_the_sign_test_is_the_exact_binomial_sum() -> None:

@@ -20,7 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
-from vitkit.tasks.multi_label import MultiLabelAnswering
+from vitkit.tasks.answering import MultiLabelAnswering
 
 
 @st.composite

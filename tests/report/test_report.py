@@ -11,6 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
 
 import vitkit
 from vitkit.data.config import DEFAULT_RULE, Preprocessing
@@ -29,8 +30,8 @@ from vitkit.report.template import render_page
 from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
-from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
-from vitkit.weights.model_card import ModelCard, card_of
+from vitkit.tasks.answering import ClassificationAnswering, class_rows, confused_pairs
+from vitkit.weights.model_card import ModelCard, Task, card_of
 
 SECTIONS = (
     "results splits confusion classes mistakes calibration curves attention inside configuration data "

@@ -15,7 +15,7 @@ from vitkit.cli.main import run
 from vitkit.models.config import ResNetConfig
 from vitkit.models.zoo import model_config, with_channels
 from vitkit.tasks import find_task
-from vitkit.tasks.masked_images import judge_loss
+from vitkit.tasks.learning import judge_loss
 from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
 from vitkit.training.trainer import Trainer
 

@@ -41,9 +41,8 @@ ObjectiveConfig = ClassificationConfig | MaskedImagesConfig | RotationsConfig
     ],
     "tasks/__init__.py": [
         (
-            "\nfrom vitkit.tasks.multi_label import MultiLabelAnswering\n",
-            "\nfrom vitkit.tasks.multi_label import MultiLabelAnswering\n"
-            "from vitkit.tasks.rotations import RotationsLearning\n",
+            "MULTI_LABEL, SIMMIM, Learning\n",
+            "MULTI_LABEL, SIMMIM, Learning\nfrom vitkit.tasks.rotations import RotationsLearning\n",
         ),
         ("\n}\n", '\n    "rotations": Task(RotationsLearning(), None),\n}\n'),
     ],

@@ -18,8 +18,7 @@ from vitkit.models.config import Card, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.runs.config import changed_options
 from vitkit.tasks import TASKS, find_task, learned_by, task_of
-from vitkit.tasks.answering import Guess
-from vitkit.tasks.classification import ClassificationAnswering
+from vitkit.tasks.answering import ClassificationAnswering, Guess
 from vitkit.tasks.learning import Validation
 from vitkit.training.checkpoint import Progress
 from vitkit.training.config import OBJECTIVES, ClassificationConfig

@@ -96,16 +96,12 @@ def attention_distance(model: ViT, images: Tensor, batch_size: int = 16) -> Floa
 
     Args:
         model: a ViT or hybrid with attention between all tokens.
-        images: `(B, C, H, W)`, uint8 or normalised.
+        images: `(B, C, H, W)`, uint8 or normalised; at least one.
         batch_size: images at a time; memory holds their attention in one layer (`h * T * T` floats each).
 
     Returns:
         `(L, h)` in pixels of the model's input.
-
-    Raises:
-        VitkitError: there is no image.
     """
-    _require_images(images)
     distances = _patch_distances(model)  # (N, N)
     total = torch.zeros(len(model.blocks), model.config.num_heads, dtype=torch.float64)
     with evaluation_mode(model):
@@ -140,11 +136,7 @@ def attention_rollout(model: ViT, images: Tensor) -> Floats:
 
     Returns:
         `(B, R, C)`, each map summing to one.
-
-    Raises:
-        VitkitError: there is no image.
     """
-    _require_images(images)
     identity = torch.eye(model.config.num_tokens)
     rollout = identity.expand(len(images), -1, -1)  # (B, T, T)
     with evaluation_mode(model):
@@ -187,8 +179,3 @@ def _patch_distances(model: ViT) -> Tensor:
     (rows, columns), (p, q) = model.config.grid, model.config.token_size
     centres = torch.cartesian_prod(torch.arange(rows) * float(p), torch.arange(columns) * float(q))
     return torch.cdist(centres, centres)
-
-
-def _require_images(images: Tensor) -> None:
-    if len(images) == 0:
-        raise VitkitError("Attention is measured on images, and there is none: give at least one.")

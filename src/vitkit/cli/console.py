@@ -82,15 +82,13 @@ class _StandardError:
     cannot be written ends no run."""
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            if sys.stderr is not None:
-                sys.stderr.write(text)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None where it is closed
+            sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            if sys.stderr is not None:
-                sys.stderr.flush()
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)

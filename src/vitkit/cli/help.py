@@ -36,7 +36,7 @@ VERBS = {
     "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "cli.verbs:STARTS"),
     "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
-    "completion": ("let the shell complete verbs and options", "cli.completion:COMPLETION"),
+    "completion": ("let the shell complete verbs and options", "cli.verbs:COMPLETION"),
 }
 """A summary of each verb, and what runs it: a job, the function behind the colon, whose result is printed; or
 a verb of the command line, whose `main(arguments)` does more."""

@@ -1,14 +1,17 @@
 """The command line: one verb per job. It must not import torch; each verb imports its own."""
 
 import errno
+import logging
 import os
 import signal
 import sys
 from contextlib import suppress
+from typing import Any
 
 from vitkit._version import __version__
 from vitkit.cli import streams
-from vitkit.cli.help import VERBS
+from vitkit.cli.help import ASKING, VERBS
+from vitkit.cli.verb_options import Option, read
 from vitkit.config import nearest
 from vitkit.errors import VitkitError, WrongCommandLine, in_shell
 from vitkit.signals import StopRequest, stop_signals
@@ -139,11 +142,7 @@ def _command(arguments: list[str]) -> int:
             raise WrongCommandLine(f"the argument {argument} holds a character that no option has.")
     world = world_of_environment()
     if world.rank:  # process 0 parses the command line and prints
-        if verb not in (*STARTED, "vtab") or {"-h", "--help", "--help-all"} & {*rest}:
-            return 0
-        from vitkit.cli.processes import take_part
-
-        return take_part(verb, rest)
+        return take_part(verb, rest) if verb in (*STARTED, "vtab") and not {*ASKING} & {*rest} else 0
     from vitkit.cli import console
 
     try:
@@ -152,7 +151,6 @@ def _command(arguments: list[str]) -> int:
         with stop_signals(last=True) as stop, console.show_warnings():
             with stop.held():  # an import that is broken off may leave half a module behind
                 from vitkit.cli.options import home_of
-                from vitkit.cli.processes import start_several
 
                 run_verb = home_of(verb).main
             if verb not in STARTED or not start_several(verb, rest):
@@ -163,4 +161,97 @@ def _command(arguments: list[str]) -> int:
             dismiss()
     except SystemExit as end:  # after help, which is printed, or of torchrun
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+MOST_PROCESSES = 1024
+"""Processes on one machine at most; a larger number is a mistyped option."""
+SHUTDOWN_SECONDS = 600
+"""Seconds that processes have to finish a step and commit it, once they are asked to stop."""
+OF_IMAGES = ("evaluate", "fewshot")
+"""The verbs whose processes compute the same images; those of the others follow runs."""
+
+
+def start_several(verb: str, arguments: list[str]) -> bool:
+    """Run a command by several processes on this machine, if its --processes says so, by torchrun; all but
+    the first follow its runs.
+
+    Args:
+        verb: the command.
+        arguments: its arguments.
+
+    Returns:
+        Whether the command ran so; else it is still to be run, by this process alone.
+
+    Raises:
+        VitkitError: --processes is no number of processes, or this is one of several already.
+        SystemExit: the processes did not all end well, and have said why.
+    """
+    reading = read(arguments, [Option("--processes", "processes", "NUMBER")])
+    count = reading.given.get("processes", "1")
+    if count == "1" or {*ASKING} & {*arguments}:
+        return False
+    if world_of_environment().size > 1:
+        raise VitkitError("torchrun has started several processes already: leave --processes out.")
+    if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
+        raise VitkitError(f"--processes is from 1 to {MOST_PROCESSES:,}, found {count[:40]}.")
+    # Without it torchrun sets the same with a warning of five lines; each process then chooses its threads.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch.distributed.run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    logging.disable(logging.CRITICAL)  # torchrun's pages about a process that has said itself why it ended
+    torchrun: Any = torch.distributed.run
+    # PyTorch 2.11 does not know the option, and waits half a minute.
+    has_option = "--shutdown-timeout" in torchrun.get_args_parser().format_usage()
+    several = ["--standalone", f"--nproc-per-node={int(count)}"]
+    several += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+    several += [f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []
+    options = torchrun.parse_args([*several, "-m", "vitkit", verb, *reading.rest])
+    try:
+        torchrun.run(options)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            raise VitkitError(
+                f"Process {rank} of {count} was ended by {name}, and the others with it. What was committed "
+                "is untouched: run the same command again to continue."
+            ) from None
+        raise SystemExit(failure.exitcode) from None
+    except SignalException as stopped:
+        raise SystemExit(128 + stopped.sigval) from None
+    return True
+
+
+def take_part(verb: str, arguments: list[str]) -> int:
+    """Compute a part of what process 0 computes, or take part in all its runs; return the exit code.
+
+    Args:
+        verb: the command.
+        arguments: its arguments.
+    """
+    from vitkit.runs.processes import await_message, join_processes, leave_processes
+
+    try:
+        # Returns once process 0 has understood the arguments; a person hears for which processes it waits.
+        world = join_processes(lambda sentence: print(f"vitkit: {sentence}", file=sys.stderr, flush=True))
+        if verb in OF_IMAGES:
+            logging.disable(logging.CRITICAL)  # process 0 prints the warnings on a checkpoint
+            from vitkit.cli.options import home_of
+
+            job = home_of(verb)
+            job.call(job.parse(arguments))
+            await_message(world)
+        else:
+            from vitkit.jobs.train_run import follow
+            from vitkit.runs.machine import keep_freed_memory
+
+            keep_freed_memory()
+            while follow(world) is not None:
+                pass
+    except KeyboardInterrupt as stop:
+        return stop.exit_code if isinstance(stop, StopRequest) else 130
+    leave_processes()
     return 0

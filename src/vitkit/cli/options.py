@@ -15,8 +15,16 @@ from typing import Any, TypeAlias, get_args
 
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, PAGES, VERBS, HelpPage, usage, write_help
-from vitkit.cli.parser import parse_words, read
-from vitkit.cli.verb_options import CSV, JSON, Option, dataclass_in, describe, read_signature
+from vitkit.cli.verb_options import (
+    CSV,
+    JSON,
+    Option,
+    dataclass_in,
+    describe,
+    parse_words,
+    read,
+    read_signature,
+)
 from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_names

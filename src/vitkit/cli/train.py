@@ -11,12 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
-from vitkit.cli import console, parser, streams, verb_options
+from vitkit.cli import console, streams
 from vitkit.cli.console import TerminalListener
 from vitkit.cli.help import ASKING
 from vitkit.cli.options import Verb, importing, in_options, parse_given, require_checkpoints, require_images
-from vitkit.cli.parser import read
-from vitkit.cli.verb_options import JSON, PROCESSES, Option, describe
+from vitkit.cli.verb_options import JSON, PROCESSES, Option, describe, read
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import RESUMED, Job, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
@@ -115,7 +114,7 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
     return options if verb in ("", "train") else tuple(replace(option, default=None) for option in options)
 
 
-DECIDING = (RECIPE, RESUME, verb_options.Option("--start", "start", "START"))
+DECIDING = (RECIPE, RESUME, Option("--start", "start", "START"))
 """The options that are read before all others, because they choose the defaults."""
 WHICH_UNLABELLED = (
     "Which images to learn from? Give a folder or file first: vitkit pretrain DATA. They need no labels."
@@ -133,7 +132,7 @@ def main(arguments: list[str], verb: str) -> None:
         verb: train, finetune or pretrain.
     """
     typed = ["vitkit", verb, *arguments]
-    first = parser.read(arguments, DECIDING).given
+    first = read(arguments, DECIDING).given
     names = [argument.partition("=")[0] for argument in arguments]
     for name in ("--recipe", "--resume"):
         if names.count(name) > 1:

@@ -350,29 +350,25 @@ def read_description_of(folder: Path) -> EngineRecord:
             f"{path} is not as vitkit export wrote it: its contents do not have the hash that it holds. Copy "
             "the whole folder again, or export the model again with what should be different."
         )
-    names = EngineRecord.__dataclass_fields__
-    record = from_json(EngineRecord, {key: data[key] for key in data if key in names}, str(path))
-    _check_files(folder, FILES[record.engine], record.files)
-    read_description(record.model, path)  # for its error, which names the folder
-    return record
-
-
-def _check_files(folder: Path, names: tuple[str, ...], recorded: Mapping[str, Checksum]) -> None:
-    """Refuse files of a graph that are not as `engine.json` records them."""
-    if recorded.keys() != set(names):
+    fields = EngineRecord.__dataclass_fields__
+    record = from_json(EngineRecord, {key: data[key] for key in data if key in fields}, str(path))
+    names = FILES[record.engine]
+    if record.files.keys() != {*names}:
         raise VitkitError(
-            f"{folder / DESCRIPTION}: files: expected {' and '.join(names)}, which are names and no paths, "
-            f"found {', '.join(map(describe_value, recorded))}. Export the model again."
+            f"{path}: files: expected {' and '.join(names)}, which are names and no paths, "
+            f"found {', '.join(map(describe_value, record.files))}. Export the model again."
         )
     for name in names:
         _require_inside(folder, name)
         try:
-            verify(folder / name, recorded[name])
+            verify(folder / name, record.files[name])
         except (VitkitError, OSError) as error:
             raise VitkitError(
                 f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "
                 "damaged or replaced. Copy the whole folder again, or export the model again."
             ) from error
+    read_description(record.model, path)  # for its error, which names the folder
+    return record
 
 
 def _require_inside(folder: Path, name: str) -> None:

@@ -22,9 +22,8 @@ from vitkit.evaluation.fewshot.methods import FITS, FOLDS, Folded, cross_validat
 from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.jobs.train_run import train_run
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Result, Section, table_of
 from vitkit.runs import budget, machine, plan, processes, trained_model

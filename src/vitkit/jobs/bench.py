@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from vitkit._version import __version__
-from vitkit.analysis.drawing import cut, save_figure
-from vitkit.analysis.study_figures import line_figure
+from vitkit.analysis.figures import line_figure, save_figure, shortened
 from vitkit.config import COUNT, Count, Positive, Range
 from vitkit.durable import replace_json
 from vitkit.engines.libraries import EnginePrecision
@@ -31,13 +30,12 @@ from vitkit.jobs.cost import configuration
 from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import measure
 from vitkit.models.build import build_model
 from vitkit.models.config import PLAIN, Precision
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, table_of
 from vitkit.runs import machine, timing
@@ -150,7 +148,7 @@ class Bench(Result):
             if speed.precision == last:
                 point = speed.image_size[0], speed.images_per_second, None
                 lines.setdefault(speed.model, []).append(point)
-        title = f"Speed by image size in {last} on {cut(str(self.machine.get('device')), 60)}"
+        title = f"Speed by image size in {last} on {shortened(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."
         return Plot(partial(draw, title=[title], is_fraction=False), "speed", described)

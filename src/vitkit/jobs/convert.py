@@ -24,11 +24,10 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models import measure, zoo
 from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
 from vitkit.models.image_model import ImageModel
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import identify_any

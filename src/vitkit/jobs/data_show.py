@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vitkit.analysis.drawing import enlarged
+from vitkit.analysis.figures import enlarged
 from vitkit.data import channels, listing, sources
 from vitkit.data.check import DataCheck, check_data
 from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Splits
@@ -21,9 +21,8 @@ from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import StrPath
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import TaskName
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import render_page
 from vitkit.result import Photo, Section, Table, png_address
 from vitkit.runs import folder, plan

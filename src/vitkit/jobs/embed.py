@@ -21,9 +21,8 @@ from vitkit.evaluation.features import FeatureExtractor, explain_no_features
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import SINGLE_FILES, Cluster, LoadingOptions, StrPath, require_at_least
 from vitkit.jobs.parts import PartsRecord, Rows, computed_parts, part_rows, read_part, remove_parts
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import Precision
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Result, Section, unreadable
 from vitkit.runs.folder import kind_of, refuse_taken
 from vitkit.text import csv_line, join_names, pluralize, say_continued

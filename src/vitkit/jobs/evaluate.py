@@ -23,9 +23,8 @@ from vitkit.evaluation import run_model
 from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeliest, outputs_of_classes
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
-from vitkit.listener import SILENT, Listener, added_up, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, added_up, hushed
 from vitkit.models.config import Card
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs import processes, steps, trained_model
 from vitkit.runs.folder import Place, kind_of

@@ -22,9 +22,8 @@ from vitkit.engines.libraries import EnginePrecision, GraphEngine, GraphFormat, 
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs.engines import require_answers, thread_count
 from vitkit.jobs.options import LoadingOptions, StrPath, require_at_least
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.image_model import ImageModel
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Facts, Result, Section
 from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken

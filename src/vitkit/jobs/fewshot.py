@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.analysis import drawing, study_figures
+from vitkit.analysis import figures
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
@@ -19,9 +19,8 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Metho
 from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
 from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS, FewShotScore
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
-from vitkit.listener import SILENT, Listener, hushed
+from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
-from vitkit.notebook import AUTOMATIC
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs import machine, trained_model
@@ -206,7 +205,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
     tested, chance, seeds = fewshot.tested, fewshot.chance, fewshot.seeds
     scores = {model.name: model.scores for model in fewshot.models}
     alt = "; ".join(f"{model.name}: {model.best.mean:.1%} ({model.best_way})" for model in fewshot.models)
-    plots = {"": Plot(lambda: study_figures.fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
+    plots = {"": Plot(lambda: figures.fewshot_plot(scores, tested, chance, seeds), "fewshot", alt)}
     sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
     if len({images for images, _ in sized}) > 1:
         method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
@@ -219,7 +218,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
             for images, model in sized
         )
         plots["-pretraining"] = Plot(
-            lambda: study_figures.pretraining_plot(curves, tested, method, chance, seeds), "images", alt
+            lambda: figures.pretraining_plot(curves, tested, method, chance, seeds), "images", alt
         )
     return plots
 
@@ -351,7 +350,7 @@ def keep_fewshot(
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
         figures = [
-            drawing.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()
+            figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()
         ]
         return [numbers, *chain(*figures), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:

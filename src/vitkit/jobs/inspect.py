@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.analysis import drawing, model_figures
+from vitkit.analysis import figures
 from vitkit.analysis import inspect as analysis
 from vitkit.data import channels, transforms
 from vitkit.data.decode.image import decode
@@ -21,9 +21,8 @@ from vitkit.durable import refuse_link
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.image_model import ImageModel
-from vitkit.notebook import AUTOMATIC
 from vitkit.result import Photo, Result, Section, png_address
 from vitkit.runs import start, trained_model
 from vitkit.runs.folder import kind_of, make_folder, require_folder
@@ -106,7 +105,7 @@ def inspect(
     with listener.progress("drawing pictures"):
         for name, figure in _draw(loaded, as_names(images), listener):
             make_folder(folder)
-            written += drawing.save_figure(figure, folder / name)
+            written += figures.save_figure(figure, folder / name)
     drawn = any("attention" in path.name for path in written)
     return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
 
@@ -121,17 +120,20 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
     """Draw the pictures that there are of a model, each with its name."""
     names, pixels = _images(model, images, listener) if analysis.has_attention_maps(model) else ([], [])
     if model.config.in_channels in (1, 3):
-        yield "filters", model_figures.filter_grid(*analysis.patch_filters(model))
+        yield "filters", figures.filter_grid(*analysis.patch_filters(model))
     else:
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     if (similarity := analysis.position_similarity(model)) is not None:
-        yield "positions", model_figures.position_similarity_map(similarity)
+        yield "positions", figures.position_similarity_map(similarity)
+    similarity = analysis.position_similarity(model)
+    if similarity is not None:
+        yield "positions", figures.position_similarity_map(similarity)
     if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
         distances, even = analysis.attention_distance(model, batch), analysis.even_attention_distance(model)
         described = f"{len(names)} images of {height} x {width} pixels"
-        yield "attention-distance", model_figures.attention_distance_plot(distances, even, described)
+        yield "attention-distance", figures.attention_distance_plot(distances, even, described)
         captions = names[:SHOWN]
         if answers(model.card, model.config):
             with evaluation_mode(model):
@@ -142,7 +144,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
                 captions[number] += f": predicted {said}"
         shown = [channels.to_rgb(image) for image in pixels[:SHOWN]]
         maps = analysis.attention_rollout(model, batch[:SHOWN])
-        yield "attention-rollout", model_figures.rollout_gallery(shown, maps, captions)
+        yield "attention-rollout", figures.rollout_gallery(shown, maps, captions)
 
 
 def _images(

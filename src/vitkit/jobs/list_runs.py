@@ -21,8 +21,7 @@ from vitkit.config import IN_MEMORY_ALONE, PREFIXED, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
-from vitkit.listener import Listener, hushed
-from vitkit.notebook import AUTOMATIC
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
 from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
@@ -128,8 +127,7 @@ class RunList(Result, list[RunSummary]):
     def sections(self) -> Sequence[Section]:
         """Return a picture of the validations for each metric, and a table with the options that differ."""
         # Only a page and a notebook show these, and wait for matplotlib.
-        from vitkit.analysis.drawing import shortened
-        from vitkit.analysis.study_figures import line_figure
+        from vitkit.analysis.figures import line_figure, shortened
 
         pictures: list[Block] = []
         for metric, is_fraction in dict.fromkeys((row.metric, row.is_fraction) for row in self if row.curve):

@@ -10,9 +10,8 @@ from vitkit.config import IN_PYTHON_ALONE, AtLeastOne, require_valid
 from vitkit.engines.libraries import Engine
 from vitkit.errors import VitkitError
 from vitkit.jobs.trackers import Tracker, log_to
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import Interpolation, Precision, Size
-from vitkit.notebook import AUTOMATIC
 from vitkit.runs.config import Run
 from vitkit.runs.folder import require_folder
 from vitkit.runs.run_options import RunOptions, SeriesOptions

@@ -27,9 +27,13 @@ from vitkit.durable import hash_file
 from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs import engines, options
-from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
-from vitkit.listener import Listener, hushed
-from vitkit.notebook import AUTOMATIC
+from vitkit.jobs.options import (
+    Cluster,
+    ModelOptions,
+    StrPath,
+    StrPaths,
+)
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of

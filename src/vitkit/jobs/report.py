@@ -17,10 +17,9 @@ from vitkit.config import to_json
 from vitkit.data.sources import Samples
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.listener import Listener, hushed
+from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import PLAIN
 from vitkit.models.image_model import ImageModel
-from vitkit.notebook import AUTOMATIC
 from vitkit.runs import machine, records, series_record, start, trained_model
 from vitkit.runs.config import shown_command
 from vitkit.runs.folder import kind_of

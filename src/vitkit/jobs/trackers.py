@@ -23,8 +23,7 @@ from typing import Any, Literal, get_args
 
 from vitkit import config
 from vitkit.errors import VitkitError
-from vitkit.listener import Listener, Measured, RelayingListener
-from vitkit.notebook import AUTOMATIC
+from vitkit.listener import AUTOMATIC, Listener, Measured, RelayingListener
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_metrics

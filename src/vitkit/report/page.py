@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitkit.analysis import drawing, figures, inspect, model_figures, study_figures
+from vitkit.analysis import figures, inspect
 from vitkit.config import to_json
 from vitkit.data.channels import to_rgb
 from vitkit.data.sources import Samples
@@ -169,7 +169,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
     )
     train = _columns(training, ("step", "epoch", "loss", "learning_rate"))
-    names = {"step", "epoch", "loss", curve.metric, monitor.metric, monitor.tie_breaker or monitor.metric}
+    names = {"step", "epoch", "loss", monitor.metric, monitor.tie_breaker or monitor.metric}
     validation = _columns(validations, sorted(names))
     objective = content.config.get("objective", {})
     # Options that change the training loss and not the validation loss.
@@ -184,7 +184,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         for row in range(len(validation["step"])):  # as the run itself chose its best step
             numbers = {name: float(column[row]) for name, column in validation.items()}
             progress = judge(monitor, numbers, row, progress)
-        shape = (curve.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
+        shape = (monitor.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
         drawn = figures.training_curves(train, validation, altered, *shape)
         pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
 
@@ -240,7 +240,7 @@ def _inside(
     if model.config.in_channels in (1, 3) and model.config.width > 1:
         components, explained = inspect.patch_filters(model)
         alt = f"The first {len(components)} principal components of the filters that see the pixels."
-        draw = partial(model_figures.filter_grid, components, explained)
+        draw = partial(figures.filter_grid, components, explained)
         blocks += [Plot(draw, "filters", alt, coloured=True)]
     else:
         blocks.append("This model has no linear patch embedding of colour images to show.")
@@ -248,7 +248,7 @@ def _inside(
     similarity = inspect.position_similarity(model)
     if similarity is not None:
         alt = "For every patch, the similarity of its position embedding with all others."
-        draw = partial(model_figures.position_similarity_map, similarity)
+        draw = partial(figures.position_similarity_map, similarity)
         blocks += [Plot(draw, "positions", alt, coloured=True)]
     else:
         blocks.append("This model learns no position embeddings.")
@@ -265,7 +265,7 @@ def _inside(
     height, width = model.config.image_size
     shown = f"{len(images)} {split} image{'s' * (len(images) != 1)} of {height} x {width} pixels"
     even = inspect.even_attention_distance(model)
-    draw = partial(model_figures.attention_distance_plot, measured, even, shown)
+    draw = partial(figures.attention_distance_plot, measured, even, shown)
     alt = f"Mean attention distance of every head by layer, {shown}."
     return [*blocks, Plot(draw, "distances", alt)]
 
@@ -349,8 +349,8 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     ]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = drawing.enlarged(to_rgb(image), page.THUMBNAIL)
-        beside = drawing.image_data_uri(page.shrunk(model_figures.heat_overlay(large, heat)))
+        large = figures.enlarged(to_rgb(image), page.THUMBNAIL)
+        beside = figures.image_data_uri(page.shrunk(figures.heat_overlay(large, heat)))
         photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 
@@ -403,12 +403,12 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
-        ways = dict.fromkeys(study_figures.METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
+        ways = dict.fromkeys(figures.METHOD_NAMES.get(name.partition("_")[0], name) for name in names)
         caption = (
             f"By {join_names(list(ways))} on the model's features at that step, with the same images of each "
             f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
-        draw = partial(study_figures.tracking_plot, steps, curves, images)
+        draw = partial(figures.tracking_plot, steps, curves, images)
         blocks = (
             Plot(draw, evaluator, alt),
             Text(caption, "caption"),

@@ -52,7 +52,7 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 def drawn(block: Any) -> Any:
     """Draw plots, load pictures, and make a table of facts; any other block is returned as it is."""
     if isinstance(block, Plot):
-        from vitkit.analysis.drawing import figure_svg  # matplotlib, which a refusal does not wait for
+        from vitkit.analysis.figures import figure_svg  # matplotlib, which a refusal does not wait for
 
         svg = Markup(figure_svg(block.draw(), block.name))
         return {"svg": svg, "name": block.name, "alt": block.alt, "coloured": block.coloured}

@@ -177,7 +177,7 @@ class Series(Result, SeriesRecord):
         up = f"{self.metric.replace('_', ' ')} on held-out images"
 
         def draw() -> "Figure":
-            from vitkit.analysis.study_figures import line_figure
+            from vitkit.analysis.figures import line_figure
 
             return line_figure({"": lines}, "learning rate", up)
 

@@ -7,10 +7,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import Card, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
-from vitkit.tasks.classification import ClassificationAnswering
-from vitkit.tasks.learning import CLASSIFICATION, MULTI_LABEL, Learning
-from vitkit.tasks.masked_images import MAE, MASKED_PATCHES, SIMMIM
-from vitkit.tasks.multi_label import MultiLabelAnswering
+from vitkit.tasks.answering import ClassificationAnswering, MultiLabelAnswering
+from vitkit.tasks.learning import CLASSIFICATION, MAE, MASKED_PATCHES, MULTI_LABEL, SIMMIM, Learning
 
 Answering = ClassificationAnswering | MultiLabelAnswering
 """The half of a task that a finished model needs."""

@@ -1,9 +1,11 @@
 """The half of a task that a finished model needs: what its outputs mean, how good they are, the report.
 
 Outputs are arrays of numpy: nothing here imports torch, so that an exported model answers without it.
-`vitkit.tasks.Answering` names the classes of all tasks.
+Two tasks answer: with one class for each image, and with several labels, each a yes or no of its own.
+`vitkit.tasks.Answering` names their classes.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +17,23 @@ from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import explain_no_classes
+from vitkit.evaluation.classify import (
+    CalibrationBin,
+    Classification,
+    ClassScore,
+    classification,
+    explain_no_classes,
+    mark_repeats,
+)
+from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.scores import likeliest, probabilities
+from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
-from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
-from vitkit.tasks.page import ShownImage, TaskReport
-from vitkit.text import visible
+from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
+from vitkit.text import pluralize, visible
 
 if TYPE_CHECKING:
     from vitkit.data.sources import Samples
@@ -54,7 +65,15 @@ class Pooled:
 
 
 class LabelAnswering(ABC):
-    """Answers with labels, of one class or of several labels for each image."""
+    """Answers with labels, of one class or of several labels for each image.
+
+    Three methods have nothing in common and stand in each task alone. `right_by_class` says for each class
+    whether the answer is right on each image that counts for it, its own images in order: two models are
+    compared class by class by these. `answers` turns outputs `(B, K)` into answers, integers `(B, A)`: two
+    models agree where they are equal. `guess_row` makes the row of an image for the table of `vitkit
+    predict`, by heading the entries of a cell; where there is one heading alone, the first entry is the
+    answer and is shown bold.
+    """
 
     numbers: type[Any]
     """The numbers of a split, a `vitkit.result.Result` that `measure` counts."""
@@ -131,11 +150,6 @@ class LabelAnswering(ABC):
         return None
 
     @abstractmethod
-    def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
-        """Give for each class whether the answer is right on each image that counts for it, its own images in
-        order: two models are compared class by class by these."""
-
-    @abstractmethod
     def measures(self, result: Any) -> tuple[tuple[str, str], ...]:
         """Name the numbers by which two models are put side by side, each with its formatted value, the most
         important first and calibration last."""
@@ -158,15 +172,6 @@ class LabelAnswering(ABC):
             [Guess(names[i], float(row[i])) for i in chosen]
             for row, chosen in zip(rows, classes.tolist(), strict=True)
         ]
-
-    @abstractmethod
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Turn outputs `(B, K)` into answers, integers `(B, A)`: two models agree where they are equal."""
-
-    @abstractmethod
-    def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
-        """Make the row of an image for the table of `vitkit predict`: by heading the entries of a cell. Where
-        there is one heading alone, the first entry is the answer and is shown bold."""
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
@@ -239,7 +244,7 @@ class LabelAnswering(ABC):
             made,
             facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
             sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
-            attention=page.Chosen(chosen, *self.looked_at),
+            attention=Chosen(chosen, *self.looked_at),
         )
 
     def split_table(self, results: Mapping[str, Any]) -> Table:
@@ -269,3 +274,417 @@ class LabelAnswering(ABC):
     ) -> NDArray[np.int64]:
         """Choose the rows of the images whose attention is shown, in order; `mistakes` are the rows of the
         surest."""
+
+
+TIES_SHOWN = 3
+"""The most classes in a cell where a class is taken for several equally often."""
+PAIRS_SHOWN = 15
+"""Pairs of confused classes that are listed below the matrix."""
+
+
+class ClassificationAnswering(LabelAnswering):
+    """Answers with one class for each image; `LabelAnswering` describes the methods."""
+
+    image_score = figure = "accuracy"
+    numbers = Classification
+    measure = staticmethod(classification)
+    mark_repeats = staticmethod(mark_repeats)
+    terms = (
+        "Balanced accuracy: the mean of the classes' accuracies. Macro F1: the mean of the classes' F1 "
+        "scores. Top-5: the true class is among the five likeliest."
+    )
+    mistakes = (
+        "that the model got wrong and was surest of: true class → predicted class, its probability, the "
+        "file. Look here first for wrong labels in the data.",
+        "There is none: every image was classified rightly.",
+    )
+    looked_at = (
+        "First the model's surest mistakes, then right answers, a class at a time.",
+        "There is no image to look at.",
+    )
+
+    def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
+        """Give for each class whether its own images are right."""
+        # One sort, and not a search for each of 21,000 classes.
+        order = np.argsort(predictions.labels, kind="stable")
+        counts = np.bincount(predictions.labels, minlength=len(result.class_names))
+        groups = np.split(predictions.right[order], np.cumsum(counts)[:-1])
+        return dict(zip(result.class_names, groups, strict=True))
+
+    def measures(self, result: Classification) -> tuple[tuple[str, str], ...]:
+        """Name accuracies, F1, the loss and calibration."""
+        low, high = result.accuracy_interval
+        rows = [("accuracy", f"{percent(result.accuracy)} ({percent(low)} to {percent(high)})")]
+        if result.repeated is not None and result.repeated.count:
+            without, images = result.repeated.accuracy_without, result.repeated.count
+            rows.append((f"accuracy without {pluralize(images, 'training image')}", percent(without)))
+        if result.top5_accuracy is not None:
+            rows.append(("top-5 accuracy", percent(result.top5_accuracy)))
+        excess = result.overconfidence
+        mean, low_end, high_end = (f"{100 * end:+.1f}" for end in (excess.mean, *excess.interval))
+        return (
+            *rows,
+            ("balanced accuracy", percent(result.balanced_accuracy)),
+            ("macro F1", percent(result.macro_f1)),
+            ("loss (nats)", f"{result.loss:.3f}"),
+            ("calibration error (ECE)", percent(result.calibration_error)),
+            ("confidence - accuracy, points", f"{mean} ({low_end} to {high_end})"),
+            ("calibration verdict", excess.verdict or "as sure as it should be"),
+        )
+
+    def compare_sureness(self, first: Any, second: Any, labels: tuple[str, str]) -> Plot | None:
+        """Draw accuracy against confidence, both in the bins of the report."""
+        models = {labels[0]: first.calibration, labels[1]: second.calibration}
+        return _calibration_plot(models, f"of {labels[0]} and of {labels[1]}")
+
+    def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
+        """Name the class of the image and the predicted one."""
+        names = result.class_names
+        return names[int(predictions.labels[row])], names[int(predictions.predicted[row])]
+
+    def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled:
+        """Count the right answers of several parts together."""
+        # An accuracy is a ratio of whole numbers, so that rounding undoes the division.
+        right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
+        return Pooled(right, images, binomial_interval(right, images))
+
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Give the class with the largest logit, which either loss predicts."""
+        return likeliest(outputs, 1)
+
+    def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
+        """Write the class and its probability, or the `top` classes with theirs."""
+        if top > 1:
+            return {f"top {top}": [f"{guess.name} {guess.probability:.1%}" for guess in guesses]}
+        names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
+        return {"class": names, "probability": shares}
+
+    def choose_for_attention(
+        self, predictions: Predictions, mistakes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Choose images of as many classes as there is room for, a quarter of them wrong."""
+        right = np.flatnonzero(predictions.right)
+        # The first image of every class, then the second of every class, and so on.
+        seen: dict[int, int] = {}
+        turns = []
+        for label in predictions.labels[right].tolist():
+            seen[label] = seen.get(label, -1) + 1
+            turns.append(seen[label])
+        fair = right[np.lexsort((right, predictions.labels[right], np.array(turns, int)))]
+        return np.concatenate([mistakes[: page.ATTENTION_SHOWN // 4], fair])
+
+    def describe(self, result: Classification, split: str, images: str, mistakes: Section) -> TaskReport:
+        """Show the accuracy, the confusions, the classes and the calibration."""
+        guessing, repeated, right, without = result.guessing, result.repeated, "", ""
+        answer = (
+            f"The model is right on **{result.correct:,} of {images}**: an accuracy of "
+            f"**{percent(result.accuracy)}**. {page.expectation(result.accuracy_interval)} This is "
+            f"**{guessing.verdict}**: always answering with the most frequent class would be right on "
+            f"{percent(guessing.accuracy)} (exact binomial test: p {page.shown_p(guessing.p_value)})."
+        )
+        if repeated is not None:
+            low, high = map(percent, repeated.interval_without)
+            right = f", and the model is right on {repeated.correct:,} of them"
+            accuracy = percent(repeated.accuracy_without)
+            without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
+        return TaskReport(
+            answer=page.answer_texts(answer, result, right, without, split, images),
+            sections=(
+                _confusion(result, images),
+                _classes(result, images),
+                mistakes,
+                _calibration(result, images),
+            ),
+        )
+
+
+def _confusion(result: Classification, images: str) -> Section:
+    alt, pairs = f"Confusion matrix of {len(result.class_names)} classes on {images}.", confused_pairs(result)
+    about = (
+        "Rows are the true classes, columns the predicted ones; the diagonal is right. The colour is the "
+        "fraction of the row, on a scale of square roots so that rare confusions can be seen."
+    )
+    of_pairs = "The pairs that are confused most often, and how many images are of the true class."
+    listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
+    cells, names = result.confusion_cells, result.class_names
+    drawn = Plot(lambda: figures().confusion_matrix(cells, names, images), "confusion", alt)
+    blocks = (drawn, Text(about, "caption"), *listed)
+    return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
+
+
+def _classes(result: Classification, images: str) -> Section:
+    # Classes without images, which have no recall, come last.
+    rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
+    table = table_of(
+        rows,
+        {
+            "class": lambda row: row[0].name,
+            "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
+            "precision": lambda row: fraction_cell(row[0].precision),
+            "F1": lambda row: fraction_cell(row[0].f1),
+            "most often taken for": lambda row: row[1],
+            "images": lambda row: count_cell(row[0].count),
+            "right": lambda row: count_cell(row[0].correct),
+        },
+        sortable=True,
+    )
+    blocks = (
+        Plot(
+            lambda: figures().class_accuracy(result.per_class, images),
+            "classes",
+            f"Accuracy by class on {images}.",
+        ),
+        Text(
+            "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
+            "is long there are few images, and the order says little.",
+            "caption",
+        ),
+        table,
+        Text(
+            "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
+            "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
+            "there is nothing to divide by. Click a heading to sort.",
+            "caption",
+        ),
+    )
+    return Section("Class by class", blocks, name="classes", menu="Classes")
+
+
+def confused_pairs(result: Classification) -> Table:
+    """List the classes that are most often taken for another, with that class."""
+    wrong = [cell for cell in result.confusion_cells if cell[0] != cell[1]]
+    return table_of(
+        sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN],
+        {
+            "true class": lambda cell: result.class_names[cell[0]],
+            "predicted": lambda cell: result.class_names[cell[1]],
+            "images": lambda cell: count_cell(cell[2]),
+            "of": lambda cell: count_cell(result.per_class[cell[0]].count),
+        },
+    )
+
+
+def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
+    """List every class with the class that it is most often taken for, or several equally frequent ones."""
+    taken_for: dict[int, tuple[int, list[int]]] = {}
+    for true, predicted, count in result.confusion_cells:
+        most, _ = taken_for.get(true, (1, []))
+        if true != predicted and count >= most:
+            others = taken_for[true][1] if true in taken_for and count == most else []
+            taken_for[true] = count, [*others, predicted]
+    names = result.class_names
+    rows = []
+    for i, score in enumerate(result.per_class):
+        count, others = taken_for.get(i, (0, []))
+        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
+        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
+        each = " each" if len(others) > 1 else ""
+        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
+    return rows
+
+
+def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
+    alt = f"Accuracy against confidence {what}."
+    return Plot(lambda: figures().calibration_figure(models, data), "calibration", alt)
+
+
+def _calibration(result: Classification, images: str) -> Section:
+    confidence = math.fsum(b.count * (b.confidence or 0) for b in result.calibration) / result.count
+    low, high = (f"{100 * end:+.1f}" for end in result.overconfidence.interval)
+    # On few images a difference may be chance.
+    verdict = result.overconfidence.verdict or f"as sure as it should be, as far as {images} can tell"
+    verdict += f" (confidence - accuracy: 95% interval {low} to {high} percentage points)"
+    sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
+    blocks = (
+        _calibration_plot({"accuracy, with its 95% interval": result.calibration}, f"on {images}", images),
+        Text(
+            "Images grouped by confidence (the probability given to the predicted class"
+            f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
+            "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
+            "many images are in each bin. Points below the dashed line: the model is too sure of itself.",
+            "caption",
+        ),
+        Text(
+            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged "
+            "over the images, a bin's confidence differs from its accuracy by "
+            f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
+            f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is "
+            f"{verdict}."
+        ),
+    )
+    return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")
+
+
+ATTENTION_TRIED = 24
+"""Images of each label that are tried, as some may not be readable any more."""
+LABELS_SHOWN = 6
+"""The most labels that a caption names."""
+
+
+class MultiLabelAnswering(LabelAnswering):
+    """Answers with several labels for each image, or none; `LabelAnswering` describes the methods."""
+
+    image_score = "fraction of labels right"
+    figure = "average precision"
+    numbers = MultiLabel
+    measure = staticmethod(multi_label)
+    mark_repeats = staticmethod(mark_repeated_labels)
+    several_labels = True
+    terms = (
+        "Mean average precision: of labels that occur. Micro average precision: all pairs of image and label "
+        "ranked together. F1: at a probability of 0.5; macro: the mean of the labels', micro: of all pairs "
+        "together. All labels right: images with no label too many or too few. Single labels wrong: the "
+        "fraction of single answers that are wrong (Hamming loss)."
+    )
+    mistakes = (
+        "on which the model was surest of a wrong answer to one label: the labels of the image → the "
+        "predicted labels (+: predicted and not the image's, −: the image's and not predicted), how sure the "
+        "model is of its worst answer, the file. Look here first for labels that are missing in the data.",
+        "There is none: every label of every image is right.",
+    )
+    looked_at = (
+        "Images of each label in turn, the images first on which the label is most probable.",
+        "No image has a label.",
+    )
+
+    def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
+        """Give for each label whether the answer to it is right, on all images."""
+        return dict(zip(result.class_names, predictions.right.T, strict=True))
+
+    def measures(self, result: MultiLabel) -> tuple[tuple[str, str], ...]:
+        """Name average precisions, F1 and fractions of right answers."""
+        figure = percentage(result.mean_average_precision)
+        rows = [("mean average precision", f"{figure}{result.interval_clause()}")]
+        if result.repeated is not None and result.repeated.count:
+            images = pluralize(result.repeated.count, "training image")
+            without = percentage(result.repeated.mean_average_precision_without)
+            rows.append((f"the same without {images}", without))
+        return (
+            *rows,
+            ("micro average precision", percentage(result.micro_average_precision)),
+            ("macro F1", percentage(result.macro_f1)),
+            ("micro F1", percentage(result.micro_f1)),
+            ("all labels of an image right", percentage(result.subset_accuracy)),
+            ("single labels wrong", percentage(result.hamming_loss)),
+            ("loss (nats)", f"{result.loss:.4f}"),
+            ("labels an image", f"{result.labels_per_image:.2f}"),
+            ("labels predicted an image", f"{result.predicted_per_image:.2f}"),
+        )
+
+    def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
+        """Name the labels of the image and the predicted ones, with marks at wrong answers."""
+        names, targets, predicted = result.class_names, predictions.labels[row], predictions.logits[row] >= 0
+        answers = [
+            ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
+            for i in np.flatnonzero(predicted | targets).tolist()
+        ]
+        return _listed([names[i] for i in np.flatnonzero(targets).tolist()]), _listed(answers)
+
+    def details(self, result: MultiLabel) -> Table:
+        """Make the table of every label, the worst first."""
+        return label_table(result, worst_first=True)
+
+    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Give 1 for each predicted label, else 0, `(B, K)`."""
+        return (probabilities(outputs, "sigmoid") >= THRESHOLD).astype(np.int64)
+
+    def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
+        """Write the predicted labels, and the most probable label that is not predicted."""
+        shown = [f"{guess.name} {guess.probability:.1%}" for guess in guesses]
+        there = sum(guess.probability >= THRESHOLD for guess in guesses)
+        heading = f"labels (probability {THRESHOLD:g} or more)"
+        return {heading: shown[:there] or ["none"], "next": shown[there : there + 1]}
+
+    def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
+        """List the predicted labels, and the probabilities of all labels."""
+        there = [guess.name for guess in guesses if guess.probability >= THRESHOLD]
+        return {"labels": there, **super().guess_json(guesses)}
+
+    def choose_for_attention(
+        self, predictions: Predictions, mistakes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Choose images with labels, a label at a time, its most probable images first."""
+        surest = [
+            rows[np.argsort(-predictions.logits[rows, label], kind="stable")][:ATTENTION_TRIED].tolist()
+            for label, rows in enumerate(map(np.flatnonzero, predictions.labels.T))
+        ]
+        turns = [rows[turn] for turn in range(ATTENTION_TRIED) for rows in surest if turn < len(rows)]
+        return np.array(list(dict.fromkeys(turns)), np.int64)  # each image once
+
+    def describe(self, result: MultiLabel, split: str, images: str, mistakes: Section) -> TaskReport:
+        """Show the average precisions, label by label."""
+        chance = [score.count / result.count for score in result.per_label if score.count]
+        reason = result.explain_no_interval() or "How much other images would change that is not known"
+        interval = f"{reason[0].upper()}{reason[1:]}."
+        if result.mean_average_precision_interval is not None:
+            interval = page.expectation(result.mean_average_precision_interval)
+        answer = (
+            f"The mean average precision of {result.labels_that_occur} labels is "
+            f"**{percent(result.mean_average_precision)}** on {images}. {interval} Ranking by chance would "
+            f"give {percent(float(np.mean(chance)) if chance else None)}. All labels of an image are right "
+            f"for **{percent(result.subset_accuracy)}** of the images."
+        )
+        repeated, without = result.repeated, ""
+        if repeated is not None:
+            precision = percent(repeated.mean_average_precision_without)
+            of_labels = f"of {repeated.labels_that_occur} labels."
+            without = f"**without them the mean average precision is {precision}**, {of_labels}"
+        return TaskReport(
+            answer=page.answer_texts(answer, result, "", without, split, images),
+            sections=(_labels(result, images), mistakes),
+        )
+
+
+def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
+    """Make the table of all labels, in their own order or by average precision; undefined ones come last."""
+    scores = list(result.per_label)
+    if worst_first:
+        scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
+    return table_of(
+        scores,
+        {
+            "label": lambda score: score.name,
+            "AP": lambda score: fraction_cell(score.average_precision),
+            "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
+            "precision": lambda score: fraction_cell(score.precision),
+            "recall": lambda score: fraction_cell(score.recall),
+            "F1": lambda score: fraction_cell(score.f1),
+            "best F1": lambda score: fraction_cell(score.best_f1),
+            "at": lambda score: fraction_cell(score.best_threshold),
+            "images": lambda score: count_cell(score.count),
+            "predicted": lambda score: count_cell(score.predicted),
+        },
+        sortable=True,
+    )
+
+
+def _labels(result: MultiLabel, images: str) -> Section:
+    blocks = (
+        Plot(
+            lambda: figures().label_precision(result.per_label, result.count, images),
+            "labels",
+            f"Average precision by label on {images}.",
+        ),
+        Text(
+            "Average precision of the labels, the worst first: the area under the steps of precision over "
+            "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
+            "interval, which allows for the average precision of few images being too high; a label on "
+            "fewer than three images has none. The dot is the average precision of a random ranking.",
+            "caption",
+        ),
+        label_table(result),
+        Text(
+            "Predicted: images on which the label has a probability of 0.5 or more. Precision: the fraction "
+            "of them that have it. Recall: the fraction of the images with the label on which it is "
+            "predicted. F1: their harmonic mean. Best F1: the largest that another threshold would reach, "
+            "and the threshold; chosen on these very images, so that on others it is lower. A dash: there "
+            "is nothing to divide by. Click a heading to sort.",
+            "caption",
+        ),
+    )
+    return Section("Label by label", blocks, name="labels", menu="Labels")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - LABELS_SHOWN} more" if len(names) > LABELS_SHOWN else ""
+    return (", ".join(names[:LABELS_SHOWN]) or "no label") + more

@@ -61,10 +61,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Curve:
-    """The validation metric that is drawn over the steps, beside the loss and the learning rate."""
+    """The words for the monitor's metric, which is drawn over the steps beside loss and learning rate."""
 
-    metric: str
-    """Its name in metrics.jsonl."""
     title: str
     label: str
     """Label of its axis."""
@@ -114,11 +112,9 @@ def photo_of(samples: "Samples", shown: ShownImage, image: NDArray[np.uint8], be
         image: its pixels.
         beside: the address of a second picture of it, where the model looks.
     """
-    from vitkit.analysis.drawing import image_data_uri  # matplotlib: only a page shows pictures
-
     phrase = "with its attention map, " if beside else ""
     return Photo(
-        image_data_uri(shrunk(image)),
+        figures().image_data_uri(shrunk(image)),
         f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
         samples.key(shown.index),
         shown.true,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Unpack, get_args
 
 import numpy as np
 
-from vitkit.analysis.study_figures import line_figure
+from vitkit.analysis.figures import line_figure
 from vitkit.config import COUNT, IN_MEMORY_ALONE, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.durable import refuse_link, replace_json

@@ -176,7 +176,7 @@ class Scale(engine.StudyResult):
 
     def _draw(self) -> Any:
         """Draw the points, the law with its interval, the held-out point and three times beyond."""
-        from vitkit.analysis.study_figures import scale_plot  # matplotlib: only a page draws
+        from vitkit.analysis.figures import scale_plot  # matplotlib: only a page draws
 
         first, last = self.measured[0].x, self.held_out.x
         band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]

@@ -729,7 +729,10 @@ def plot_differences(
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
     def draw() -> Any:
-        from vitkit.analysis.study_figures import difference_figure  # matplotlib: only a page draws
+        pass  # matplotlib: only a page draws
+
+    def draw() -> "Figure":
+        from vitkit.analysis.figures import difference_figure
 
         return difference_figure(drawn, axis)
 
