@@ -11,7 +11,6 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from vitkit.tasks.classification import ClassificationAnswering, class_rows, confused_pairs
 
 import vitkit
 from vitkit.data.config import DEFAULT_RULE, Preprocessing
@@ -31,7 +30,7 @@ from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import TASKS
 from vitkit.tasks import Task as WholeTask
 from vitkit.tasks.answering import ClassificationAnswering, class_rows, confused_pairs
-from vitkit.weights.model_card import ModelCard, Task, card_of
+from vitkit.weights.model_card import ModelCard, card_of
 
 SECTIONS = (
     "results splits confusion classes mistakes calibration curves attention inside configuration data "

@@ -125,9 +125,6 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         listener.note(f"No picture of the filters: {model.config.in_channels} channels are no colours.")
     if (similarity := analysis.position_similarity(model)) is not None:
         yield "positions", figures.position_similarity_map(similarity)
-    similarity = analysis.position_similarity(model)
-    if similarity is not None:
-        yield "positions", figures.position_similarity_map(similarity)
     if names and analysis.has_attention_maps(model):
         height, width = model.config.image_size
         batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)

@@ -27,12 +27,7 @@ from vitkit.durable import hash_file
 from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.jobs import engines, options
-from vitkit.jobs.options import (
-    Cluster,
-    ModelOptions,
-    StrPath,
-    StrPaths,
-)
+from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Result
 from vitkit.runs.config import StartConfig

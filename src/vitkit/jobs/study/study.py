@@ -729,10 +729,7 @@ def plot_differences(
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
 
     def draw() -> Any:
-        pass  # matplotlib: only a page draws
-
-    def draw() -> "Figure":
-        from vitkit.analysis.figures import difference_figure
+        from vitkit.analysis.figures import difference_figure  # matplotlib: only a page draws
 
         return difference_figure(drawn, axis)
 
