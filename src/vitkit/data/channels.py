@@ -121,11 +121,6 @@ def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 def make_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
     """Choose the function that makes pixels, (height, width, channels), from a loaded image or a part."""
-    if rule.channels not in (1, 3, 4):
-        raise DecodeError(
-            f"expected {rule.channels} channels, found an image of colour mode {image.mode}: give .npy files "
-            f"of (height, width, {rule.channels}), or TIFF files of {rule.channels} grey pages"
-        )
     convert = _rgb_converter(image, rule)
     if rule.channels == 3:
         return convert

@@ -417,6 +417,11 @@ def _other_size(promised: tuple[int, int], size: tuple[int, int]) -> str:
 
 def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = None) -> NDArray[np.uint8]:
     """Return the pixels of an open image; its stream, where given, is closed as soon as it is read."""
+    if rule.channels not in (1, 3, 4):
+        raise DecodeError(
+            f"expected {rule.channels} channels, found an image of colour mode {image.mode}: give .npy files "
+            f"of (height, width, {rule.channels}), or TIFF files of {rule.channels} grey pages"
+        )
     size = image.size
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
     if image.format == "JPEG" and isinstance(stream, io.BytesIO):
