@@ -35,8 +35,8 @@ def test_colours_become_their_luma_and_grey_is_its_own_values(kind: str) -> None
     assert np.array_equal(decode(file, GREY)[:, :, 0], expected)
     grey = noise(30, 20)
     assert np.array_equal(decode(png(Image.fromarray(grey)), GREY), grey[:, :, None])
-    found = "found an array of 3" if kind == "TIFF" else r"found .* RGB.*\.npy"
-    with pytest.raises(DecodeError, match=f"expected 5 channels, {found}"):
+    image = "found an array of 3" if kind == "TIFF" else r"found .* RGB.*\.npy"
+    with pytest.raises(DecodeError, match=f"expected 5 channels, {image}"):
         decode(file, DecodeRule(channels=5))
 
 

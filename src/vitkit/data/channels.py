@@ -2,7 +2,7 @@
 
 A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as they are. A grey
 image is repeated for three channels. An image without alpha is opaque. Any other number of channels comes
-from arrays and stacks alone (`decode/arrays.py`), whose channels are not converted.
+from arrays and stacks alone (`decode/image.py`), whose channels are not converted.
 
 Shapes: H x W pixels of C channels.
 """

@@ -22,8 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
-from vitkit.evaluation.predictions import Predictions, refuse_uncountable, repeats_clause
-from vitkit.evaluation.scores import count_by_class, ratio
+from vitkit.evaluation.predictions import (
+    Predictions,
+    count_by_class,
+    ratio,
+    refuse_uncountable,
+    repeats_clause,
+)
 from vitkit.evaluation.statistics import (
     binomial_interval,
     binomial_test,

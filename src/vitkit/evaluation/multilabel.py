@@ -27,8 +27,14 @@ from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.classify import ClassScore
-from vitkit.evaluation.predictions import Predictions, in_parts, refuse_uncountable, repeats_clause
-from vitkit.evaluation.scores import count_by_class, ratio
+from vitkit.evaluation.predictions import (
+    Predictions,
+    count_by_class,
+    in_parts,
+    ratio,
+    refuse_uncountable,
+    repeats_clause,
+)
 from vitkit.evaluation.statistics import binomial_interval, describe_interval
 from vitkit.result import Result
 from vitkit.text import join_names, pluralize

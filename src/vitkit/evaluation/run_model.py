@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.predictions import IN_MEMORY, Predictions
-from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
+from vitkit.evaluation.predictions import IN_MEMORY, ImageScores, Predictions, check_labels, image_scores
 from vitkit.models.config import LossFunction, Precision
 from vitkit.models.image_model import autocast
 from vitkit.world import ALONE, World, prepared_together

@@ -42,7 +42,7 @@ from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig,
 from vitkit.models.image_model import ImageModel, autocast
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096

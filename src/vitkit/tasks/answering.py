@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import explain_no_classes
-from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import likeliest, probabilities
+from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text
 from vitkit.tasks import page

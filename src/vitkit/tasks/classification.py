@@ -14,8 +14,7 @@ from vitkit.evaluation.classify import (
     classification,
     mark_repeats,
 )
-from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import likeliest
+from vitkit.evaluation.predictions import Predictions, likeliest
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page

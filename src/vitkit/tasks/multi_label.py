@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
-from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import probabilities
+from vitkit.evaluation.predictions import Predictions, probabilities
 from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.answering import Guess, LabelAnswering

@@ -26,8 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.evaluation.fewshot.data import follow
-from vitkit.evaluation.fewshot.methods import Draws, fit
+from vitkit.evaluation.fewshot.methods import Draws, fit, follow
 from vitkit.jobs.fewshot import score_table
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run

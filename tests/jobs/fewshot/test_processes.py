@@ -21,7 +21,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.evaluation.fewshot.data import open_fewshot_data
+from vitkit.evaluation.fewshot.methods import open_fewshot_data
 from vitkit.models.vit import ViT
 from vitkit.world import World
 
