@@ -90,12 +90,6 @@ def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) 
     return tuple(bins)
 
 
-def calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Average the bins' |accuracy - confidence| over their images."""
-    gaps = (b.count * abs((b.accuracy or 0.0) - (b.confidence or 0.0)) for b in bins)
-    return math.fsum(gaps) / sum(b.count for b in bins)
-
-
 SIGNIFICANT = 0.05
 """Above this p a difference is not distinguished from chance; the level that goes with 95% intervals."""
 
@@ -285,6 +279,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
     recalls = [score.recall for score in per_class if score.recall is not None]
     f1s = [score.f1 for score in per_class if score.f1 is not None]
     bins = calibration_bins(scores.confidence, right)
+    gaps = (each.count * abs((each.accuracy or 0.0) - (each.confidence or 0.0)) for each in bins)
     # `fsum` rounds once: no number depends on the order of the images or on how they were batched.
     return Classification(
         count=count,
@@ -296,7 +291,7 @@ def classification(predictions: Predictions, class_names: Sequence[str]) -> Clas
         loss=math.fsum(scores.loss) / count,
         balanced_accuracy=math.fsum(recalls) / len(recalls),
         macro_f1=math.fsum(f1s) / len(f1s),
-        calibration_error=calibration_error(bins),
+        calibration_error=math.fsum(gaps) / count,
         calibration=bins,
         per_class=per_class,
         confusion_cells=tuple(

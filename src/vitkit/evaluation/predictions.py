@@ -16,7 +16,7 @@ test.bad.npy      (M,) int64, the numbers of the images that could not be read
 
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,7 +108,16 @@ def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) 
     true = np.take_along_axis(logits, labels[:, None], 1)
     lower_number = np.arange(logits.shape[1]) < labels[:, None]
     ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
-    return ImageScores(predicted, confidence, _losses(logits, labels, loss), ahead)
+    # The losses of training, without smoothing: the cross entropy, or the sum of the classes' binary ones.
+    match loss:
+        case "sigmoid":
+            terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
+            np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true.astype(np.float64)), 1)
+            losses: NDArray[np.float64] = terms.sum(1)
+        case "softmax":
+            shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
+            losses = np.log(np.exp(shifted).sum(1)) - np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
+    return ImageScores(predicted, confidence, losses, ahead)
 
 
 def check_labels(labels: NDArray[np.int64], classes: int) -> None:
@@ -142,25 +151,6 @@ def count_by_class(
     for name, count, predicted, correct in zip(names, *counts, strict=True):
         f1 = ratio(2 * correct, count + predicted)
         yield name, count, predicted, correct, ratio(correct, predicted), ratio(correct, count), f1
-
-
-def _losses(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> NDArray[np.float64]:
-    """Compute the losses of training, without smoothing, `(N,)` in nats.
-
-    They are the cross entropy, or the sum of the classes' binary cross entropies.
-    """
-    match loss:
-        case "sigmoid":
-            terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
-            true = np.take_along_axis(logits, labels[:, None], 1).astype(np.float64)
-            np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true), 1)
-            sums: NDArray[np.float64] = terms.sum(1)
-            return sums
-        case "softmax":
-            shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
-            true = np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
-            losses: NDArray[np.float64] = np.log(np.exp(shifted).sum(1)) - true
-            return losses
 
 
 class Predictions:
@@ -251,27 +241,54 @@ class Predictions:
         return rows[np.argsort(-worst[rows], kind="stable")], worst
 
     def save(self, path: Path) -> None:
-        """Write these files beside `path`, in place of older ones.
+        """Write these files beside `path`, each in place of an older one at one instant.
 
         Raises:
             VitkitError: the logits were not kept.
         """
         labels = self.labels.astype(np.uint8) if self.labels.ndim == 2 else self.labels
-        save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
+        arrays = {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad}
+        for name, array in arrays.items():
+            header = io.BytesIO()
+            npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+            # A memoryview of no numbers cannot be cast to bytes.
+            contents = [np.ascontiguousarray(array).data] if array.size else []
+            replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
 
     @classmethod
     def load(cls, path: Path, loss: LossFunction = "softmax", several_labels: bool = False) -> "Predictions":
-        """Read what `save` wrote.
+        """Read what `save` wrote. Nothing is trusted: all of it is read once, so that damage is noticed here.
+        Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
 
         Args:
-            path: that was saved to.
+            path: that was saved to, or any file of the evaluation, such as `test.json`.
             loss: the loss that the model was trained with.
             several_labels: whether an image has several labels or none, and not one class.
 
         Raises:
             VitkitError: there are no such files, or they hold no predictions.
         """
-        return cls(*load_arrays(path, several_labels), loss)
+        files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
+        arrays = {name: _map_array(file, name) for name, file in files.items()}
+        logits, labels = arrays["logits"], arrays["labels"]
+        ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
+        images = logits.shape[:1]
+        shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
+        if shapes != (2, logits.shape if several_labels else images, images, 1):
+            expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
+            raise VitkitError(
+                f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
+                f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
+            )
+        every = np.concatenate([ids, bad])
+        if len(np.unique(every)) != len(every):
+            raise _damaged(files["ids"], "images that are there twice")
+        limit = 2 if several_labels else logits.shape[1]
+        if labels.size and labels.max() >= limit:
+            raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
+        labels = labels.astype(np.bool_ if several_labels else np.int64)
+        logits = np.array(logits) if logits.nbytes <= IN_MEMORY else logits
+        return cls(logits, labels, ids, bad, loss)
 
 
 def repeats_clause(repeated: int, others: int, figure: str) -> str:
@@ -327,54 +344,6 @@ def in_parts(logits: NDArray[np.float32], *beside: NDArray[Any]) -> Iterator[tup
     count = max(1, PART // max(logits.shape[1], 1))
     for start in range(0, len(logits), count):
         yield tuple(array[start : start + count] for array in (logits, *beside))
-
-
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an `.npy` file for each array by its name, each in place of an older one at one instant."""
-    for name, array in arrays.items():
-        header = io.BytesIO()
-        npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
-        # A memoryview of no numbers cannot be cast to bytes.
-        contents = [np.ascontiguousarray(array).data] if array.size else []
-        replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
-
-
-def load_arrays(
-    path: Path, several_labels: bool
-) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Read what `save_arrays` wrote. Nothing is trusted: all of it is read once, so that damage is noticed
-    here. Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
-
-    Args:
-        path: any file of the evaluation, such as `test.json`.
-        several_labels: whether an image has several labels or none, and not one class.
-
-    Returns:
-        logits, labels, ids and bad; the labels are int64 `(N,)`, or bool `(N, K)`.
-
-    Raises:
-        VitkitError: there are no such files, or they hold no predictions.
-    """
-    files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
-    arrays = {name: _map_array(file, name) for name, file in files.items()}
-    logits, labels = arrays["logits"], arrays["labels"]
-    ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
-    images = logits.shape[:1]
-    shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
-    if shapes != (2, logits.shape if several_labels else images, images, 1):
-        expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
-        raise VitkitError(
-            f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
-            f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
-        )
-    every = np.concatenate([ids, bad])
-    if len(np.unique(every)) != len(every):
-        raise _damaged(files["ids"], "images that are there twice")
-    limit = 2 if several_labels else logits.shape[1]
-    if labels.size and labels.max() >= limit:
-        raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
-    labels = labels.astype(np.bool_ if several_labels else np.int64)
-    return np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad
 
 
 def _map_array(file: Path, name: str) -> NDArray[Any]:

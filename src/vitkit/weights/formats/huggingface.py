@@ -208,12 +208,8 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
         if cropped != size:
             differences.append(f"a crop of {format_size(cropped)} (here: {format_size(size)})")
         elif (ours := (rule.resized(0), rule.resized(1))) != resized:
-            what = (
-                f"the shortest side resized to {resized[0]}"
-                if edge
-                else f"images resized to {format_size(resized)}"
-            )
-            differences.append(f"{what} (here: {format_size(ours)})")
+            what, side = ("the shortest side", resized[0]) if edge else ("images", format_size(resized))
+            differences.append(f"{what} resized to {side} (here: {format_size(ours)})")
     if processor.image_processor_type not in ("", *DEFAULTS):
         differences.append(
             f"the processor of {processor.image_processor_type}, which is not known here (read as ViT's)"
@@ -225,14 +221,12 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
 
 def nearest_processor(rule: Preprocessing) -> Preprocessing:
     """Return the settings of a transformers processor that come nearest to our preprocessing."""
-    (rows, columns), fraction = rule.image_size, rule.crop_fraction
-    kind = rule.interpolation
-    if rule.resize in ("squash", "none"):
-        return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
-    if rule.resize in ("crop", "shortest") and rows == columns:
-        fraction = fraction_of(rows, rule.resized(0))
-        return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
-    return Preprocessing(rule.image_size, interpolation=kind)
+    size, way, fraction, kind = rule.image_size, rule.resize, rule.crop_fraction, rule.interpolation
+    if way in ("crop", "shortest") and size[0] == size[1]:
+        way, fraction = "shortest", fraction_of(size[0], rule.resized(0))
+    elif way not in ("squash", "none"):
+        return Preprocessing(size, interpolation=kind)
+    return Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
 
 
 def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
@@ -273,9 +267,8 @@ def size_of(
         VitkitError: a side that is no whole number from 1 to `LARGEST`.
     """
     value: Any = getattr(processor, name)
-    edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
-    height: Any = edges.get("height")
-    width: Any = edges.get("width")
+    edges: Mapping[str, Any] = value if isinstance(value, Mapping) else {"shortest_edge": value}
+    height, width = edges.get("height"), edges.get("width")
     if height is None or width is None:
         height = width = edges.get("shortest_edge")
     if height is None:
@@ -445,10 +438,8 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
             ),
         },
     )
-    if settings.drop_path_rate:
-        source.notes.append(
-            f"trained with drop_path_rate {settings.drop_path_rate}, which is not here; predictions have none"
-        )
+    if rate := settings.drop_path_rate:
+        source.notes.append(f"trained with drop_path_rate {rate}, which is not here; predictions have none")
     processor, mean, std = read_pixels(source, settings.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:

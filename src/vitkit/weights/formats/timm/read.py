@@ -248,9 +248,11 @@ def _qkv_bias(source: Source, settings: timm.Settings) -> QKVBias:
     """Find whether queries, keys and values have biases: in all blocks or in none."""
     if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
         return "split"
-    if settings.has_config and settings.rotary is None:
-        return "fused" if settings.qkv_bias else "none"
-    has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+    has_bias = settings.arguments.qkv_bias
+    if not settings.has_config or settings.rotary is not None:
+        has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
+    elif has_bias is None:
+        has_bias = timm.UNBIASED_NAMES.fullmatch(settings.architecture) is None
     return "fused" if has_bias else "none"
 
 
