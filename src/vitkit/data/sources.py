@@ -382,8 +382,8 @@ class Samples:
         if self.held is not None:
             return self.held.image(index)
         number, shared, border = int(self.numbers[index]), self.shared, self.border
-        image = shared.pixels.pop(number, None)  # handed out once, so that an image is not held twice
-        if image is None:
+        # Handed out once, so that an image is not held twice.
+        if (image := shared.pixels.pop(number, None)) is None:
             image = decode(self.files.file(number), self.rule)
         if self.compared:
             shared.room -= image.nbytes

@@ -135,8 +135,7 @@ def resize_box(
         return by_threes(image, lambda part: resize_box(part, box, size, preprocessing, cut), out)
     # Pillow averages only where it shrinks, so while enlarging both kinds are the same, and Pillow is faster.
     if preprocessing.antialias or (bottom - top <= size[0] and right - left <= size[1]):
-        part = resample(image, box, size, preprocessing.interpolation, cut, out)
-        if part is not None:
+        if (part := resample(image, box, size, preprocessing.interpolation, cut, out)) is not None:
             return part
         whole = Image.frombytes("RGB", (width, height), image.tobytes())
         kind = PILLOW_FILTERS[preprocessing.interpolation]

@@ -208,8 +208,7 @@ class Classification(Result):
             images: the noun after their count: "test images of digits".
         """
         top5 = "" if self.top5_accuracy is None else f", top-5 {self.top5_accuracy:.2%}"
-        sureness = self.overconfidence.verdict
-        if sureness:
+        if sureness := self.overconfidence.verdict:
             low, high = self.overconfidence.interval
             sureness = f" ({sureness}: confidence - accuracy is {low:+.1%} to {high:+.1%})"
         return (

@@ -140,8 +140,7 @@ class FeatureExtractor:
                     "There are no images to compute features of: the data, or this split, is empty."
                 )
             features, mask, pixels = map(np.concatenate, zip(*parts, strict=True))
-            wrong = int((~np.isfinite(features).all(1)).sum())
-            if wrong:
+            if wrong := int((~np.isfinite(features).all(1)).sum()):
                 raise VitkitError(
                     f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(mask):,} "
                     "images. Its weights have diverged, or overflow in this precision: take another "

@@ -295,8 +295,7 @@ class MultiLabel(Result):
     @property
     def _repeats(self) -> str:
         """Say how many images are training images, and the mean average precision without them."""
-        repeated = self.repeated
-        if repeated is None:
+        if (repeated := self.repeated) is None:
             return ""
         figure = percentage(repeated.mean_average_precision_without)
         if repeated.interval_without is not None:
@@ -374,8 +373,7 @@ def mark_repeated_labels(result: MultiLabel, predictions: Predictions, rows: NDA
         rows: numbers of the images of the split that are training images too.
     """
     new = ~np.isin(predictions.ids, rows)
-    count = int((~new).sum())
-    if count == len(predictions):
+    if (count := int((~new).sum())) == len(predictions):
         return replace(result, repeated=RepeatedLabels(count, None, None, 0))
     rest = Predictions(
         predictions.logits[new], predictions.labels[new], predictions.ids[new], predictions.bad

@@ -196,8 +196,7 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
         )
     names = [label_of_folder[folder] for folder in folders]
     scored = [group for group, name in enumerate(names) if name in accepted_of]
-    is_scored = np.isin(folder_of, scored)
-    if not is_scored.any():
+    if not (is_scored := np.isin(folder_of, scored)).any():
         raise VitkitError(f"{images} has no images of the classes common to ObjectNet and ImageNet.")
     place = {group: position for position, group in enumerate(scored)}
     return LabelledImages(
@@ -375,8 +374,7 @@ def outputs_of_classes(
         names = class_names
     if names is not None:
         output_of = {name: number for number, name in enumerate(names)}
-        missing = [wnid for wnid in wnids if wnid not in output_of]
-        if missing:
+        if missing := [wnid for wnid in wnids if wnid not in output_of]:
             raise VitkitError(
                 f"{path}: expected a model with all 1,000 classes of ImageNet, found a model without "
                 f"{len(missing):,} of them, {missing[0]} first. Choose another model, or correct the list "
@@ -392,8 +390,7 @@ def outputs_of_classes(
         )
     first = outputs - len(wnids)
     if class_names:
-        wrong = [i for i, word in ANCHORS.items() if word not in class_names[first + i].lower()]
-        if wrong:
+        if wrong := [i for i, word in ANCHORS.items() if word not in class_names[first + i].lower()]:
             raise VitkitError(
                 f"{path}: expected ImageNet's classes in their usual order, where class {wrong[0]} is "
                 f"{ANCHORS[wrong[0]]}, found {class_names[first + wrong[0]]!r}. Give the WordNet ids of its "

@@ -660,8 +660,7 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
     Raises:
         VitkitError: there are fewer than five places, or a value that no law can be fitted to.
     """
-    places = {point.x for point in points}
-    if len(places) < FEWEST:
+    if len(places := {point.x for point in points}) < FEWEST:
         raise VitkitError(
             f"A law of scale has three numbers and is fitted to {FEWEST} places or more, found {len(places)}."
         )

@@ -186,8 +186,7 @@ def zoo_name(name: str) -> str:
     is_here = match and (match["size"] in SIZES or _CUSTOM.fullmatch(match["size"]))
     if is_here or len(name) > LONGEST_NAME or _BIT.fullmatch(name):
         return name
-    meant = same_letters(name, NAMES)
-    if len(meant) == 1:
+    if len(meant := same_letters(name, NAMES)) == 1:
         return meant[0]
     says_more = re.search(r"\.|[_-](in\d+k|dino|mae|sam|(?!224$)\d{3})$", name)
     return (None if says_more else name_here(name)) or name
@@ -247,8 +246,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     )
     changes, options = dict(VIT5 if match["five"] else {}), match["options"].split("-")[1:]
     for option in options:
-        registers = re.fullmatch(r"reg(\d+)", option)
-        if not registers and option not in OPTIONS:
+        if not (registers := re.fullmatch(r"reg(\d+)", option)) and option not in OPTIONS:
             raise VitkitError(
                 f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
             )

@@ -423,8 +423,8 @@ class _Ico(IcoImagePlugin.IcoImageFile):
         if self._im is None:
             entry = self.ico.entry[self.ico.getentryindex(self.size)]
             self.ico.buf.seek(entry.offset)
-            start = self.ico.buf.read(24)  # bytes, to the end of a PNG's width and height, which begin at 16
-            if start.startswith(b"\x89PNG"):
+            # Of so many bytes, to the end of a PNG's width and height, which begin at 16.
+            if (start := self.ico.buf.read(24)).startswith(b"\x89PNG"):
                 inside = struct.unpack_from(">II", start, 16)
             else:
                 # A bitmap's header of 12 bytes has its size in 16 bits, a later header in 32; the height is
@@ -621,8 +621,8 @@ def _recognise(data: bytes) -> str:
     """Return the name of the format by its first bytes."""
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
-    start = data[:16]  # as many as `Image.open` gives the accept functions
-    if start.startswith(MAGIC):
+    # As many bytes as `Image.open` gives the accept functions.
+    if (start := data[:16]).startswith(MAGIC):
         return "NPY"
     if data[4:8] == b"ftyp":
         # The compatible brands stand from byte 16 to the end of the box, which may claim any length. AVIF, a
@@ -672,8 +672,7 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
     turned, turn = orientation_of(image)  # before loading: the TIFF reader obeys its tag and then forgets it
     if image.format == "JPEG" and isinstance(stream, io.BytesIO):
         width, height = size
-        quick = decoded_quickly(stream.getbuffer(), image.mode, (height, width))
-        if quick is not None:
+        if (quick := decoded_quickly(stream.getbuffer(), image.mode, (height, width))) is not None:
             quick = from_rgb(quick, rule.channels)
             return np.ascontiguousarray(upright(quick, turn if rule.apply_exif else 1))
     image.load()

@@ -137,8 +137,7 @@ def _group_of(folder: Path, file: str, level: str) -> str:
             f"Of class folders --splits.group is a level of folders below them, from 1 (the p7 of "
             f"cats/p7/1.jpg), found {level!r}. A column is named where the data is a .csv."
         )
-    folders = file.split("/")[:-1]
-    if len(folders) < int(level):
+    if len(folders := file.split("/")[:-1]) < int(level):
         raise VitkitError(
             f"{folder / file} has {pluralize(len(folders), 'folder')} below its class folder, and "
             f"--splits.group {level} needs {level}. Move it into the folder of its group."

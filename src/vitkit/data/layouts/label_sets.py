@@ -56,8 +56,7 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
     rows = tables.read_csv(path, several_labels=True, group=group)
     line_of: dict[str, int] = {}
     for name, line in zip(rows.paths, rows.lines, strict=True):
-        before = line_of.setdefault(posixpath.normpath(name), line)
-        if before != line:
+        if (before := line_of.setdefault(posixpath.normpath(name), line)) != line:
             raise VitkitError(
                 f"{path}: {name} is listed twice, in lines {before} and {line}. Put all labels of an image "
                 'into one cell ("cat;dog"), and list it once.'
@@ -114,8 +113,7 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         )
     above = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
     split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
-    outside = int((split_of == "").sum())
-    if outside == len(pairs):  # no folder names a split
+    if (outside := int((split_of == "").sum())) == len(pairs):  # no folder names a split
         split_of = np.full(len(pairs), "train")
     elif outside:
         notes.append(f"{pluralize(outside, 'image')} outside train/, val/ and test/ ignored.")
@@ -180,8 +178,7 @@ def _read_labels(path: Path, separator: str | None) -> list[str]:
         for label in of_line:
             tables.check_label(f"{path} line {number}", label)
         labels += of_line
-    boxes = next((label for label in labels if _BOX.fullmatch(label)), None)
-    if boxes is not None:
+    if (boxes := next((label for label in labels if _BOX.fullmatch(label)), None)) is not None:
         raise VitkitError(
             f"{path} holds boxes ({boxes[:60]!r}), as for detection; expected one label a line. Write "
             "the names of the classes alone."
@@ -197,8 +194,7 @@ def _listing(
     values = {
         split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
     }
-    names = tables.name_labels(path, values)
-    if not names:
+    if not (names := tables.name_labels(path, values)):
         raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
     number_of = {name: number for number, name in enumerate(names)}
     labels = np.zeros((len(sets), len(names)), dtype=bool)

@@ -272,8 +272,7 @@ def list_parquet(
                 f"{file.path} lacks the columns {' and '.join(needed)} that {paths[0].name} has, or has one "
                 f"twice; found {join_names(file.schema.names, 30)}. Keep one data set in a folder."
             )
-    leaves = {_image_leaf(file, image_column) for file in files}
-    if len(leaves) > 1:
+    if len(leaves := {_image_leaf(file, image_column) for file in files}) > 1:
         raise VitkitError(
             f"{root}: expected the images of all files in one column, found them in "
             f"{join_names(sorted(leaves))}. Write all files with the same columns."
@@ -327,8 +326,7 @@ def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
         columns = {name.lower(): name for name in file.schema.names}
         column = tables.find_group_column(file.path, columns, group)
         for row, value in enumerate(_values(file, column)):
-            name = ("" if value is None else str(value)).strip()
-            if not name:
+            if not (name := ("" if value is None else str(value)).strip()):
                 raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
             groups.append(numbers.setdefault(name, len(numbers)))
     return np.array(groups, np.int64)
@@ -370,8 +368,7 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
         VitkitError: they are of another type, or of several.
     """
     kinds = [_label_kind(file, column) for file in files]
-    different = sorted({*kinds} - {"none"})
-    if len(different) > 1:
+    if len(different := sorted({*kinds} - {"none"})) > 1:
         raise VitkitError(
             f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data "
             "set in a folder."
@@ -603,8 +600,7 @@ def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
             case 7:
                 stream.seek(8, os.SEEK_CUR)
             case 8:
-                length = _unsigned(stream)
-                if length > end - stream.tell():
+                if (length := _unsigned(stream)) > end - stream.tell():
                     raise ValueError("the head of a page is cut short")
                 stream.seek(length, os.SEEK_CUR)
             case 12:

@@ -99,8 +99,7 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
         labels = [label for label, _ in lists[name].values()]
         splits[split] = (np.arange(len(paths), len(paths) + len(labels)), np.array(labels, np.int64))
         paths += lists[name]
-        shown = len(set(labels))
-        if shown < len(names) and split == "train":
+        if (shown := len(set(labels))) < len(names) and split == "train":
             notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
     return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
 
@@ -242,8 +241,7 @@ def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
                 "other images."
             )
         return tuple(map(str, range(task.classes)))
-    gap = next((label for label in range(largest + 1) if label not in first), None)
-    if gap is not None:
+    if (gap := next((label for label in range(largest + 1) if label not in first), None)) is not None:
         above = min(label for label in first if label > gap)
         raise VitkitError(
             f"{first[above]}: the class number is {above}, but no line of the lists has {gap}. Number the "

@@ -85,8 +85,7 @@ def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
     Raises:
         VitkitError: it is longer, or holds a control character.
     """
-    control = _CONTROL.search(label)
-    if control is None and len(label) <= longest:
+    if (control := _CONTROL.search(label)) is None and len(label) <= longest:
         return
     shown = visible(label[:40])
     if control is not None and control[0] in "\r\n":

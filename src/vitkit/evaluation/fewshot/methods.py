@@ -213,8 +213,7 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     mean, std = _statistics(features)
     x = (features - mean) / std
     penalty = 1.0
-    held_out = _held_out(labels)
-    if held_out.any():
+    if (held_out := _held_out(labels)).any():
         trials = []
         for inverse in INVERSE_PENALTIES:
             model, _ = _logistic(x[~held_out], labels[~held_out], inverse)
@@ -253,8 +252,7 @@ def _held_out(labels: Integers) -> NDArray[np.bool_]:
     """Choose the shots to select the penalty on, `(N,)`: the last of each class; none of a single one."""
     held_out = np.zeros(len(labels), bool)
     for number in np.unique(labels):
-        own = np.flatnonzero(labels == number)
-        if len(own) > 1:
+        if len(own := np.flatnonzero(labels == number)) > 1:
             held_out[own[-max(1, len(own) // HELD_OUT) :]] = True
     return held_out
 
@@ -469,8 +467,7 @@ def measure(
 
 def _spread(values: Sequence[float]) -> tuple[float | None, tuple[float, float] | None]:
     """Compute standard deviation and 95% interval of the mean, within 0 to 1; none of a single value."""
-    count = len(values)
-    if count < 2:
+    if (count := len(values)) < 2:
         return None, None
     from scipy.special import stdtrit  # half a second to import, which only several seeds need
 
@@ -555,8 +552,7 @@ def open_fewshot_data(
         data = open_data(spec, splits)
         if not {"test", "val"} & set(data.splits):
             data = open_data(spec, Splits(val_fraction=0, test_fraction=TEST_FRACTION))
-        split = next((name for name in ("test", "val") if name in data.splits), None)
-        if split is None:
+        if (split := next((name for name in ("test", "val") if name in data.splits), None)) is None:
             raise VitkitError(
                 f"{spec} leaves nothing to test on: expected a class with two images or more, found one "
                 "image of each. Add images, or a folder test/ with some."
@@ -602,8 +598,7 @@ def measure_data(
     parts: list[tuple[NDArray[Any], ...]] = []
     while True:
         drawn = np.unique(np.concatenate([draw.take(most, unreadable) for draw in draws]))
-        new = drawn[~is_computed[drawn]]
-        if not len(new):
+        if not len(new := drawn[~is_computed[drawn]]):
             break
         features = compute(data.pool, new, "shots")
         is_computed[new] = True

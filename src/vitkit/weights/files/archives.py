@@ -54,8 +54,7 @@ def open_npz(path: Path, stack: ExitStack) -> Opened:
         archive = stack.enter_context(zipfile.ZipFile(path))
         check_archive(archive, path)
         for info in archive.infolist():
-            key = info.filename.removesuffix(".npy")
-            if key in members:
+            if (key := info.filename.removesuffix(".npy")) in members:
                 raise ValueError(f"two arrays are named {key}")
             members[key] = info
             with archive.open(info) as member:

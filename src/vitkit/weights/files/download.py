@@ -124,8 +124,7 @@ def from_hub(address: str, expected: str | None = None) -> "Fetched":
             file = snapshot / name
             blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
             right = announced[name] or (blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None)
-            digest = digest_of(file, name, record)
-            if digest != (right or digest):
+            if (digest := digest_of(file, name, record)) != (right or digest):
                 _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
                 hub.hf_hub_download(repository, name, revision=revision, force_download=True)
                 digest = hash_file(file)[1]
@@ -369,8 +368,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     if (start := find_start_named(path)) is None:
         return fetch(path, progress)
     size = (start.image_size, start.image_size)
-    placed = cache_folder() / "starts" / start.name
-    if placed.is_dir():
+    if (placed := cache_folder() / "starts" / start.name).is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
     with _with_other_places(start):
         fetched = fetch(start.pinned_address, progress)

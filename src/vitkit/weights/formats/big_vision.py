@@ -38,8 +38,7 @@ not."""
 
 
 def recognises(source: Source) -> bool:
-    root = official.root_of(source, ROOTS)
-    if root is None or f"{root}{official.POSITION}" in source:
+    if (root := official.root_of(source, ROOTS)) is None or f"{root}{official.POSITION}" in source:
         return False
     return any(key.startswith(f"{root}Transformer/") for key in source.shapes) and not any(
         key.startswith(f"{root}conv_root/") for key in source.shapes
@@ -161,8 +160,7 @@ def _unstacked(source: Source) -> Source:
             shapes[key] = shape
             continue
         for i in range(shape[0]):
-            name = f"Transformer/encoderblock_{i}/{key.removeprefix(SCANNED)}"
-            if name in source:
+            if (name := f"Transformer/encoderblock_{i}/{key.removeprefix(SCANNED)}") in source:
                 raise VitkitError(f"{source.path} holds {name} twice: by itself, and as part of {key}.")
             shapes[name], places[name] = shape[1:], (key, i)
     stacks: dict[str, Tensor] = {}  # query, key and value make one tensor of ours

@@ -267,8 +267,9 @@ def size_of(
         VitkitError: a side that is no whole number from 1 to `LARGEST`.
     """
     value: Any = getattr(processor, name)
-    edges: Mapping[str, Any] = value if isinstance(value, Mapping) else {"shortest_edge": value}
-    height, width = edges.get("height"), edges.get("width")
+    edges = value if isinstance(value, Mapping) else {"shortest_edge": value}
+    height: Any = edges.get("height")
+    width: Any = edges.get("width")
     if height is None or width is None:
         height = width = edges.get("shortest_edge")
     if height is None:
@@ -339,8 +340,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path} has the names of Hugging Face, which do not say everything: put the config.json "
             "(and the preprocessor_config.json) that came with it beside it."
         )
-    kind = source.config.get("model_type")
-    if kind in ("vit", "deit"):
+    if (kind := source.config.get("model_type")) in ("vit", "deit"):
         return _read_vit(source, hints)
     if kind == "bit":
         return read_bit(source, hints)
@@ -610,8 +610,7 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
-    names = [name for name in source.shapes if name.endswith(key)]
-    if not names:
+    if not (names := [name for name in source.shapes if name.endswith(key)]):
         raise VitkitError(
             f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
         )

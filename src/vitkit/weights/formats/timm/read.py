@@ -456,13 +456,11 @@ def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> Mo
     notes = list(doubts)
     if not settings.has_config:
         notes.insert(0, "no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
-    mean = settings.pretrained.mean
-    if mean and len(mean) != config.in_channels:
+    if (mean := settings.pretrained.mean) and len(mean) != config.in_channels:
         notes.append(f"pixel mean and std were given for {len(mean)} channels: their average is taken")
     if settings.arguments.proj_drop_rate != settings.arguments.pos_drop_rate:
         notes.append("dropout of two different rates, in the blocks and after the positions: left out")
-    names = settings.class_names
-    if names and len(names) != config.num_classes:
+    if (names := settings.class_names) and len(names) != config.num_classes:
         notes.append(f"{len(names)} class names for {config.num_classes} classes: left out")
         names = ()
     rule = settings.pixel_rule(config.image_size, config.image_mean)

@@ -294,8 +294,7 @@ class Settings:
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
         pool = self.arguments.global_pool
         self.global_pool = fields.global_pool if pool is None else pool
-        crop_fraction = self.pretrained.crop_pct
-        if crop_fraction and crop_fraction < 0.01:
+        if (crop_fraction := self.pretrained.crop_pct) and crop_fraction < 0.01:
             raise VitkitError(
                 f"{self.where}: crop_pct: a fraction of the image was expected, found {crop_fraction}."
             )
@@ -310,8 +309,7 @@ class Settings:
     @property
     def learned_positions(self) -> bool:
         """Whether position embeddings are learned, as they are unless `pos_embed` is none."""
-        pos_embed = self.arguments.pos_embed
-        if pos_embed not in ("learn", "none", "", False):
+        if (pos_embed := self.arguments.pos_embed) not in ("learn", "none", "", False):
             raise VitkitError(f"{self.where}: pos_embed: expected learn or none, found {pos_embed!r}.")
         return pos_embed == "learn"
 

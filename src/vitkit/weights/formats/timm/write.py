@@ -189,8 +189,7 @@ def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
         yield "a norm before the blocks without position embeddings (its patches would lose a bias)"
     if config.representation_size is not None:
         yield "a tanh layer before the head (load with head='new' to drop it)"
-    backbone = config.backbone
-    if backbone:
+    if backbone := config.backbone:
         rows, columns = backbone.feature_map(config.image_size)
         if backbone.layers not in HYBRID_NAMES:
             yield f"a hybrid of {backbone.layers} units (only {', '.join(map(str, HYBRID_NAMES))})"
@@ -232,8 +231,7 @@ def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
         )
     if config.layer_scale == 0:
         yield f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})"
-    backbone = config.backbone
-    if backbone:
+    if backbone := config.backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
         yield from table.differences(
             "timm",
