@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from vitkit.analysis import drawing
-from vitkit.evaluation.classify import CalibrationBin, ClassScore
-from vitkit.evaluation.multilabel import LabelScore
+from vitkit.evaluation.classify import CalibrationBin, ClassScore, LabelScore
 from vitkit.evaluation.statistics import binomial_interval
 
 MATRIX_WITH_NAMES = 20

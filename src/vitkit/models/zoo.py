@@ -460,16 +460,12 @@ def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
             f"The weights are for images of {before} channels, and only weights for 1 or 3 fit images of "
             f"{channels}. Give --channels {before}, or choose another start."
         )
+    mean, std = config.image_mean, config.image_std
     if channels == 1:
-        mean, std = (sum(config.image_mean) / before,), (sum(config.image_std) / before,)
-        return replace(config, in_channels=1, image_mean=mean, image_std=std)
-    source = [channel % before for channel in range(channels)]
-    return replace(
-        config,
-        in_channels=channels,
-        image_mean=tuple(config.image_mean[channel] for channel in source),
-        image_std=tuple(config.image_std[channel] for channel in source),
-    )
+        mean, std = (sum(mean) / before,), (sum(std) / before,)
+    else:
+        mean, std = (tuple(values[channel % before] for channel in range(channels)) for values in (mean, std))
+    return replace(config, in_channels=channels, image_mean=mean, image_std=std)
 
 
 def describe_channels(before: int, channels: int) -> str:

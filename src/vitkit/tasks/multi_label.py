@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
+from vitkit.evaluation.classify import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
 from vitkit.evaluation.predictions import Predictions, probabilities
 from vitkit.result import Plot, Section, Table, Text, table_of
 from vitkit.tasks import page

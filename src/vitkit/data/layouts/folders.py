@@ -79,9 +79,7 @@ def list_classes(
     """
     class_names, problems = _agreed_classes(root, scans, partial)
     number_of = {name: number for number, name in enumerate(class_names)}
-    paths: list[str] = []
-    groups: list[str] = []
-    splits: dict[str, listing.SplitListing] = {}
+    paths, groups, splits = list[str](), list[str](), dict[str, listing.SplitListing]()
     for split, scan in scans.items():
         above = "" if scan.root == root else f"{scan.root.name}/"
         start = len(paths)

@@ -593,12 +593,8 @@ def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
         match kind:
             case 1 | 2:  # true and false have no bytes
                 pass
-            case 3:
-                _byte(stream)
-            case 4 | 5 | 6:
+            case 4 | 5 | 6:  # a head has no single bytes (3) and no floats (7)
                 fields[number] = _signed(stream)
-            case 7:
-                stream.seek(8, os.SEEK_CUR)
             case 8:
                 if (length := _unsigned(stream)) > end - stream.tell():
                     raise ValueError("the head of a page is cut short")

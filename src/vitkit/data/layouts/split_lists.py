@@ -134,13 +134,10 @@ def _list_name(path: Path) -> str | None:
 
 def _splits(stage: str | None, lists: Mapping[str, object]) -> dict[str, str]:
     """Choose, among existing `lists`, the list of each split that a folder or a list's path stands for."""
-    if stage is not None:
-        list_of_split = _STAGES[stage]
-    elif "train800" in lists:
-        list_of_split = {"train": "train800", "val": "val200", "test": "test"}
-    else:
-        list_of_split = _STAGES["train800val200"]
-    return {split: name for split, name in list_of_split.items() if name in lists}
+    chosen = dict(_STAGES[stage or ("train800" if "train800" in lists else "train800val200")])
+    if stage is None:  # the path of train800.txt stands for a search, which must not see the test images
+        chosen["test"] = "test"
+    return {split: name for split, name in chosen.items() if name in lists}
 
 
 _List = dict[str, tuple[int, int]]

@@ -19,8 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
-from vitkit.weights.files.archives import write_npz
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
 from vitkit.weights.model_card import ModelCard
@@ -153,8 +152,7 @@ def _unstacked(source: Source) -> Source:
     Raises:
         VitkitError: the file holds a block's parameter twice, stacked and by itself.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
-    places: dict[str, tuple[str, int]] = {}
+    shapes, places = dict[str, tuple[int, ...]](), dict[str, tuple[str, int]]()
     for key, shape in source.shapes.items():
         if not key.startswith(SCANNED) or not shape or 0 in shape:
             shapes[key] = shape
