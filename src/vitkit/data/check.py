@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.layouts import label_sets, repeats
+from vitkit.data.layouts import repeats, tables
 from vitkit.data.listing import names_of
 from vitkit.data.sources import ImageData, Samples, some_headers
 from vitkit.errors import DecodeError
@@ -182,7 +182,7 @@ def check_data(
     channels, done, total = 3, 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
         images[split] = len(samples)
-        per_class = label_sets.count_labels(samples.labels, len(data.class_names))
+        per_class = tables.count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
         for index in range(len(samples)):
             key = samples.key(index)

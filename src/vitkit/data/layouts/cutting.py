@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
-from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.tables import count_labels
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize

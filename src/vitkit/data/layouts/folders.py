@@ -9,7 +9,6 @@ from typing import NoReturn
 import numpy as np
 
 from vitkit.data import listing
-from vitkit.data.layouts.tables import by_split
 from vitkit.data.paths import LAYOUTS
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -124,7 +123,7 @@ def without_labels(
     split_of = [listing.SPLIT_NAMES.get(folder) for folder in folders]
     if "train" not in split_of:
         split_of = ["train"] * len(names)
-    splits = by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
+    splits = listing.by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
     return listing.Listing(kind, (), files_of(list(names)), splits)
 
 

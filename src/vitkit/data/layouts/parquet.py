@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts import tables
-from vitkit.data.listing import SPLIT_NAMES, Listing
+from vitkit.data.listing import SPLIT_NAMES, Listing, by_split
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import format_bytes, join_names, pluralize, visible
 
@@ -286,12 +286,12 @@ def list_parquet(
     groups = None if group is None else _parquet_groups(files, group)
     if label_column is None:
         no_labels = np.zeros((len(split_of), 0), dtype=bool)
-        return Listing("Parquet", (), rows, tables.by_split(split_of, no_labels), tuple(notes), groups)
+        return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
     declared = _declared_names(root, files, label_column)
     values = _read_labels(files, label_column)
     # Null is no label, nor is -1, which many published test splits have in its place.
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    splits = tables.by_split(np.where(unlabelled, "", split_of), values)
+    splits = by_split(np.where(unlabelled, "", split_of), values)
     if unlabelled.any():
         notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
     if not splits:

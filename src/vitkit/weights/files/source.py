@@ -1,4 +1,4 @@
-"""A checkpoint on disk: tensors that are read one by one, settings beside them; and `.npz` files, written too.
+"""A checkpoint on disk: tensors that are read one by one, settings beside them; and `.npz` files to write.
 
 A file is material from a stranger. Nothing in it is ever executed (arrays without Python objects, PyTorch
 files with weights only), no name in it is ever used as a path, and the sizes it claims are compared with the
