@@ -651,8 +651,7 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
         low, high = exponents[max(best - 1, 0)], exponents[min(best + 1, len(exponents) - 1)]
         law = float(offsets[best]), float(scales[best]), float(exponents[best])
         exponents = np.linspace(low, high, 101)
-    unit = max(places)
-    return LawFit(tuple(points), PowerLaw(*law, unit), float(misfits[best]))
+    return LawFit(tuple(points), PowerLaw(*law, unit=max(places)), float(misfits[best]))
 
 
 def _arrays(points: Sequence[Point]) -> tuple[Floats, Floats, Floats]:

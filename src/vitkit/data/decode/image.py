@@ -26,7 +26,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -533,9 +533,6 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
-        if isinstance(image, ArrayFile):
-            swapped = rule.apply_exif and image.orientation in (5, 6, 7, 8)
-            return Header(image.format, image.mode, (width, height) if swapped else (height, width), needed)
         turned, turn = orientation_of(image)
         # A reader that turns the image gives the size after the turn, even where the rule wants none.
         swapped = turn >= 5 and turned != rule.apply_exif
@@ -562,9 +559,11 @@ def _opened(
         raise DecodeError(f"the image has {len(data):,} bytes, more than the {rule.max_bytes:,} allowed")
     file_bytes = 0 if isinstance(file, bytes) else len(data)  # the caller's bytes are not memory of decoding
     name = _recognise(data)
-    # Inside a PNG only the animation chunk has a check that warns.
-    talkative = name in _TALKATIVE or (name == "PNG" and b"acTL" in data)
-    with _failures_explained(name), _silent() if talkative else nullcontext():
+    with _failures_explained(name), ExitStack() as stack:
+        # Inside a PNG only the animation chunk has a check that warns.
+        if name in _TALKATIVE or (name == "PNG" and b"acTL" in data):
+            stack.enter_context(_silence)
+            stack.enter_context(warnings.catch_warnings(action="ignore"))
         scans, buffered = jpeg_scans(data) if name == "JPEG" else (0, False)
         if scans > MAX_JPEG_SCANS:
             raise DecodeError(
@@ -593,12 +592,6 @@ def _opened(
                 f"{-(-(needed - OVERHEAD_BYTES) // BYTES_PER_PIXEL):,}, or saved as a plain JPEG or PNG"
             )
         yield image, stream, needed
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    with _silence, warnings.catch_warnings(action="ignore"):
-        yield
 
 
 @contextmanager
@@ -695,12 +688,14 @@ def _pixels(image: Image.Image, rule: DecodeRule, stream: IO[bytes] | None = Non
     return pixels
 
 
-def orientation_of(image: Image.Image) -> tuple[bool, int]:
+def orientation_of(image: Image.Image | ArrayFile) -> tuple[bool, int]:
     """Return whether the reader has turned the image already, and its orientation, 1..8 as EXIF numbers them.
 
     EXIF is read here and not by `Image.getexif`, which warns about damaged blocks; one number is all we need.
     An orientation that stands in XMP alone is not read.
     """
+    if isinstance(image, ArrayFile):
+        return False, image.orientation
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         turned, stored = True, image.tag_v2.get(_ORIENTATION)
     else:

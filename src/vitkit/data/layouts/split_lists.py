@@ -41,12 +41,10 @@ def list_of(path: Path) -> str | None:
     if path.is_dir():
         return None
     name, kind = _list_name(path), path.suffix.lower()
-    if name is None:
-        return None
-    if kind == ".txt":
+    if name is not None and kind == ".txt":
         return name if path.name == f"{name}.txt" and holds_lists(path.parent) else None
-    beside = tuple(path.parent.glob("*.parquet"))
-    return name if kind == ".parquet" and holds_split_parquets(beside) else None
+    may_be = name is not None and kind == ".parquet"
+    return name if may_be and holds_split_parquets(tuple(path.parent.glob("*.parquet"))) else None
 
 
 def holds_lists(folder: Path) -> bool:

@@ -19,19 +19,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from vitkit.data import listing
 from vitkit.data.files import UnreadableFileError, damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts import folders
-from vitkit.data.listing import (
-    SPLIT_NAMES,
-    Files,
-    Listing,
-    Paths,
-    SplitListing,
-    by_split,
-    check_below,
-    files_below,
-    number_groups,
-)
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize, read_csv_cell, visible
 
@@ -72,21 +62,21 @@ class CsvRows:
     notes: tuple[str, ...] = ()
     """Sentences about how the paths and columns were read."""
 
-    def files(self, path: Path) -> Paths:
+    def files(self, path: Path) -> listing.Paths:
         """Return the image files, whose paths are below the folder of the CSV at `path`."""
-        return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
+        return listing.Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
-def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
+def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> listing.Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
     Paths are below the folder of the CSV. Unless `labelled`, no labels are read, and all are the same.
     """
     rows = read_csv(path, group=group, labelled=labelled)
     # Not as an array of text, in which every cell would be as wide as the longest.
-    splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
+    splits = listing.by_split(rows.split_of, np.array(rows.cells, dtype=object))
     names, numbered = named_by_value(path, splits)
-    return Listing("CSV", names, rows.files(path), numbered, rows.notes, rows.groups)
+    return listing.Listing("CSV", names, rows.files(path), numbered, rows.notes, rows.groups)
 
 
 def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
@@ -193,7 +183,7 @@ def read_csv(
         ) from error
     if not table.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
-    if unknown := sorted(set(split_of) - set(SPLIT_NAMES)):
+    if unknown := sorted(set(split_of) - set(listing.SPLIT_NAMES)):
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
     notes = []
@@ -214,8 +204,8 @@ def read_csv(
         notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
     return replace(
         table,
-        split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
-        groups=None if group is None else number_groups(groups),
+        split_of=np.array([listing.SPLIT_NAMES[name] for name in split_of]),
+        groups=None if group is None else listing.number_groups(groups),
         notes=tuple(notes),
     )
 
@@ -255,11 +245,11 @@ def _path_below(where: str, folder: Path, name: str) -> str:
             f"{where}: the path '{visible(name[:80])}' holds a zero byte or a line break. Is a quotation "
             'mark (") left open?'
         )
-    check_below(where, folder, name)
+    listing.check_below(where, folder, name)
     if "\\" not in name or os.path.lexists(folder / name):
         return name
     slashed = name.replace("\\", "/")
-    check_below(where, folder, slashed)
+    listing.check_below(where, folder, slashed)
     return slashed if os.path.lexists(folder / slashed) else name
 
 
@@ -306,7 +296,7 @@ def find_column(
 
 def named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
-) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
+) -> tuple[tuple[str, ...], dict[str, listing.SplitListing]]:
     """Make class names of the values of the labels, and number the labels by them."""
     names = name_labels(path, {split: set(map(str, labels)) for split, (_, labels) in splits.items()})
     number_of = {name: number for number, name in enumerate(names)}
@@ -353,11 +343,10 @@ def count_labels(labels: NDArray[np.int64] | NDArray[np.bool_], classes: int) ->
         labels: `(N,)` class numbers, or `(N, K)` where an image has several.
         classes: K.
     """
-    counts = labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
-    return list(map(int, counts))
+    return list(map(int, labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=classes)))
 
 
-def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None) -> Listing:
+def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None) -> listing.Listing:
     """List the images of a CSV: a header, then one image a line with path, labels and perhaps split.
 
     Paths are below the folder of the CSV.
@@ -393,11 +382,12 @@ def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None
     for line, labels in zip(rows.lines, sets, strict=True):
         for label in labels:
             check_label(f"{path} line {line}", label)
-    listing = _listing(path, "CSV with several labels an image", rows.files(path), sets, rows.split_of, notes)
-    return replace(listing, groups=rows.groups)
+    kind = "CSV with several labels an image"
+    listed = _listing(path, kind, rows.files(path), sets, rows.split_of, notes)
+    return replace(listed, groups=rows.groups)
 
 
-def list_label_files(root: Path, separator: str | None) -> Listing:
+def list_label_files(root: Path, separator: str | None) -> listing.Listing:
     """List images with a text file each: beside them, or in a folder `labels` parallel to theirs.
 
     Folders train, val and test, at the top or below `images`, are splits. Images without a text file are left
@@ -411,7 +401,7 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
         VitkitError: no image has a text file, or one cannot be read or holds boxes.
     """
     images = [path.relative_to(root).as_posix() for path in folders.image_files(root)]
-    text_files = files_below(root, lambda name: name.endswith(".txt"))
+    text_files = listing.files_below(root, lambda name: name.endswith(".txt"))
     texts = {path.relative_to(root).as_posix() for path in text_files}
     pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
     if not pairs:
@@ -429,7 +419,7 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
             f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
         )
     above = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
-    split_of = np.array([SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
+    split_of = np.array([listing.SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
     if (outside := int((split_of == "").sum())) == len(pairs):  # no folder names a split
         split_of = np.full(len(pairs), "train")
     elif outside:
@@ -441,21 +431,21 @@ def list_label_files(root: Path, separator: str | None) -> Listing:
             f"Some labels hold {' and '.join(map(repr, suspects))}: if that separates labels, give it with "
             "--splits.label-separator."
         )
-    files = Paths(root, (image for image, _ in pairs))
+    files = listing.Paths(root, (image for image, _ in pairs))
     return _listing(root, "folder of images with label files", files, sets, split_of, notes)
 
 
-def refuse_single_labels(spec: str, listing: Listing) -> None:
+def refuse_single_labels(spec: str, listed: listing.Listing) -> None:
     """Refuse training images that have exactly one label each.
 
     Raises:
         VitkitError: each image has one label; this is ordinary classification.
     """
-    labels = np.concatenate([labels for _, labels in listing.splits.values()])
+    labels = np.concatenate([labels for _, labels in listed.splits.values()])
     if (labels.sum(1) != 1).any():
         return
     hint = ""
-    names = listing.class_names
+    names = listed.class_names
     if marks := [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]:
         hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
     raise VitkitError(
@@ -504,10 +494,15 @@ def _read_labels(path: Path, separator: str | None) -> list[str]:
 
 
 def _listing(
-    path: Path, kind: str, files: Files, sets: list[list[str]], split_of: NDArray[np.str_], notes: list[str]
-) -> Listing:
+    path: Path,
+    kind: str,
+    files: listing.Files,
+    sets: list[list[str]],
+    split_of: NDArray[np.str_],
+    notes: list[str],
+) -> listing.Listing:
     """Number the labels, and put the rows of each split together."""
-    numbers = {split: rows for split, (rows, _) in by_split(split_of, split_of).items()}
+    numbers = {split: rows for split, (rows, _) in listing.by_split(split_of, split_of).items()}
     values = {
         split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
     }
@@ -526,4 +521,4 @@ def _listing(
         + (f"; {pluralize(none, 'image has', 'images have')} none." if none else ".")
     )
     splits = {split: (rows, labels[rows]) for split, rows in numbers.items()}
-    return Listing(kind, names, files, splits, tuple(notes))
+    return listing.Listing(kind, names, files, splits, tuple(notes))

@@ -27,15 +27,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features
-from vitkit.evaluation.fewshot.config import (
-    ALL_SHOTS,
-    L2,
-    SEEDS,
-    FewShotTracking,
-    Learning,
-    Method,
-    accuracy_name,
-)
+from vitkit.evaluation.fewshot import config
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
@@ -100,17 +92,16 @@ class Draws:
         """
         left_out = np.fromiter(without, np.int64, len(without))
         orders = [order[~np.isin(order, left_out)] for order in self._orders] if without else self._orders
-        taken = [order[:shots] for order in orders]
-        return np.concatenate(taken).astype(np.int64)
+        return np.concatenate([order[:shots] for order in orders]).astype(np.int64)
 
 
 def fit(
-    method: Method,
+    method: config.Method,
     features: Floats,
     labels: Integers,
     classes: int,
     *,
-    l2: float = L2,
+    l2: float = config.L2,
     neighbours: int | None = None,
 ) -> Fitted:
     """Fit a classifier to the shots.
@@ -136,7 +127,7 @@ def fit(
     return fit_logistic(features, labels)
 
 
-def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = L2) -> Fitted:
+def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = config.L2) -> Fitted:
     """Fit least squares with an L2 penalty to targets of -1 and 1, in closed form.
 
     As in big_vision `evaluators/fewshot_lsr.py`: features are whitened by mean and population deviation of
@@ -289,7 +280,7 @@ def _parts(rows: Floats, columns: int) -> list[tuple[int, Floats]]:
 
 FOLDS = 5
 """Parts of the images, each predicted from the others."""
-METHODS: tuple[Method, ...] = ("ridge", "knn")
+METHODS: tuple[config.Method, ...] = ("ridge", "knn")
 """The classifiers. Logistic regression takes many times as long for much the same accuracy."""
 FITS = FOLDS * len(METHODS)
 """The fits of `cross_validate`."""
@@ -386,7 +377,7 @@ class LabelledFeatures:
 class FewShotScore:
     """The accuracies of one method with one number of shots, from 0 to 1."""
 
-    method: Method
+    method: config.Method
     shots: int
     """Images of each class at most."""
     accuracies: tuple[float, ...]
@@ -413,7 +404,7 @@ class FewShotScore:
 
 def measure(
     draws: Sequence[Draws],
-    learning: Learning,
+    learning: config.Learning,
     pool: LabelledFeatures,
     test: LabelledFeatures,
     classes: int,
@@ -571,7 +562,7 @@ def open_fewshot_data(
 
 def measure_data(
     data: FewShotData,
-    learning: Learning,
+    learning: config.Learning,
     compute: ComputeFeatures,
     listener: Listener = SILENT,
     name: str = "",
@@ -646,9 +637,9 @@ def _are_equal(samples: Samples, index: int, others: Samples, other: int) -> boo
 
 
 def follow(
-    tracking: FewShotTracking,
+    tracking: config.FewShotTracking,
     extractor_of: Callable[[ImageModel], FeatureExtractor],
-    methods: Sequence[Method] = ("ridge",),
+    methods: Sequence[config.Method] = ("ridge",),
     trained_on: Sequence[TrainingData] = (),
     world: World = ALONE,
 ) -> Callable[[nn.Module, nn.Module], Mapping[str, float]]:
@@ -673,7 +664,7 @@ def follow(
     """
     shots = tuple(sorted(set(tracking.shots)))
     # All images are the same every time.
-    learning = Learning(shots, SEEDS if max(shots) != ALL_SHOTS else 1, methods)
+    learning = config.Learning(shots, config.SEEDS if max(shots) != config.ALL_SHOTS else 1, methods)
     opened = open_fewshot_data(tracking.data, trained_on, world)
 
     def evaluate(model: nn.Module, objective: nn.Module) -> Mapping[str, float]:
@@ -689,6 +680,6 @@ def follow(
         # the result; one reports an error.
         with prepared_together(world):
             scores = measure_data(data, learning, compute).scores
-        return {accuracy_name(score.method, score.shots): score.mean for score in scores}
+        return {config.accuracy_name(score.method, score.shots): score.mean for score in scores}
 
     return evaluate

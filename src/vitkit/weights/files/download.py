@@ -381,9 +381,8 @@ def _with_other_places(start: PublishedStart) -> Iterator[None]:
     try:
         yield
     except VitkitError as error:
-        others = f" Its weights are published as {' and '.join(start.other_addresses)} too." * bool(
-            start.other_addresses
-        )
+        places = " and ".join(start.other_addresses)
+        others = f" Its weights are published as {places} too." * bool(places)
         raise VitkitError(
             f"{start.name} is not on this machine. {error}{others} Files put into the folder "
             f"{cache_folder() / 'starts' / start.name} are found by the name."

@@ -23,20 +23,10 @@ from vitkit.models.config import Card, Gelu, ResNetConfig, ViTConfig, height_and
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
-from vitkit.weights import table
+from vitkit.weights import model_card, table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import LARGEST, Source, read_fields
 from vitkit.weights.formats.bit import absent_from_libraries, with_channels
-from vitkit.weights.model_card import (
-    Assumption,
-    ModelCard,
-    Task,
-    assumed_resizing,
-    assumed_statistics,
-    changed_pixels_noted,
-    fraction_of,
-    preprocessing_of,
-)
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""
@@ -138,19 +128,16 @@ def processor_of(source: Source) -> Processor:
 
     A size of one number is written out, as that processor understands it.
     """
-    file = "preprocessor_config.json"
     fields = {key: value for key, value in source.preprocessor.items() if value is not None}
     named = fields.get("image_processor_type") or fields.get("feature_extractor_type") or ""
     if not isinstance(named, str):
-        raise VitkitError(
-            f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
-        )
+        raise VitkitError(f"{_where(source)}: image_processor_type: expected str, found {named!r}.")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
     fields = {**DEFAULTS.get(kind, {}), **fields, "image_processor_type": kind}
     by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
     if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
         fields["size"] = {"shortest_edge": fields["size"]}
-    return read_fields(Processor, fields, str(source.path.with_name(file)))
+    return read_fields(Processor, fields, str(_where(source)))
 
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -203,7 +190,7 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
         # Borders and offsets are transformers' with any fraction, which serves both sides of nearly all
         # models.
         way: Resize = "shortest" if edge else "squash"
-        fraction = fraction_of(cropped[0], resized[0])
+        fraction = model_card.fraction_of(cropped[0], resized[0])
         rule = Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
         if cropped != size:
             differences.append(f"a crop of {format_size(cropped)} (here: {format_size(size)})")
@@ -223,7 +210,7 @@ def nearest_processor(rule: Preprocessing) -> Preprocessing:
     """Return the settings of a transformers processor that come nearest to our preprocessing."""
     size, way, fraction, kind = rule.image_size, rule.resize, rule.crop_fraction, rule.interpolation
     if way in ("crop", "shortest") and size[0] == size[1]:
-        way, fraction = "shortest", fraction_of(size[0], rule.resized(0))
+        way, fraction = "shortest", model_card.fraction_of(size[0], rule.resized(0))
     elif way not in ("squash", "none"):
         return Preprocessing(size, interpolation=kind)
     return Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
@@ -233,8 +220,8 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
     config = model.config
     rows, columns = config.image_size
-    theirs = nearest_processor(preprocessing_of(model))
-    notes += changed_pixels_noted(model, theirs, "preprocessor_config.json")
+    theirs = nearest_processor(model_card.preprocessing_of(model))
+    notes += model_card.changed_pixels_noted(model, theirs, "preprocessor_config.json")
     written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": theirs.resize != "none",
@@ -619,25 +606,23 @@ def prefix_of(source: Source, key: str) -> str:
 
 def make_card(
     source: Source, settings: ViTSettings | BitSettings, processor: Processor, config: ModelConfig
-) -> ModelCard:
-    classes = config.num_classes
-    labels = settings.id2label
-    names: tuple[str, ...] = ()
+) -> model_card.ModelCard:
+    classes, labels, names = config.num_classes, settings.id2label, tuple[str, ...]()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
         if set(labels) != {str(i) for i in range(classes)}:
             raise VitkitError(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
+    task = model_card.Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
-    assumed: list[Assumption] = []
+    assumed = list[model_card.Assumption]()
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
         custom = "the default of their image processor"
-        assumed.append(assumed_statistics(config.image_mean, config.image_std, custom))
+        assumed.append(model_card.assumed_statistics(config.image_mean, config.image_std, custom))
     if not source.preprocessor:
-        assumed.append(assumed_resizing(rule, "as their ViTImageProcessor does"))
-    return ModelCard(
+        assumed.append(model_card.assumed_resizing(rule, "as their ViTImageProcessor does"))
+    return model_card.ModelCard(
         class_names=names,
         task=task,
         position_interpolation="huggingface",

@@ -344,8 +344,7 @@ class Settings:
     @property
     def rotary(self) -> config.RotaryConfig | None:
         """Rotary positions, by the architecture's name alone."""
-        names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
-        return next(names, None)
+        return next((kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture)), None)
 
     @property
     def norm(self) -> config.NormKind | None:

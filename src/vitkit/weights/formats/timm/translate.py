@@ -25,19 +25,12 @@ from vitkit.models.config import GROUPS, NORM_NAMES, BackboneConfig, PoolKind, R
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
-from vitkit.weights import table
+from vitkit.weights import model_card, table
 from vitkit.weights.files.safetensors import write_folder
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats.bit import absent_from_libraries, has_usual_channels, with_channels
 from vitkit.weights.formats.timm import settings as timm
 from vitkit.weights.formats.timm.settings import BACKBONE, QKVBias, bit_rows, vit_rows
-from vitkit.weights.model_card import (
-    ModelCard,
-    border_colour,
-    changed_pixels_noted,
-    fraction_of,
-    preprocessing_of,
-)
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
@@ -103,9 +96,9 @@ def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path,
     """
     config, tensors = model.config, dict(model.state_dict())
     architecture, arguments, rows, ends = parts_of(config, tensors)
-    theirs = nearest_transform(preprocessing_of(model), config.image_mean)
+    theirs = nearest_transform(model_card.preprocessing_of(model), config.image_mean)
     straight = theirs.resize == "stretch"  # which timm has as squashed to its own size
-    notes += changed_pixels_noted(model, theirs, "config.json")
+    notes += model_card.changed_pixels_noted(model, theirs, "config.json")
     pretrained: dict[str, Any] = {
         "custom_load": False,
         "input_size": [config.in_channels, *config.image_size],
@@ -228,9 +221,9 @@ def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preproces
     if resize == "stretch":
         return Preprocessing(size, interpolation=rule.interpolation)
     if resize in ("none", "crop"):
-        fraction = 1.0 if resize == "none" else fraction_of(size[0], rule.resized(0))
+        fraction = 1.0 if resize == "none" else model_card.fraction_of(size[0], rule.resized(0))
         resize = "shortest"
-    border = border_colour(mean) if resize == "longest" else (0, 0, 0)
+    border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
     return Preprocessing(size, resize, fraction, interpolation=rule.interpolation, border=border)
 
 
@@ -694,7 +687,7 @@ def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfi
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 
-def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> ModelCard:
+def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> model_card.ModelCard:
     """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
     notes = list(doubts)
     if not settings.has_config:
@@ -712,7 +705,7 @@ def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> Mo
         origin["tag"] = settings.pretrained.tag
     if notes:
         origin["notes"] = notes
-    return ModelCard(
+    return model_card.ModelCard(
         class_names=names,
         preprocessing=rule,
         assumed=settings.assumptions(rule, config.image_mean, config.image_std),
