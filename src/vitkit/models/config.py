@@ -117,6 +117,11 @@ class BackboneConfig:
         return usual_stage_channels(self.layers, self.width_factor)
 
     @property
+    def out_channels(self) -> int:
+        """Channels of the feature map."""
+        return self.stage_channels[-1] if self.layers else self.root_channels
+
+    @property
     def arithmetic(self) -> tuple[str, ...]:
         """The numerics as phrases, in which two backbones with the same weights may differ."""
         eps = f"{self.standardization_eps:g}"

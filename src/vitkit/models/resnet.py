@@ -168,8 +168,7 @@ class ResNetStem(nn.Module):
         self.root_norm = nn.GroupNorm(GROUPS, channels, backbone.norm_eps)
         make_unit = partial(PostActivationUnit, convolution=convolution, norm_eps=backbone.norm_eps)
         self.stages = _stages(backbone, lambda inputs, outputs, stride, _: make_unit(inputs, outputs, stride))
-        mapped = backbone.stage_channels[-1] if backbone.layers else channels  # channels of the feature map
-        self.projection = nn.Conv2d(mapped, width, patch_size, patch_size)
+        self.projection = nn.Conv2d(backbone.out_channels, width, patch_size, patch_size)
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None) -> None:
