@@ -26,10 +26,9 @@ from scipy import stats
 from scipy.special import expit
 
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
-from vitkit.evaluation.classify import overconfidence
+from vitkit.evaluation.classify import Interval, Ranking, intervals_95, overconfidence
 from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.evaluation.fewshot.methods import Draws, LabelledFeatures, measure
-from vitkit.evaluation.multilabel import Interval, Ranking, intervals_95
 from vitkit.evaluation.statistics import (
     NORMAL_95,
     binomial_interval,

@@ -27,12 +27,11 @@ import numpy as np
 import torch
 from PIL import Image, features
 
-from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.decode.image import decode, decoded_quickly
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_rng
-from vitkit.data.transforms import preprocess
+from vitkit.data.transforms import RandomView, preprocess
 from vitkit.jobs.convert import import_library
 from vitkit.kernels.resample import prepare_resampling
 

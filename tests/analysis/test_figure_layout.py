@@ -26,9 +26,8 @@ from vitkit.analysis.figures import (
     scale_plot,
     tracking_plot,
 )
-from vitkit.evaluation.classify import classification
+from vitkit.evaluation.classify import LabelScore, classification
 from vitkit.evaluation.fewshot.methods import FewShotScore
-from vitkit.evaluation.multilabel import LabelScore
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.statistics import Point, Prediction
 

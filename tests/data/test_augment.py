@@ -14,12 +14,11 @@ from PIL import Image
 from torch.nn import functional as F
 
 from tests.helpers.augmenting import augment
-from vitkit.data import augment as augment_module
-from vitkit.data.augment import OPERATIONS, _move, _random_crop, distort, erase
+from vitkit.data import transforms
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import TrainLoader, sample_rng
-from vitkit.data.transforms import Pixels
+from vitkit.data.transforms import OPERATIONS, Pixels, _move, _random_crop, distort, erase
 from vitkit.errors import VitkitError
 
 SIDES = st.integers(1, 60)
@@ -246,7 +245,7 @@ def test_an_augmentation_that_no_list_knows_is_in_the_batch(monkeypatch: pytest.
         return next(iter(loader.batches(0, 1))).images
 
     plain = first()
-    monkeypatch.setattr(augment_module, "distort", negative)
+    monkeypatch.setattr(transforms, "distort", negative)
     assert torch.equal(first(), 255 - plain)
 
 

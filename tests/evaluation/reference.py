@@ -11,8 +11,7 @@ from scipy import stats
 from sklearn import metrics
 from torch.nn import functional as F
 
-from vitkit.evaluation.classify import CALIBRATION_BINS, Classification
-from vitkit.evaluation.statistics import overconfidence_interval
+from vitkit.evaluation.classify import CALIBRATION_BINS, Classification, overconfidence
 from vitkit.models.config import LossFunction
 
 close = partial(pytest.approx, rel=1e-12, abs=1e-12)
@@ -76,4 +75,4 @@ def require_alike(
     assert (result.guessing.model_only, result.guessing.guess_only) == only
     assert result.guessing.p_value == pytest.approx(min(1.0, 2 * min(tails)), rel=1e-9)
     assert result.overconfidence.mean == close((sure.sum() - right.sum()) / count)
-    assert result.overconfidence.interval == close(overconfidence_interval(sure, right))
+    assert result.overconfidence.interval == close(overconfidence(sure, right).interval)

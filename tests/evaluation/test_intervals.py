@@ -14,7 +14,7 @@ from vitkit.evaluation.classify import (
     overconfidence,
 )
 from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.statistics import binomial_interval, binomial_test, overconfidence_interval, sign_test
+from vitkit.evaluation.statistics import binomial_interval, binomial_test, sign_test
 from vitkit.tasks.answering import ClassificationAnswering
 
 
@@ -80,7 +80,7 @@ def test_the_interval_of_calibration_holds_the_truth(count: int, level: float) -
     held = 0
     for _ in range(1000):
         confidence = np.clip(rng.normal(level, 0.1, count), 0.34, 1)
-        low, high = overconfidence_interval(confidence, rng.random(count) < confidence)
+        low, high = overconfidence(confidence, rng.random(count) < confidence).interval
         held += low <= 0 <= high
     assert held >= 930
 

@@ -17,7 +17,7 @@ from torch import nn
 from tests.evaluation.answers import Table, batches, names, predictions
 from vitkit import config
 from vitkit.errors import VitkitError
-from vitkit.evaluation.multilabel import MultiLabel, Ranking, intervals_95, multi_label
+from vitkit.evaluation.classify import MultiLabel, Ranking, intervals_95, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
 from vitkit.tasks.answering import MultiLabelAnswering

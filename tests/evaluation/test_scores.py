@@ -9,8 +9,8 @@ from torch import nn
 
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
+from vitkit.evaluation.predictions import check_labels, image_scores, likeliest, probabilities
 from vitkit.evaluation.run_model import predict
-from vitkit.evaluation.scores import check_labels, image_scores, likeliest, probabilities
 from vitkit.models.config import LossFunction
 from vitkit.training.config import ClassificationConfig
 from vitkit.training.objectives import Classification

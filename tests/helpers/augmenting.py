@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, Preprocessing
-from vitkit.data.transforms import Pixels
+from vitkit.data.transforms import Pixels, RandomView
 
 
 def augment(

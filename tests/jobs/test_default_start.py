@@ -20,8 +20,8 @@ from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.weights import published
 from vitkit.weights.create import create_model
-from vitkit.weights.files import download, hub
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files import download
+from vitkit.weights.files.download import cache_folder
 from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts, starts
 
@@ -40,7 +40,7 @@ def _small_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = zip(default_starts(), models, strict=True)
     small = tuple(replace(start, model=model, image_size=8) for start, model in pairs)
     monkeypatch.setattr(default_start, "default_starts", lambda: small)
-    monkeypatch.setattr(hub, "require_on_hub", lambda address: None)
+    monkeypatch.setattr(download, "require_on_hub", lambda address: None)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
         vitkit.finetune(data=str(photos), download=True)
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(default_start, "measure_cost", None)  # whoever measured would fail
-    monkeypatch.setattr(hub, "require_on_hub", refuse)
+    monkeypatch.setattr(download, "require_on_hub", refuse)
     with pytest.raises(VitkitError) as caught:
         choose(photos)
     assert str(caught.value) == (

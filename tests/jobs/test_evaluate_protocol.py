@@ -14,8 +14,7 @@ import vitkit
 from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.config import ProtocolName
-from vitkit.data.imagenet import imagenet_wnids, list_labelled, read_wnids
-from vitkit.evaluation.protocols import outputs_of_classes
+from vitkit.evaluation.protocols import imagenet_wnids, list_labelled, outputs_of_classes, read_wnids
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.weights.model_card import ModelCard
 

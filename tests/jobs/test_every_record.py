@@ -21,8 +21,7 @@ from vitkit.config import from_json, read, to_json, write
 from vitkit.durable import json_bytes
 from vitkit.engines.folder import read_description_of
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import classification
-from vitkit.evaluation.multilabel import multi_label
+from vitkit.evaluation.classify import classification, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.jobs.bench import Bench
 from vitkit.jobs.compare import Speeds

@@ -14,7 +14,7 @@ import vitkit
 from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
-from vitkit.evaluation.multilabel import MultiLabel, multi_label
+from vitkit.evaluation.classify import MultiLabel, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.runs.config import Run, StartConfig
 from vitkit.tasks import find_task

@@ -19,7 +19,7 @@ from vitkit.models.resnet import StdConv2d
 from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_statistics
 from vitkit.weights.create import parse_timm_name
 from vitkit.weights.files import download
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder
 from vitkit.weights.formats.timm.settings import vit_rows
 from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of

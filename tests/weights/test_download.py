@@ -20,8 +20,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
 from vitkit.weights.files import download
-from vitkit.weights.files.download import fetch, is_local
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder, fetch, is_local
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import card_of
 

@@ -81,7 +81,7 @@ def test_headers_that_lie(header: bytes, message: str, tmp_path: Path) -> None:
 def test_an_archive_that_unpacks_to_far_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "x.npz", head=np.zeros((1000, 768), np.float32))
     assert contents(tmp_path / "x.npz")["head"].shape == (1000, 768)  # zeros in a small one are no bomb
-    monkeypatch.setattr("vitkit.weights.files.archives.EXPANSION_ALLOWANCE", 1 << 20)
+    monkeypatch.setattr("vitkit.weights.files.source.EXPANSION_ALLOWANCE", 1 << 20)
     np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros(8 << 20, np.float32))
     tracemalloc.start()
     try:

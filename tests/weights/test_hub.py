@@ -15,8 +15,7 @@ from safetensors.torch import save
 
 from tests.helpers.file_server import refused
 from vitkit.errors import VitkitError
-from vitkit.weights.files.download import fetch, is_local, require_answer
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder, fetch, is_local, require_answer
 
 WEIGHTS, OTHER = save({"x": torch.ones(3)}), save({"x": torch.zeros(3)})
 DIGEST = hashlib.sha256(WEIGHTS).hexdigest()

@@ -25,8 +25,7 @@ from vitkit.models.measure import parameters
 from vitkit.models.zoo import list_models, model_config, name_here
 from vitkit.runs.start import absolute_start, find_start
 from vitkit.weights.files import download
-from vitkit.weights.files.download import Fetched
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import Fetched, cache_folder
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of
 from vitkit.weights.published import SETS, SOURCES, PublishedStart, is_address, pretraining_images, starts

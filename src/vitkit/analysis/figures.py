@@ -34,10 +34,9 @@ from PIL import Image
 from rich.cells import cell_len, set_cell_size
 
 from vitkit.durable import replace_file
-from vitkit.evaluation.classify import CalibrationBin, ClassScore
+from vitkit.evaluation.classify import CalibrationBin, ClassScore, LabelScore
 from vitkit.evaluation.fewshot.config import Method
 from vitkit.evaluation.fewshot.methods import FewShotScore
-from vitkit.evaluation.multilabel import LabelScore
 from vitkit.evaluation.statistics import Point, Prediction, binomial_interval
 from vitkit.text import format_count
 

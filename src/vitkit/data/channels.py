@@ -2,7 +2,7 @@
 
 A colour image becomes grey by Pillow's luma, by which equal red, green and blue stay as they are. A grey
 image is repeated for three channels. An image without alpha is opaque. Any other number of channels comes
-from arrays and stacks alone (`decode/arrays.py`), whose channels are not converted.
+from arrays and stacks alone (`decode/image.py`), whose channels are not converted.
 
 Shapes: H x W pixels of C channels.
 """
@@ -121,11 +121,6 @@ def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 def make_converter(image: Image.Image, rule: DecodeRule) -> Callable[[Image.Image], NDArray[np.uint8]]:
     """Choose the function that makes pixels, (height, width, channels), from a loaded image or a part."""
-    if rule.channels not in (1, 3, 4):
-        raise DecodeError(
-            f"expected {rule.channels} channels, found an image of colour mode {image.mode}: give .npy files "
-            f"of (height, width, {rule.channels}), or TIFF files of {rule.channels} grey pages"
-        )
     convert = _rgb_converter(image, rule)
     if rule.channels == 3:
         return convert

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vitkit.data.layouts import label_sets, repeats
+from vitkit.data.layouts import repeats, tables
 from vitkit.data.listing import names_of
 from vitkit.data.sources import ImageData, Samples, some_headers
 from vitkit.errors import DecodeError
@@ -65,8 +65,7 @@ def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) ->
         sizes: of some images.
         has_model: whether a model is chosen already, which the model of small-images-conv would replace.
     """
-    side = usual_side(sizes)
-    if side in LIKE_CIFAR and not has_model:
+    if (side := usual_side(sizes)) in LIKE_CIFAR and not has_model:
         return "small-images-conv"
     return "small-images" if 0 < side <= SMALL_SIDE else "photos"
 
@@ -183,7 +182,7 @@ def check_data(
     channels, done, total = 3, 0, sum(map(len, data.splits.values()))
     for split, samples in data.splits.items():
         images[split] = len(samples)
-        per_class = label_sets.count_labels(samples.labels, len(data.class_names))
+        per_class = tables.count_labels(samples.labels, len(data.class_names))
         counts[split] = dict(zip(data.class_names, per_class, strict=True))
         for index in range(len(samples)):
             key = samples.key(index)
@@ -286,8 +285,7 @@ def _about_classes(counts: dict[str, dict[str, int]], multi_label: bool) -> Iter
     folded = Counter(map(str.casefold, train))
     if alike := [name for name in train if folded[name.casefold()] > 1]:
         yield f"Names of {classes} differ in upper and lower case alone: {join_names(alike)}."
-    present = {name: count for name, count in train.items() if count}
-    if present:
+    if present := {name: count for name, count in train.items() if count}:
         most, least = max(present, key=present.__getitem__), min(present, key=present.__getitem__)
         if present[most] > _IMBALANCE * present[least]:
             yield (

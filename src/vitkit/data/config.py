@@ -76,8 +76,7 @@ def parse_slice(text: str) -> Slice:
     Raises:
         VitkitError: it is no slice.
     """
-    match = _SLICE.fullmatch(text.removeprefix("[").removesuffix("]").replace(" ", ""))
-    if match is None:
+    if (match := _SLICE.fullmatch(text.removeprefix("[").removesuffix("]").replace(" ", ""))) is None:
         raise VitkitError(f"Expected a part of a split such as {_EXAMPLES}, found {text!r}.")
     start, stop = (_shortest(bound) for bound in match.groups())
     return Slice("" if start in ("0", "0%", "-100%") else start, "" if stop == "100%" else stop)

@@ -85,8 +85,7 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     try:
         status = os.fstat(descriptor)
-        kind = stat.S_IFMT(status.st_mode)
-        if kind != stat.S_IFREG:
+        if (kind := stat.S_IFMT(status.st_mode)) != stat.S_IFREG:
             raise UnreadableFileError(f"{_KINDS.get(kind, 'something else')}, not a regular file")
     except BaseException:
         os.close(descriptor)

@@ -147,6 +147,14 @@ def check_below(where: str, root: Path, name: str) -> None:
         )
 
 
+def by_split(
+    split_of: NDArray[Any], values: NDArray[Any]
+) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Group the numbers of files and the values of labels by split."""
+    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
+    return {split: (rows, values[rows]) for split, rows in numbers.items() if len(rows)}
+
+
 def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
     """Number names of groups in the order in which they come."""
     numbers: dict[str, int] = {}

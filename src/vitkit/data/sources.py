@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vitkit.data import config
 from vitkit.data.decode.image import Header, decode, header
-from vitkit.data.layouts import archives, cutting, folders, label_sets, parquet, repeats, split_lists, tables
+from vitkit.data.layouts import archives, cutting, folders, parquet, repeats, split_lists, tables
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
 from vitkit.errors import DecodeError, VitkitError
@@ -101,8 +101,8 @@ class ImageData:
                 f"seed {seed} (subset {splits.subset})."
             )
             names = listing.class_names
-            before = label_sets.count_labels(train.labels, len(names))
-            after = label_sets.count_labels(samples["train"].labels, len(names))
+            before = tables.count_labels(train.labels, len(names))
+            after = tables.count_labels(samples["train"].labels, len(names))
             counts = zip(names, before, after, strict=True)
             if lost := [name for name, images, left in counts if images and not left]:
                 notes.append(
@@ -222,7 +222,7 @@ def open_data(
     elif class_names is not None:
         listing = _renamed(listing, tuple(class_names))
     elif multi_label and "train" in listing.splits:
-        label_sets.refuse_single_labels(spec, listing)
+        tables.refuse_single_labels(spec, listing)
     elif len(listing.class_names) < 2 and "train" in listing.splits:
         problems.append(
             f"{spec} has one class, {listing.class_names[0]!r}; a classifier needs at least two. {LAYOUTS}"
@@ -259,7 +259,7 @@ def _list(
     """List the data of `spec` and name it; with `partial`, classes may be missing. The first layout wins."""
     if spec == "digits":
         if multi_label:
-            raise VitkitError(f"digits has one label an image. {label_sets.LAYOUTS}")
+            raise VitkitError(f"digits has one label an image. {tables.LAYOUTS}")
         return "digits", _list_digits()
     path, group = existing_path(spec), splits.group
     ending = path.suffix.lower()
@@ -274,14 +274,14 @@ def _list(
         name = task.resolve().stem if task.is_file() else task.resolve().name
         if multi_label:
             if ending == ".csv":
-                return name, label_sets.list_csv_of_sets(path, splits.label_separator, group)
+                return name, tables.list_csv_of_sets(path, splits.label_separator, group)
             if parquets or ending == ".parquet":
                 raise VitkitError(
-                    f"{path}: of Parquet files a single label an image is read. {label_sets.LAYOUTS}"
+                    f"{path}: of Parquet files a single label an image is read. {tables.LAYOUTS}"
                 )
             if not path.is_dir():
-                raise VitkitError(f"{path} is a single file of another kind. {label_sets.LAYOUTS}")
-            return name, label_sets.list_label_files(path, splits.label_separator)
+                raise VitkitError(f"{path} is a single file of another kind. {tables.LAYOUTS}")
+            return name, tables.list_label_files(path, splits.label_separator)
         if ending == ".csv":
             return name, tables.list_csv(path, group, labelled)
         if ending == ".parquet" and stage is None:
@@ -382,8 +382,8 @@ class Samples:
         if self.held is not None:
             return self.held.image(index)
         number, shared, border = int(self.numbers[index]), self.shared, self.border
-        image = shared.pixels.pop(number, None)  # handed out once, so that an image is not held twice
-        if image is None:
+        # Handed out once, so that an image is not held twice.
+        if (image := shared.pixels.pop(number, None)) is None:
             image = decode(self.files.file(number), self.rule)
         if self.compared:
             shared.room -= image.nbytes
@@ -445,7 +445,7 @@ def _renamed(listing: Listing, class_names: tuple[str, ...]) -> Listing:
     """Renumber the labels of a listing in the order of a trained model's classes."""
     number_of = {name: number for number, name in enumerate(class_names)}
     labels = np.concatenate([labels for _, labels in listing.splits.values()])
-    used = np.flatnonzero(label_sets.count_labels(labels, len(listing.class_names)))
+    used = np.flatnonzero(tables.count_labels(labels, len(listing.class_names)))
     unknown = [listing.class_names[label] for label in used if listing.class_names[label] not in number_of]
     if unknown:
         raise VitkitError(

@@ -20,9 +20,10 @@ from safetensors.numpy import save as save_arrays
 
 from vitkit.config import to_json
 from vitkit.data.config import Preprocessing
+from vitkit.data.layouts.repeats import bytes_digest
 from vitkit.data.sources import Samples
 from vitkit.data.stream.loader import Batch, evaluation_batches
-from vitkit.durable import hash_file, read_regular_file, replace_file
+from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
 from vitkit.models.config import Precision
@@ -140,8 +141,7 @@ class FeatureExtractor:
                     "There are no images to compute features of: the data, or this split, is empty."
                 )
             features, mask, pixels = map(np.concatenate, zip(*parts, strict=True))
-            wrong = int((~np.isfinite(features).all(1)).sum())
-            if wrong:
+            if wrong := int((~np.isfinite(features).all(1)).sum()):
                 raise VitkitError(
                     f"The model's features are not finite (NaN or infinite) for {wrong:,} of {len(mask):,} "
                     "images. Its weights have diverged, or overflow in this precision: take another "
@@ -175,12 +175,8 @@ def content_of(samples: Samples, indices: NDArray[np.int64]) -> str:
     """Hash the bytes of image files, in order; an unreadable file counts as the word "unreadable"."""
     digest = hashlib.sha256()
     for index in indices.tolist():
-        try:
-            file = samples.file(index)  # of an archive, it may be damaged there
-            content = hashlib.sha256(file).hexdigest() if isinstance(file, bytes) else hash_file(file)[1]
-        except (OSError, VitkitError):
-            content = "unreadable"
-        digest.update(content.encode())
+        content = bytes_digest(samples, index)
+        digest.update(b"unreadable" if content is None else content.hex().encode())
     return digest.hexdigest()
 
 

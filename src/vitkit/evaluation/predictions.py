@@ -1,4 +1,10 @@
-"""Hold what a model predicted for every image of a data set, of one class or of several labels each.
+"""Score single images by their logits, and hold what a model predicted for every image of a data set, of one
+class or of several labels each.
+
+What a logit means depends on the loss that the model was trained with. Softmax: the classes exclude each
+other and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
+
+Everything is computed in float64 and row by row, so that no number depends on how images were batched.
 
 On the disk each array has an `.npy` file of its own, which is mapped when it is read:
 
@@ -10,10 +16,10 @@ test.bad.npy      (M,) int64, the numbers of the images that could not be read
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,9 +28,129 @@ from numpy.typing import NDArray
 from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
-from vitkit.evaluation.scores import ImageScores, check_labels, image_scores, sureness
 from vitkit.models.config import LossFunction
 from vitkit.text import first_line, pluralize
+
+Logits = NDArray[np.float32]
+
+
+class ImageScores(NamedTuple):
+    """The scores of N images, from which everything else is counted."""
+
+    predicted: NDArray[np.int64]
+    """`(N,)` classes with the largest logit; among equals the lowest class number."""
+    confidence: NDArray[np.float64]
+    """`(N,)` probabilities of the predicted classes; of a sigmoid model the class's own, whatever the other
+    classes' are."""
+    loss: NDArray[np.float64]
+    """`(N,)` in nats."""
+    rank: NDArray[np.int64]
+    """`(N,)` numbers of classes that stand before the true one."""
+
+    @classmethod
+    def concatenate(cls, parts: Iterable["ImageScores"]) -> "ImageScores":
+        """Join the scores of several groups of images."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def probabilities(logits: Logits, loss: LossFunction) -> NDArray[np.float64]:
+    """Compute the probability of each class for a model trained with that loss.
+
+    Args:
+        logits: `(N, K)`
+        loss: softmax: a row sums to one; sigmoid: each class by itself.
+
+    Returns:
+        `(N, K)`
+    """
+    match loss:
+        case "sigmoid":
+            sigmoid: NDArray[np.float64] = np.exp(-np.logaddexp(0, -logits.astype(np.float64)))
+            return sigmoid
+        case "softmax":
+            powers = np.exp(logits - logits.max(1, keepdims=True).astype(np.float64))
+            softmax: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+            return softmax
+
+
+def sureness(logits: Logits) -> NDArray[np.float64]:
+    """Compute how sure a model of several labels is of its answer to each, yes or no, `(N, K)` from 0.5."""
+    probability = probabilities(logits, "sigmoid")
+    return np.maximum(probability, 1 - probability)
+
+
+def likeliest(logits: Logits, count: int) -> NDArray[np.int64]:
+    """Return the `count` classes with the largest logits, `(N, count)`, the largest first.
+
+    Among equals the lowest class number comes first, as in `ImageScores.predicted`.
+
+    Args:
+        logits: `(N, K)`, finite, K at least `count`.
+        count: classes for each image.
+    """
+    rest, classes = logits.copy(), np.empty((len(logits), count), np.int64)
+    for place in range(count):  # a few passes are many times as fast as sorting a thousand classes
+        classes[:, place] = rest.argmax(1)
+        np.put_along_axis(rest, classes[:, place : place + 1], -np.inf, 1)
+    return classes
+
+
+def image_scores(logits: Logits, labels: NDArray[np.int64], loss: LossFunction) -> ImageScores:
+    """Score each image by itself.
+
+    Args:
+        logits: `(N, K)`, finite.
+        labels: `(N,)` true classes, from 0 to K - 1.
+        loss: the loss that the model was trained with.
+    """
+    predicted = logits.argmax(1)
+    confidence = np.take_along_axis(probabilities(logits, loss), predicted[:, None], 1)[:, 0]
+    true = np.take_along_axis(logits, labels[:, None], 1)
+    lower_number = np.arange(logits.shape[1]) < labels[:, None]
+    ahead: NDArray[np.int64] = ((logits > true) | ((logits == true) & lower_number)).sum(1)
+    # The losses of training, without smoothing: the cross entropy, or the sum of the classes' binary ones.
+    match loss:
+        case "sigmoid":
+            terms = np.logaddexp(0, logits.astype(np.float64))  # where the class is absent: log(1 + e^x)
+            np.put_along_axis(terms, labels[:, None], np.logaddexp(0, -true.astype(np.float64)), 1)
+            losses: NDArray[np.float64] = terms.sum(1)
+        case "softmax":
+            shifted = logits - logits.max(1, keepdims=True).astype(np.float64)
+            losses = np.log(np.exp(shifted).sum(1)) - np.take_along_axis(shifted, labels[:, None], 1)[:, 0]
+    return ImageScores(predicted, confidence, losses, ahead)
+
+
+def check_labels(labels: NDArray[np.int64], classes: int) -> None:
+    """Refuse labels that are no class of the model.
+
+    Raises:
+        VitkitError: a label is below 0 or not below `classes`.
+    """
+    if len(labels) and (labels.min() < 0 or labels.max() >= classes):
+        raise VitkitError(
+            f"Labels run from {labels.min()} to {labels.max()}, but the model has classes 0 to "
+            f"{classes - 1}: evaluate on data with the classes that the model was trained on."
+        )
+
+
+def ratio(part: int, whole: int) -> float | None:
+    """Divide two counts; None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+def count_by_class(
+    names: Sequence[str], *counts: Sequence[int]
+) -> Iterator[tuple[str, int, int, int, float | None, float | None, float | None]]:
+    """Yield the fields of each class or label: its name, the images of it, the images for which it is
+    predicted, those for which it is predicted rightly; precision, recall and their harmonic mean, F1.
+
+    Args:
+        names: of K classes.
+        counts: the three counts, each of K classes.
+    """
+    for name, count, predicted, correct in zip(names, *counts, strict=True):
+        f1 = ratio(2 * correct, count + predicted)
+        yield name, count, predicted, correct, ratio(correct, predicted), ratio(correct, count), f1
 
 
 class Predictions:
@@ -115,27 +241,54 @@ class Predictions:
         return rows[np.argsort(-worst[rows], kind="stable")], worst
 
     def save(self, path: Path) -> None:
-        """Write these files beside `path`, in place of older ones.
+        """Write these files beside `path`, each in place of an older one at one instant.
 
         Raises:
             VitkitError: the logits were not kept.
         """
         labels = self.labels.astype(np.uint8) if self.labels.ndim == 2 else self.labels
-        save_arrays(path, {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad})
+        arrays = {"logits": self.logits, "labels": labels, "ids": self.ids, "bad": self.bad}
+        for name, array in arrays.items():
+            header = io.BytesIO()
+            npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
+            # A memoryview of no numbers cannot be cast to bytes.
+            contents = [np.ascontiguousarray(array).data] if array.size else []
+            replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
 
     @classmethod
     def load(cls, path: Path, loss: LossFunction = "softmax", several_labels: bool = False) -> "Predictions":
-        """Read what `save` wrote.
+        """Read what `save` wrote. Nothing is trusted: all of it is read once, so that damage is noticed here.
+        Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
 
         Args:
-            path: that was saved to.
+            path: that was saved to, or any file of the evaluation, such as `test.json`.
             loss: the loss that the model was trained with.
             several_labels: whether an image has several labels or none, and not one class.
 
         Raises:
             VitkitError: there are no such files, or they hold no predictions.
         """
-        return cls(*load_arrays(path, several_labels), loss)
+        files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
+        arrays = {name: _map_array(file, name) for name, file in files.items()}
+        logits, labels = arrays["logits"], arrays["labels"]
+        ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
+        images = logits.shape[:1]
+        shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
+        if shapes != (2, logits.shape if several_labels else images, images, 1):
+            expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
+            raise VitkitError(
+                f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
+                f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
+            )
+        every = np.concatenate([ids, bad])
+        if len(np.unique(every)) != len(every):
+            raise _damaged(files["ids"], "images that are there twice")
+        limit = 2 if several_labels else logits.shape[1]
+        if labels.size and labels.max() >= limit:
+            raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
+        labels = labels.astype(np.bool_ if several_labels else np.int64)
+        logits = np.array(logits) if logits.nbytes <= IN_MEMORY else logits
+        return cls(logits, labels, ids, bad, loss)
 
 
 def repeats_clause(repeated: int, others: int, figure: str) -> str:
@@ -191,54 +344,6 @@ def in_parts(logits: NDArray[np.float32], *beside: NDArray[Any]) -> Iterator[tup
     count = max(1, PART // max(logits.shape[1], 1))
     for start in range(0, len(logits), count):
         yield tuple(array[start : start + count] for array in (logits, *beside))
-
-
-def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an `.npy` file for each array by its name, each in place of an older one at one instant."""
-    for name, array in arrays.items():
-        header = io.BytesIO()
-        npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(array))
-        # A memoryview of no numbers cannot be cast to bytes.
-        contents = [np.ascontiguousarray(array).data] if array.size else []
-        replace_file(path.with_suffix(f".{name}.npy"), [header.getvalue(), *contents])
-
-
-def load_arrays(
-    path: Path, several_labels: bool
-) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-    """Read what `save_arrays` wrote. Nothing is trusted: all of it is read once, so that damage is noticed
-    here. Logits that are too many for memory are mapped; they stay as they are when the file is replaced.
-
-    Args:
-        path: any file of the evaluation, such as `test.json`.
-        several_labels: whether an image has several labels or none, and not one class.
-
-    Returns:
-        logits, labels, ids and bad; the labels are int64 `(N,)`, or bool `(N, K)`.
-
-    Raises:
-        VitkitError: there are no such files, or they hold no predictions.
-    """
-    files = {name: path.with_suffix(f".{name}.npy") for name in ("logits", "labels", "ids", "bad")}
-    arrays = {name: _map_array(file, name) for name, file in files.items()}
-    logits, labels = arrays["logits"], arrays["labels"]
-    ids, bad = arrays["ids"].astype(np.int64), arrays["bad"].astype(np.int64)
-    images = logits.shape[:1]
-    shapes = (logits.ndim, labels.shape, ids.shape, bad.ndim)
-    if shapes != (2, logits.shape if several_labels else images, images, 1):
-        expected = "logits and labels (N, K)" if several_labels else "logits (N, K), labels (N,)"
-        raise VitkitError(
-            f"{files['logits']}: expected {expected}, ids (N,) and bad (M,), found {logits.shape}, "
-            f"{labels.shape}, {ids.shape} and {bad.shape}. Run the evaluation again to write it anew."
-        )
-    every = np.concatenate([ids, bad])
-    if len(np.unique(every)) != len(every):
-        raise _damaged(files["ids"], "images that are there twice")
-    limit = 2 if several_labels else logits.shape[1]
-    if labels.size and labels.max() >= limit:
-        raise _damaged(files["labels"], f"a label {labels.max()}, not below {limit}")
-    labels = labels.astype(np.bool_ if several_labels else np.int64)
-    return np.array(logits) if logits.nbytes <= IN_MEMORY else logits, labels, ids, bad
 
 
 def _map_array(file: Path, name: str) -> NDArray[Any]:

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation.predictions import IN_MEMORY, Predictions
-from vitkit.evaluation.scores import ImageScores, check_labels, image_scores
+from vitkit.evaluation.predictions import IN_MEMORY, ImageScores, Predictions, check_labels, image_scores
 from vitkit.models.config import LossFunction, Precision
 from vitkit.models.image_model import autocast
 from vitkit.world import ALONE, World, prepared_together
@@ -99,8 +98,7 @@ def run_model(
         while True:
             own = None
             with prepared_together(world):  # else the others would wait for a process that has failed
-                batch = next(left, None)
-                if batch is not None:
+                if (batch := next(left, None)) is not None:
                     rows = compute(batch.to(device).images)
                     if rows.ndim != 2:
                         raise VitkitError(
@@ -110,8 +108,7 @@ def run_model(
                         )
                     targets = {name: target.numpy() for name, target in batch.targets.items()}
                     own = rows, batch.mask.numpy(), batch.ids.numpy(), targets
-            results = [result for result in world.gather(own) if result is not None]
-            if not results:
+            if not (results := [result for result in world.gather(own) if result is not None]):
                 break
             for outputs, mask, ids, arrays in results:
                 tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -366,33 +366,6 @@ def sign_test(first: int, second: int) -> float:
     return binomial_test(first, first + second, 0.5)
 
 
-def overconfidence_interval(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the 95% confidence interval of mean confidence - accuracy, both of the same images.
-
-    The limits of the two means are put together by their squares (Zou and Donner 2008, "Construction of
-    confidence limits about effect measures", for paired estimates; Newcombe 1998). The accuracy has its exact
-    limits, so that a model that was right on all of 20 images is not called too modest, as a bootstrap
-    of the differences would have it.
-
-    Args:
-        confidence: `(N,)` probabilities of the predicted classes, N at least 1.
-        right: `(N,)` whether they are the true ones.
-    """
-    count, correct = len(right), int(right.sum())
-    mean, accuracy = math.fsum(confidence) / count, correct / count
-    spread = float(np.std(confidence, ddof=1)) if count > 1 else 1.0  # one image says nothing about others
-    half = NORMAL_95 * spread / math.sqrt(count)
-    low, high = binomial_interval(correct, count)
-    varies = spread > 0 and 0 < correct < count
-    together = float(np.corrcoef(confidence, right)[0, 1]) if varies and count > 1 else 0.0
-    below, above = accuracy - low, high - accuracy
-    # Rounding may leave a square root of a little less than nothing.
-    return (
-        mean - accuracy - math.sqrt(max(0.0, half**2 + above**2 - 2 * together * half * above)),
-        mean - accuracy + math.sqrt(max(0.0, half**2 + below**2 - 2 * together * half * below)),
-    )
-
-
 # A law of scale: error(x) = c + a x^-b, fitted to a few measured points, with an interval for the next one
 #
 # x is the number of training images, the steps or the FLOPs; `c` is the error that no larger x takes away,
@@ -660,8 +633,7 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
     Raises:
         VitkitError: there are fewer than five places, or a value that no law can be fitted to.
     """
-    places = {point.x for point in points}
-    if len(places) < FEWEST:
+    if len(places := {point.x for point in points}) < FEWEST:
         raise VitkitError(
             f"A law of scale has three numbers and is fitted to {FEWEST} places or more, found {len(places)}."
         )
@@ -679,8 +651,7 @@ def fit_power_law(points: Sequence[Point]) -> LawFit:
         low, high = exponents[max(best - 1, 0)], exponents[min(best + 1, len(exponents) - 1)]
         law = float(offsets[best]), float(scales[best]), float(exponents[best])
         exponents = np.linspace(low, high, 101)
-    unit = max(places)
-    return LawFit(tuple(points), PowerLaw(*law, unit), float(misfits[best]))
+    return LawFit(tuple(points), PowerLaw(*law, unit=max(places)), float(misfits[best]))
 
 
 def _arrays(points: Sequence[Point]) -> tuple[Floats, Floats, Floats]:

@@ -31,7 +31,7 @@ from vitkit.runs.config import Run, StartConfig, full_name
 from vitkit.runs.start import find_start, load_model
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, format_size, pluralize
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder
 from vitkit.weights.published import DEFAULT_SIDE
 from vitkit.world import ALONE
 

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
-from vitkit.data.imagenet import imagenet_wnids, is_wnid, list_labelled, read_wnids
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
@@ -20,7 +19,16 @@ from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import run_model
-from vitkit.evaluation.protocols import ProtocolResult, count_right, five_likeliest, outputs_of_classes
+from vitkit.evaluation.protocols import (
+    ProtocolResult,
+    count_right,
+    five_likeliest,
+    imagenet_wnids,
+    is_wnid,
+    list_labelled,
+    outputs_of_classes,
+    read_wnids,
+)
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, added_up, hushed

@@ -16,8 +16,14 @@ from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
-from vitkit.evaluation.fewshot.data import FewShotData, count_repeated, measure_data, open_fewshot_data
-from vitkit.evaluation.fewshot.methods import MAX_ITERATIONS, FewShotScore
+from vitkit.evaluation.fewshot.methods import (
+    MAX_ITERATIONS,
+    FewShotData,
+    FewShotScore,
+    count_repeated,
+    measure_data,
+    open_fewshot_data,
+)
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
@@ -30,7 +36,7 @@ from vitkit.runs.start import identify_any, load_model
 from vitkit.tasks.page import fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder
 from vitkit.weights.published import pretraining_images
 from vitkit.world import World, prepared_together
 

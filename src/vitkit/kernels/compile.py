@@ -125,8 +125,7 @@ def _library_path(source: Source) -> Path:
     first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     processor = "\n".join(value.strip() for name, _, value in pairs if name.strip() in _PROCESSOR_FIELDS)
-    missing = source.features.difference(processor.split())
-    if missing:
+    if missing := source.features.difference(processor.split()):
         raise _Without(f"the processor has no {', '.join(sorted(missing))}")
     base = Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False))
     # A folder for each user: the files in it are run as code.
@@ -153,8 +152,7 @@ def _compiler() -> tuple[str, ...]:
     except ValueError as error:
         raise _Without(f"CC is no command ({error}): {command!r}") from None
     names = (chosen[0],) if chosen else COMPILERS
-    program = next((path for name in names if (path := shutil.which(name))), None)
-    if program is None:
+    if (program := next((path for name in names if (path := shutil.which(name))), None)) is None:
         raise _Without(f"there is no C compiler ({' or '.join(names)})")
     return (str(Path(program).stat().st_mtime_ns), program, *chosen[1:])
 

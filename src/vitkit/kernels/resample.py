@@ -82,8 +82,7 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
         across: for each column.
         out: the array that it is written to, of any strides; None: a new one.
     """
-    library = _library()
-    if library is None:
+    if (library := _library()) is None:
         return None
     before, after, weight = across
     width = image.shape[1]

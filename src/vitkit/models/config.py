@@ -259,8 +259,7 @@ def _check_stages(layers: tuple[int, ...], width_factor: float | None, groups: i
         return
     if not abs(width_factor) <= WIDEST:
         raise VitkitError(f"width_factor is at most {WIDEST:,}, found {width_factor}.")
-    channels = int(64 * width_factor)
-    if channels < groups or channels % groups:
+    if (channels := int(64 * width_factor)) < groups or channels % groups:
         raise VitkitError(
             f"GroupNorm divides channels into {groups} groups: width_factor is 0.5, 1, 1.5 and so on, "
             f"found {width_factor}."

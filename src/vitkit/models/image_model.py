@@ -14,15 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitkit.errors import VitkitError
-from vitkit.models.config import (
-    PLAIN,
-    Card,
-    Compute,
-    Interpolation,
-    Precision,
-    ResNetConfig,
-    ViTConfig,
-)
+from vitkit.models.config import PLAIN, Card, Compute, Interpolation, Precision, ResNetConfig, ViTConfig
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""

@@ -326,8 +326,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _gone(self, key: int) -> None:
-        span = self.alive.pop(key, None)
-        if span is not None:
+        if (span := self.alive.pop(key, None)) is not None:
             span.died = self.time
 
     def saved(self) -> int:
@@ -492,8 +491,7 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     are_tensors = isinstance(first, list | tuple) and all(isinstance(x, Tensor) for x in first)
     if not (has_values or are_tensors):
         return func(*args, **kwargs)
-    rule = SHAPES.get(func)
-    if rule is not None:
+    if (rule := SHAPES.get(func)) is not None:
         return rule(*args, **kwargs)
     if func._schema.is_mutable:  # an operation in place gives the tensor that it changes
         return first
@@ -504,8 +502,7 @@ def _shaped(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         # One number of each tensor is computed, for PyTorch's own rule of types.
         small = [a.new_empty((1,) * a.ndim) if isinstance(a, Tensor) else a for a in args]
         dtype = func(*small, **kwargs).dtype
-        like = next((tensor for tensor in tensors if tensor.shape == shape), None)
-        if like is None:
+        if (like := next((tensor for tensor in tensors if tensor.shape == shape), None)) is None:
             return tensors[0].new_empty(shape, dtype=dtype)
         return torch.empty_like(like, dtype=dtype)
     return func(*args, **kwargs)

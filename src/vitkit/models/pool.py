@@ -137,7 +137,6 @@ def make_pooling(config: ViTConfig) -> Pooling:
         case "map":
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
-            norm = make_norm(config.norm, width, config.norm_eps)
-            return AttentionPool(width, attention, mlp, norm)
+            return AttentionPool(width, attention, mlp, make_norm(config.norm, width, config.norm_eps))
         case "none":
             return NoPool()

@@ -197,8 +197,7 @@ class ViT(ImageModel):
         embedding: Tensor = (
             position() if grid is None else position.at(grid, self.card.position_interpolation)
         )  # (1, P + N, D)
-        unpositioned = self.config.prefix_tokens - position.prefix_rows
-        if not unpositioned:
+        if not (unpositioned := self.config.prefix_tokens - position.prefix_rows):
             return tokens + embedding
         # Without a position for the class token, as in big_vision, registers have none either.
         return torch.cat([tokens[:, :unpositioned], tokens[:, unpositioned:] + embedding], dim=1)

@@ -186,8 +186,7 @@ def zoo_name(name: str) -> str:
     is_here = match and (match["size"] in SIZES or _CUSTOM.fullmatch(match["size"]))
     if is_here or len(name) > LONGEST_NAME or _BIT.fullmatch(name):
         return name
-    meant = same_letters(name, NAMES)
-    if len(meant) == 1:
+    if len(meant := same_letters(name, NAMES)) == 1:
         return meant[0]
     says_more = re.search(r"\.|[_-](in\d+k|dino|mae|sam|(?!224$)\d{3})$", name)
     return (None if says_more else name_here(name)) or name
@@ -247,8 +246,7 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     )
     changes, options = dict(VIT5 if match["five"] else {}), match["options"].split("-")[1:]
     for option in options:
-        registers = re.fullmatch(r"reg(\d+)", option)
-        if not registers and option not in OPTIONS:
+        if not (registers := re.fullmatch(r"reg(\d+)", option)) and option not in OPTIONS:
             raise VitkitError(
                 f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
             )
@@ -462,16 +460,12 @@ def with_channels(config: ModelConfig, channels: int) -> ModelConfig:
             f"The weights are for images of {before} channels, and only weights for 1 or 3 fit images of "
             f"{channels}. Give --channels {before}, or choose another start."
         )
+    mean, std = config.image_mean, config.image_std
     if channels == 1:
-        mean, std = (sum(config.image_mean) / before,), (sum(config.image_std) / before,)
-        return replace(config, in_channels=1, image_mean=mean, image_std=std)
-    source = [channel % before for channel in range(channels)]
-    return replace(
-        config,
-        in_channels=channels,
-        image_mean=tuple(config.image_mean[channel] for channel in source),
-        image_std=tuple(config.image_std[channel] for channel in source),
-    )
+        mean, std = (sum(mean) / before,), (sum(std) / before,)
+    else:
+        mean, std = (tuple(values[channel % before] for channel in range(channels)) for values in (mean, std))
+    return replace(config, in_channels=channels, image_mean=mean, image_std=std)
 
 
 def describe_channels(before: int, channels: int) -> str:

@@ -264,7 +264,7 @@ def build_evaluators(parts: Parts) -> dict[str, Evaluator]:
             followed["probe"] = linear_probe(run.fewshot.data), ("logistic",)
     for name, (tracked, methods) in followed.items():
         from vitkit.evaluation.features import FeatureExtractor  # most runs measure none
-        from vitkit.evaluation.fewshot.data import follow
+        from vitkit.evaluation.fewshot.methods import follow
 
         extractor_of = partial(
             FeatureExtractor,

@@ -39,7 +39,7 @@ from vitkit.kernels.gelu import compiled_gelu
 from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.weights.files.hub import cache_folder
+from vitkit.weights.files.download import cache_folder
 from vitkit.world import world_of_environment
 
 MOST_THREADS = 4096

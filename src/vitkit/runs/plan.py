@@ -185,7 +185,7 @@ def plan_run(
         raise VitkitError(f"{run.model} {unfit}.")
     learning.learned(run.objective)  # refuses options of the loss that do not fit the task
     if run.fewshot.data:  # opened now, so that an error comes before anything is made
-        from vitkit.evaluation.fewshot.data import open_fewshot_data
+        from vitkit.evaluation.fewshot.methods import open_fewshot_data
 
         open_fewshot_data(run.fewshot.data)
     if run.optimizer.freezes and not run.start.start:

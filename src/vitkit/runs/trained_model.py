@@ -29,7 +29,7 @@ from vitkit import durable
 from vitkit.config import Count, read, write
 from vitkit.data.config import DEFAULT_RULE, DecodeRule, Splits
 from vitkit.data.decode.image import decode
-from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.tables import count_labels
 from vitkit.data.listing import Files
 from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import ImageData

@@ -18,16 +18,19 @@ from numpy.typing import NDArray
 from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import (
+    THRESHOLD,
     CalibrationBin,
     Classification,
     ClassScore,
+    MultiLabel,
     classification,
     explain_no_classes,
+    mark_repeated_labels,
     mark_repeats,
+    multi_label,
+    percentage,
 )
-from vitkit.evaluation.multilabel import THRESHOLD, MultiLabel, mark_repeated_labels, multi_label, percentage
-from vitkit.evaluation.predictions import Predictions
-from vitkit.evaluation.scores import likeliest, probabilities
+from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of

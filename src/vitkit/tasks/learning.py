@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from vitkit.data.channels import to_rgb
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import classification, explain_no_classes
-from vitkit.evaluation.multilabel import multi_label
+from vitkit.evaluation.classify import classification, explain_no_classes, multi_label
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig

@@ -190,8 +190,7 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
     """
     config = model_config(name_here(name.architecture) or name.architecture, num_classes, size)
     numerics: dict[str, Any] = {"gelu": "erf", "standardization_eps": STANDARDIZATION_EPS}
-    backbone = getattr(config, "backbone", None)
-    if backbone is not None:
+    if (backbone := getattr(config, "backbone", None)) is not None:
         numerics["backbone"] = replace(
             backbone,
             norm_eps=GROUP_NORM_EPS,

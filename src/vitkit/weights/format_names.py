@@ -13,7 +13,7 @@ MODULES: dict[Format, str] = {
     "big_vision": "big_vision",
     "official": "official",
     "huggingface": "huggingface",
-    "timm": "timm.read",
+    "timm": "timm.translate",
     "torchvision": "torchvision",
 }
 """The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:

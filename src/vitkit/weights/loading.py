@@ -501,8 +501,7 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
             f"The {format} format has no place for {'; '.join(lacking)}. "
             "Choose another, or vitkit's own, which keeps everything."
         )
-    names = len(model.card.class_names)
-    if names and names != model.config.num_classes:
+    if (names := len(model.card.class_names)) and names != model.config.num_classes:
         raise VitkitError(
             f"model.card has {names} class names for a model of {model.config.num_classes} classes: mend it."
         )

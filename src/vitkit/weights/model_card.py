@@ -94,8 +94,7 @@ class ModelCard(Card):
 
 def to_give_away(card: ModelCard) -> ModelCard:
     """Return a card that names its data and its start without the folders they are in."""
-    data = card.data
-    if data is not None and data.has_place and data.spec != BUILT_IN:
+    if (data := card.data) is not None and data.has_place and data.spec != BUILT_IN:
         name = without_places(data.spec)
         # A folder of that name is not the built-in data: nothing else ends with a slash.
         data = replace(data, spec=f"{name}/" if name == BUILT_IN else name)

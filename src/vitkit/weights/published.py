@@ -151,8 +151,7 @@ def default_starts() -> tuple[PublishedStart, ...]:
 
 def find_start_named(path: str | Path) -> PublishedStart | None:
     """Find the published checkpoint of this name; None where there is none, or a file of that name here."""
-    text = str(path)
-    return next((start for start in _table() if start.name == text and not Path(path).exists()), None)
+    return next((start for start in _table() if start.name == str(path) and not Path(path).exists()), None)
 
 
 def missing_checkpoint(path: Path) -> VitkitError:

@@ -338,8 +338,7 @@ def check_axes(source: Source, key: str, axes: int) -> None:
     """
     if key not in source:
         raise VitkitError(f"{source.path}: {key}: missing, expected an array of {axes} axes.")
-    shape = tuple(source.shapes[key])
-    if len(shape) != axes or 0 in shape:
+    if len(shape := tuple(source.shapes[key])) != axes or 0 in shape:
         empty = ", none of them empty" if len(shape) == axes else ""
         raise VitkitError(f"{source.path}: {key}: expected an array of {axes} axes{empty}, found {shape}.")
 

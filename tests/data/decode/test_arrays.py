@@ -19,8 +19,7 @@ from PIL import Image
 
 from vitkit.data.check import check_data
 from vitkit.data.config import DecodeRule, Splits
-from vitkit.data.decode.arrays import to_levels
-from vitkit.data.decode.image import decode, decode_image, header
+from vitkit.data.decode.image import decode, decode_image, header, to_levels
 from vitkit.data.sources import open_data
 from vitkit.errors import DecodeError
 

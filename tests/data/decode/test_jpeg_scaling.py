@@ -9,11 +9,11 @@ from PIL import Image
 
 from tests.helpers.augmenting import augment
 from tests.helpers.image_zoo import encoded
-from vitkit.data.augment import RandomView
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.sources import Samples, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader, sample_rng
+from vitkit.data.transforms import RandomView
 from vitkit.errors import DecodeError
 
 pytestmark = [

@@ -24,10 +24,8 @@ from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.fewshot import data as fewshot_data
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.evaluation.fewshot.data import follow
-from vitkit.evaluation.fewshot.methods import Draws, fit
+from vitkit.evaluation.fewshot.methods import Draws, fit, follow, open_fewshot_data
 from vitkit.jobs.fewshot import score_table
 from vitkit.models.vit import ViT
 from vitkit.runs.config import Run
@@ -109,7 +107,7 @@ def test_no_test_image_is_among_the_shots(
         (root / str(name)).mkdir()
         for i in range(count):
             (root / str(name) / f"{i}.png").write_bytes(b"%d %d" % (name, i))  # listed, never decoded
-    opened = fewshot_data.open_fewshot_data(str(root))
+    opened = open_fewshot_data(str(root))
     unreadable = np.random.default_rng(0).permutation(len(opened.pool))[: int(bad * len(opened.pool))]
     tested = {opened.test.key(i) for i in range(len(opened.test))}
     for seed in range(seeds):
@@ -132,7 +130,7 @@ def test_the_test_split_is_taken_else_val_else_a_part(tmp_path: Path) -> None:
         root = tmp_path / splits
         for split in splits.split():
             class_folders(root / split, {"a": 10, "b": 10})
-        opened = fewshot_data.open_fewshot_data(str(root))
+        opened = open_fewshot_data(str(root))
         assert (opened.test_split, len(opened.pool)) == (tested, pool)
         keys = [opened.test.key(i) for i in range(len(opened.test))]
         assert len(keys) == (20 if " " in splits else 4)
@@ -153,7 +151,7 @@ def test_every_checkpoint_meets_the_same_images(data: str, tmp_path: Path) -> No
 
 
 def test_for_an_unreadable_shot_the_next_one_is_drawn(data: str, start: str) -> None:
-    opened = fewshot_data.open_fewshot_data(data)
+    opened = open_fewshot_data(data)
     first, second = Draws(class_numbers(opened.pool.labels), 3, 0).take(2)[:2].tolist()
     path = Path(data) / opened.pool.key(first)
     path.write_bytes(b"no image")

@@ -19,9 +19,8 @@ from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
-from vitkit.evaluation.fewshot import data as fewshot_data
+from vitkit.evaluation.fewshot import methods
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.evaluation.fewshot.data import open_fewshot_data
 from vitkit.models.vit import ViT
 from vitkit.world import World
 
@@ -75,7 +74,7 @@ def follow(world: World, folder: Path) -> tuple[dict[str, float], Seen]:
     tracking = FewShotTracking(str(folder / "images"), shots=(1, 4))
     device = torch.device("cpu")
     extractor_of = partial(FeatureExtractor, preprocessing=Preprocessing(SIZE), device=device, batch_size=3)
-    evaluate = fewshot_data.follow(tracking, extractor_of, world=world)
+    evaluate = methods.follow(tracking, extractor_of, world=world)
     with counted(seen):
         return dict(evaluate(model, nn.Module())), seen
 
@@ -102,7 +101,7 @@ def test_features_that_are_kept_are_computed_by_nobody(processes: Processes, fol
 def open_others(world: World, folder: Path, other: int) -> str | int | None:
     """Open images, of which one process sees a class less; returns what this one says, or its exit code."""
     seen = folder / ("fewer" if world.rank == other else "images")
-    return ending_of(world, lambda: open_fewshot_data(str(seen), world=world))
+    return ending_of(world, lambda: methods.open_fewshot_data(str(seen), world=world))
 
 
 def test_processes_that_see_other_images_or_none_do_not_go_on(processes: Processes, folder: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
-from vitkit.data.layouts.label_sets import count_labels
+from vitkit.data.layouts.tables import count_labels
 from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -149,8 +149,7 @@ def _cut_folds(
     # Classes with all images in one fold: no run both trains on them and tests them.
     every = np.array(count_labels(labels, len(names)))
     inside = [count_labels(labels[fold_of == fold], len(names)) for fold in np.unique(fold_of)]
-    whole = np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()
-    if not whole:
+    if not (whole := np.flatnonzero(((np.array(inside) == every) & (every > 0)).any(axis=0)).tolist()):
         return fold_of, []
     count = pluralize(len(whole), "class has all its images", "classes have all their images")
     lost = join_names([names[number] for number in whole])
@@ -206,8 +205,7 @@ def cut_images(
     assert best is not None  # there is at least one trial
     cut = np.zeros(len(labels), dtype=bool)
     cut[together] = best[1][index]
-    missing = min(count - int(cut.sum()), len(single))
-    if missing > 0:
+    if (missing := min(count - int(cut.sum()), len(single))) > 0:
         cut[single] = stratify(labels[single], missing, seed, stream)
     return cut
 

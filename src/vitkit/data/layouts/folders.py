@@ -9,7 +9,6 @@ from typing import NoReturn
 import numpy as np
 
 from vitkit.data import listing
-from vitkit.data.layouts.tables import by_split
 from vitkit.data.paths import LAYOUTS
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
@@ -79,9 +78,7 @@ def list_classes(
     """
     class_names, problems = _agreed_classes(root, scans, partial)
     number_of = {name: number for number, name in enumerate(class_names)}
-    paths: list[str] = []
-    groups: list[str] = []
-    splits: dict[str, listing.SplitListing] = {}
+    paths, groups, splits = list[str](), list[str](), dict[str, listing.SplitListing]()
     for split, scan in scans.items():
         above = "" if scan.root == root else f"{scan.root.name}/"
         start = len(paths)
@@ -126,7 +123,7 @@ def without_labels(
     split_of = [listing.SPLIT_NAMES.get(folder) for folder in folders]
     if "train" not in split_of:
         split_of = ["train"] * len(names)
-    splits = by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
+    splits = listing.by_split(np.array(split_of), np.zeros((len(names), 0), dtype=bool))
     return listing.Listing(kind, (), files_of(list(names)), splits)
 
 
@@ -137,8 +134,7 @@ def _group_of(folder: Path, file: str, level: str) -> str:
             f"Of class folders --splits.group is a level of folders below them, from 1 (the p7 of "
             f"cats/p7/1.jpg), found {level!r}. A column is named where the data is a .csv."
         )
-    folders = file.split("/")[:-1]
-    if len(folders) < int(level):
+    if len(folders := file.split("/")[:-1]) < int(level):
         raise VitkitError(
             f"{folder / file} has {pluralize(len(folders), 'folder')} below its class folder, and "
             f"--splits.group {level} needs {level}. Move it into the folder of its group."

@@ -56,8 +56,7 @@ def find_images(names: Iterable[str]) -> Iterator[NamedImage]:
         if path.is_dir() and (files := folders.image_files(path)):
             yield from map(NamedImage, sorted(files, key=_natural))
         elif path.is_dir():
-            tabular = files_below(path, lambda name: name.lower().endswith(".parquet"))
-            if not tabular:
+            if not (tabular := files_below(path, lambda name: name.lower().endswith(".parquet"))):
                 raise VitkitError(f"No image below {path}.")
             yield from _listed(path, parquet.list_parquet(path, tabular, labelled=False))
         elif ending.endswith(".parquet"):
@@ -92,8 +91,8 @@ def refuse_address(path: str) -> None:
     Raises:
         VitkitError: the path is an address.
     """
-    match = re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)  # of two slashes pathlib leaves one
-    if match and not Path(path).exists():
+    # Of two slashes pathlib leaves one.
+    if (match := re.match(r"([A-Za-z][\w+.-]+):/+(?=[^/])", path)) and not Path(path).exists():
         raise VitkitError(
             f"{match[1]}://{path[match.end() :]} is an address, and images are read from this machine alone: "
             "download it first, then give the file."

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts import tables
-from vitkit.data.listing import SPLIT_NAMES, Listing
+from vitkit.data.listing import SPLIT_NAMES, Listing, by_split
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import format_bytes, join_names, pluralize, visible
 
@@ -66,18 +66,17 @@ class _File:
         return visible(str(self.schema.field(column).type)[:80])
 
     @property
-    def groups(self) -> range:
-        return range(self.metadata.num_row_groups)
+    def rows(self) -> list[int]:
+        """The rows of each row group."""
+        groups = range(self.metadata.num_row_groups)
+        return [int(self.metadata.row_group(group).num_rows) for group in groups]
 
-    def rows(self, group: int) -> int:
-        return int(self.metadata.row_group(group).num_rows)
-
-    def unpacked(self, leaf: str) -> int:
-        """Return the bytes of a column, unpacked, by the metadata, which need not be true."""
+    def chunks(self, leaf: str, groups: Sequence[int]) -> list[Any]:
+        """Return the metadata of a column in some row groups, which need not be true."""
         with _explained(self.path):
-            index = self._index(leaf)
-            chunks = (self.metadata.row_group(group).column(index) for group in self.groups)
-            return sum(max(0, chunk.total_uncompressed_size) for chunk in chunks)
+            schema = self.metadata.schema
+            index = next(index for index in range(len(schema)) if schema.column(index).path == leaf)
+            return [self.metadata.row_group(group).column(index) for group in groups]
 
     def batches(self, leaf: str, groups: Sequence[int], most_rows: int) -> Iterator[Any]:
         """Yield a column of some row groups, as pyarrow arrays of bounded size.
@@ -111,27 +110,20 @@ class _File:
                         column = column.field(0)
                 yield column
 
-    def _index(self, leaf: str) -> int:
-        """Return the index of a column in a row group."""
-        schema = self.metadata.schema
-        return next(index for index in range(len(schema)) if schema.column(index).path == leaf)
-
     def _largest_page(self, leaf: str, groups: Sequence[int]) -> int:
         """Return the bytes of the largest page of a column, unpacked. Raises VitkitError: it is too large."""
-        index, largest = self._index(leaf), 0
+        largest, rows = 0, self.rows
         with regular_file(self.path) as stream:
             size = stream.seek(0, os.SEEK_END)
-            for group in groups:
-                chunk = self.metadata.row_group(group).column(index)
+            for group, chunk in zip(groups, self.chunks(leaf, groups), strict=True):
                 start = chunk.data_page_offset
                 # A dictionary stands before the data; an offset of 0 would be the beginning of the file.
                 if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
                     start = chunk.dictionary_page_offset
                 if start < 0 or not 0 <= chunk.total_compressed_size <= size - start:
                     raise ValueError(f"row group {group} lies outside of the file")
-                for unpacked, packed in page_sizes(
-                    stream, start, chunk.total_compressed_size, self.rows(group)
-                ):
+                pages = page_sizes(stream, start, chunk.total_compressed_size, rows[group])
+                for unpacked, packed in pages:
                     if unpacked > max(_LARGEST_PAGE, _LARGEST_RATIO * packed):
                         raise VitkitError(
                             f"{self.path}: {format_bytes(packed)} of the column {leaf} become "
@@ -154,11 +146,12 @@ class _ParquetRows:
         self.files = tuple(files)
         self.names = tuple(file.path.relative_to(root).as_posix() for file in files)
         self.leaf = leaf
-        counts = [[file.rows(group) for group in file.groups] for file in files]
+        counts = [file.rows for file in files]
         self.groups = [(file, group) for file, rows in enumerate(counts) for group in range(len(rows))]
         self.group_starts = np.cumsum([0, *(rows for file in counts for rows in file)])
         self.file_starts = np.cumsum([0, *map(sum, counts)])
-        self.in_memory = sum(file.unpacked(leaf) for file in files) <= _PARQUET_IN_MEMORY
+        chunks = (chunk for file in files for chunk in file.chunks(leaf, range(len(file.rows))))
+        self.in_memory = sum(max(0, chunk.total_uncompressed_size) for chunk in chunks) <= _PARQUET_IN_MEMORY
         self._open(0)
         # Read before worker processes start, which then use the same memory; by row group after all, if
         # images take more memory than the metadata promised.
@@ -269,18 +262,17 @@ def list_parquet(
     # Columns are found by plain names. "label" wins over "Label", whose plain name is the same.
     columns = {tables.plain_name(name): name for name in header} | {name: name for name in header}
     image_column = tables.find_column(paths[0], columns, _PARQUET_IMAGE_COLUMNS, "image")
-    label_column = (
-        tables.find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label") if labelled else None
-    )
-    needed = [column for column in (image_column, label_column) if column is not None]
+    needed, label_column = [image_column], None
+    if labelled:
+        label_column = tables.find_column(paths[0], columns, _PARQUET_LABEL_COLUMNS, "label")
+        needed.append(label_column)
     for file in files:
         if not all(file.schema.names.count(name) == 1 for name in needed):
             raise VitkitError(
                 f"{file.path} lacks the columns {' and '.join(needed)} that {paths[0].name} has, or has one "
                 f"twice; found {join_names(file.schema.names, 30)}. Keep one data set in a folder."
             )
-    leaves = {_image_leaf(file, image_column) for file in files}
-    if len(leaves) > 1:
+    if len(leaves := {_image_leaf(file, image_column) for file in files}) > 1:
         raise VitkitError(
             f"{root}: expected the images of all files in one column, found them in "
             f"{join_names(sorted(leaves))}. Write all files with the same columns."
@@ -294,12 +286,12 @@ def list_parquet(
     groups = None if group is None else _parquet_groups(files, group)
     if label_column is None:
         no_labels = np.zeros((len(split_of), 0), dtype=bool)
-        return Listing("Parquet", (), rows, tables.by_split(split_of, no_labels), tuple(notes), groups)
+        return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
     declared = _declared_names(root, files, label_column)
     values = _read_labels(files, label_column)
     # Null is no label, nor is -1, which many published test splits have in its place.
     unlabelled = np.array([value is None or value == -1 for value in values], dtype=bool)
-    splits = tables.by_split(np.where(unlabelled, "", split_of), values)
+    splits = by_split(np.where(unlabelled, "", split_of), values)
     if unlabelled.any():
         notes.append(f"{pluralize(int(unlabelled.sum()), 'row')} without a label ignored.")
     if not splits:
@@ -328,15 +320,13 @@ def list_parquet(
 
 def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
     """Number the groups of images that stay in one split, for all rows, by the values of a column."""
-    numbers: dict[str, int] = {}  # each name once in memory, however many rows have it
-    groups: list[int] = []
+    numbers = dict[str, int]()  # each name once in memory, however many rows have it
+    groups = list[int]()
     for file in files:
-        column = tables.find_group_column(
-            file.path, {name.lower(): name for name in file.schema.names}, group
-        )
+        columns = {name.lower(): name for name in file.schema.names}
+        column = tables.find_group_column(file.path, columns, group)
         for row, value in enumerate(_values(file, column)):
-            name = ("" if value is None else str(value)).strip()
-            if not name:
+            if not (name := ("" if value is None else str(value)).strip()):
                 raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
             groups.append(numbers.setdefault(name, len(numbers)))
     return np.array(groups, np.int64)
@@ -352,7 +342,7 @@ def _values(file: _File, column: str) -> Iterator[Any]:
             "Write the names of the groups as text or numbers."
         )
     count = 0
-    for batch in file.batches(column, file.groups, 1 << 16):
+    for batch in file.batches(column, range(len(file.rows)), 1 << 16):
         with _explained(file.path):
             values = batch.to_pylist()
         count += len(values)
@@ -378,8 +368,7 @@ def _read_labels(files: Sequence[_File], column: str) -> NDArray[Any]:
         VitkitError: they are of another type, or of several.
     """
     kinds = [_label_kind(file, column) for file in files]
-    different = sorted({*kinds} - {"none"})
-    if len(different) > 1:
+    if len(different := sorted({*kinds} - {"none"})) > 1:
         raise VitkitError(
             f"The column {column} holds {join_names(different)} in different Parquet files. Keep one data "
             "set in a folder."
@@ -410,9 +399,9 @@ def _label_kind(file: _File, column: str) -> str:
         VitkitError: the column has no type of labels.
     """
     plain = str(_value_type(file.schema.field(column).type))
-    kind = next((kind for kind, types in _LABEL_TYPES.items() if re.fullmatch(types, plain)), None)
-    if kind is not None:
-        return kind
+    for kind, types in _LABEL_TYPES.items():
+        if re.fullmatch(types, plain):
+            return kind
     hint = "Write the labels as numbers or names."
     if "list" in plain.partition("<")[0]:
         hint = (
@@ -457,14 +446,10 @@ def _read_metadata(path: Path) -> _File:
             size = stream.seek(0, os.SEEK_END)
         with pq.ParquetFile(path, pre_buffer=False) as opened:
             file = _File(path, opened.metadata, opened.schema_arrow)
-        rows = [file.rows(group) for group in file.groups]
+        rows, promised = file.rows, file.metadata.num_rows
         # A value that all rows have is stored once, so that a small file could promise any number of rows.
-        if (
-            min(rows, default=0) < 0
-            or sum(rows) != file.metadata.num_rows
-            or sum(rows) > max(size, _ROWS_OF_ANY_FILE)
-        ):
-            raise ValueError(f"it promises {file.metadata.num_rows:,} rows in {size:,} bytes")
+        if min(rows, default=0) < 0 or sum(rows) != promised or promised > max(size, _ROWS_OF_ANY_FILE):
+            raise ValueError(f"it promises {promised:,} rows in {size:,} bytes")
     return file
 
 
@@ -491,17 +476,17 @@ def _declared_names(root: Path, files: Sequence[_File], column: str) -> tuple[st
     Raises:
         VitkitError: they are no texts, or differ between files.
     """
-    pairs = [(file.path, _names_in_metadata(file, column)) for file in files]
-    if not (declared := [(path, names) for path, names in pairs if names is not None]):
-        return _names_in_readme(root, column)
-    path, names = declared[0]
-    for other, others in declared[1:]:
-        if others != names:
-            raise VitkitError(
-                f"{other} and {path.name} name other classes in their metadata ({join_names(others, 5)}; "
-                f"{join_names(names, 5)}). Keep one data set in a folder."
-            )
-    return names
+    declared = dict[tuple[str, ...], Path]()
+    for file in files:
+        if (names := _names_in_metadata(file, column)) is not None:
+            declared.setdefault(names, file.path)
+    if len(declared) > 1:
+        (names, path), (others, other), *_ = declared.items()
+        raise VitkitError(
+            f"{other} and {path.name} name other classes in their metadata ({join_names(others, 5)}; "
+            f"{join_names(names, 5)}). Keep one data set in a folder."
+        )
+    return next(iter(declared), None) or _names_in_readme(root, column)
 
 
 def _names_in_metadata(file: _File, column: str) -> tuple[str, ...] | None:
@@ -529,15 +514,12 @@ def _names_in_metadata(file: _File, column: str) -> tuple[str, ...] | None:
 
 def _names_in_readme(root: Path, column: str) -> tuple[str, ...] | None:
     """Read class names from the `dataset_info` block of a data set card, line by line: `'0': airplane`."""
-    card = next(
-        (folder / "README.md" for folder in (root, root.parent) if (folder / "README.md").is_file()), None
-    )
-    if card is None:
+    cards = (folder / "README.md" for folder in (root, root.parent))
+    if (card := next((card for card in cards if card.is_file()), None)) is None:
         return None
     with damage_explained(card, "a data set's card", "Write it again, or remove it"):
         text = read_unchanged_file(card, _LARGEST_CARD).decode("utf-8", "replace")
-    names: dict[int, str] = {}
-    feature = ""
+    names, feature = dict[int, str](), ""
     for number, line in enumerate(text.split("\n"), start=1):
         if match := re.fullmatch(r"\s*- name: (\S+)\s*", line):
             feature = match[1]
@@ -611,15 +593,10 @@ def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
         match kind:
             case 1 | 2:  # true and false have no bytes
                 pass
-            case 3:
-                _byte(stream)
-            case 4 | 5 | 6:
+            case 4 | 5 | 6:  # a head has no single bytes (3) and no floats (7)
                 fields[number] = _signed(stream)
-            case 7:
-                stream.seek(8, os.SEEK_CUR)
             case 8:
-                length = _unsigned(stream)
-                if length > end - stream.tell():
+                if (length := _unsigned(stream)) > end - stream.tell():
                     raise ValueError("the head of a page is cut short")
                 stream.seek(length, os.SEEK_CUR)
             case 12:
@@ -630,8 +607,7 @@ def _structure(stream: BinaryIO, deepest: int, end: int) -> _Head:
 
 
 def _byte(stream: BinaryIO) -> int:
-    data = stream.read(1)
-    if not data:
+    if not (data := stream.read(1)):
         raise ValueError("the head of a page is cut short")
     return data[0]
 

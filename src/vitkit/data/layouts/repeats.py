@@ -76,7 +76,7 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
                     decoded[key] = pixel_digest(part.decode(index))
                 digests.append(decoded[key])
             except DecodeError:  # it equals only files of the same bytes
-                digests.append(_bytes_digest(part, index))
+                digests.append(bytes_digest(part, index))
     else:
         # Of the images that agree with another one in size and last bytes; None for the others.
         of_size = Counter(sizes)
@@ -86,7 +86,7 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
         ]
         alike = Counter(ends)
         digests = [
-            _bytes_digest(part, index) if end is not None and alike[end] > 1 else None
+            bytes_digest(part, index) if end is not None and alike[end] > 1 else None
             for (part, index), end in zip(images, ends, strict=True)
         ]
     first: dict[bytes, int] = {}
@@ -144,7 +144,7 @@ def _end(part: "Samples", index: int) -> bytes:
         return b""
 
 
-def _bytes_digest(part: "Samples", index: int) -> bytes | None:
+def bytes_digest(part: "Samples", index: int) -> bytes | None:
     """Hash an encoded image; None where it cannot be read."""
     try:
         file = part.file(index)

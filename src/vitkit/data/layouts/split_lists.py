@@ -41,12 +41,10 @@ def list_of(path: Path) -> str | None:
     if path.is_dir():
         return None
     name, kind = _list_name(path), path.suffix.lower()
-    if name is None:
-        return None
-    if kind == ".txt":
+    if name is not None and kind == ".txt":
         return name if path.name == f"{name}.txt" and holds_lists(path.parent) else None
-    beside = tuple(path.parent.glob("*.parquet"))
-    return name if kind == ".parquet" and holds_split_parquets(beside) else None
+    may_be = name is not None and kind == ".parquet"
+    return name if may_be and holds_split_parquets(tuple(path.parent.glob("*.parquet"))) else None
 
 
 def holds_lists(folder: Path) -> bool:
@@ -99,8 +97,7 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
         labels = [label for label, _ in lists[name].values()]
         splits[split] = (np.arange(len(paths), len(paths) + len(labels)), np.array(labels, np.int64))
         paths += lists[name]
-        shown = len(set(labels))
-        if shown < len(names) and split == "train":
+        if (shown := len(set(labels))) < len(names) and split == "train":
             notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
     return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
 
@@ -135,13 +132,10 @@ def _list_name(path: Path) -> str | None:
 
 def _splits(stage: str | None, lists: Mapping[str, object]) -> dict[str, str]:
     """Choose, among existing `lists`, the list of each split that a folder or a list's path stands for."""
-    if stage is not None:
-        list_of_split = _STAGES[stage]
-    elif "train800" in lists:
-        list_of_split = {"train": "train800", "val": "val200", "test": "test"}
-    else:
-        list_of_split = _STAGES["train800val200"]
-    return {split: name for split, name in list_of_split.items() if name in lists}
+    chosen = dict(_STAGES[stage or ("train800" if "train800" in lists else "train800val200")])
+    if stage is None:  # the path of train800.txt stands for a search, which must not see the test images
+        chosen["test"] = "test"
+    return {split: name for split, name in chosen.items() if name in lists}
 
 
 _List = dict[str, tuple[int, int]]
@@ -242,8 +236,7 @@ def _class_names(folder: Path, lists: Mapping[str, _List]) -> tuple[str, ...]:
                 "other images."
             )
         return tuple(map(str, range(task.classes)))
-    gap = next((label for label in range(largest + 1) if label not in first), None)
-    if gap is not None:
+    if (gap := next((label for label in range(largest + 1) if label not in first), None)) is not None:
         above = min(label for label in first if label > gap)
         raise VitkitError(
             f"{first[above]}: the class number is {above}, but no line of the lists has {gap}. Number the "

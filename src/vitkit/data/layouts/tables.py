@@ -1,22 +1,27 @@
-"""Read lists of images from CSV files, and name splits, columns and classes of tables of every kind.
+"""Read lists of images with a label each, or with several or none: from the cells of CSV files, or from text
+files, one for each image; and name columns and classes of tables of every kind.
 
 A table may come from a stranger: its paths stay below its folder, and its labels are short names.
+
+Several labels of N images, of K names, are an array `(N, K)` of bool.
 """
 
 import csv
 import io
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitkit.data.files import UnreadableFileError, regular_file
-from vitkit.data.listing import SPLIT_NAMES, SPLITS, Listing, Paths, SplitListing, check_below, number_groups
+from vitkit.data import listing
+from vitkit.data.files import UnreadableFileError, damage_explained, read_unchanged_file, regular_file
+from vitkit.data.layouts import folders
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize, read_csv_cell, visible
 
@@ -57,21 +62,21 @@ class CsvRows:
     notes: tuple[str, ...] = ()
     """Sentences about how the paths and columns were read."""
 
-    def files(self, path: Path) -> Paths:
+    def files(self, path: Path) -> listing.Paths:
         """Return the image files, whose paths are below the folder of the CSV at `path`."""
-        return Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
+        return listing.Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
 
 
-def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> Listing:
+def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> listing.Listing:
     """List the images of a CSV: a header, then one image a line with path, label and perhaps split.
 
     Paths are below the folder of the CSV. Unless `labelled`, no labels are read, and all are the same.
     """
     rows = read_csv(path, group=group, labelled=labelled)
     # Not as an array of text, in which every cell would be as wide as the longest.
-    splits = by_split(rows.split_of, np.array(rows.cells, dtype=object))
+    splits = listing.by_split(rows.split_of, np.array(rows.cells, dtype=object))
     names, numbered = named_by_value(path, splits)
-    return Listing("CSV", names, rows.files(path), numbered, rows.notes, rows.groups)
+    return listing.Listing("CSV", names, rows.files(path), numbered, rows.notes, rows.groups)
 
 
 def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
@@ -85,8 +90,7 @@ def check_label(where: str, label: str, longest: int = LONGEST_LABEL) -> None:
     Raises:
         VitkitError: it is longer, or holds a control character.
     """
-    control = _CONTROL.search(label)
-    if control is None and len(label) <= longest:
+    if (control := _CONTROL.search(label)) is None and len(label) <= longest:
         return
     shown = visible(label[:40])
     if control is not None and control[0] in "\r\n":
@@ -179,7 +183,7 @@ def read_csv(
         ) from error
     if not table.paths:
         raise VitkitError(f"{path} has a header but no lines: there are no images.")
-    if unknown := sorted(set(split_of) - set(SPLIT_NAMES)):
+    if unknown := sorted(set(split_of) - set(listing.SPLIT_NAMES)):
         shown = join_names([visible(name[:40]) for name in unknown])
         raise VitkitError(f"{path}: unknown split {shown}; expected train, val or test.")
     notes = []
@@ -200,8 +204,8 @@ def read_csv(
         notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
     return replace(
         table,
-        split_of=np.array([SPLIT_NAMES[name] for name in split_of]),
-        groups=None if group is None else number_groups(groups),
+        split_of=np.array([listing.SPLIT_NAMES[name] for name in split_of]),
+        groups=None if group is None else listing.number_groups(groups),
         notes=tuple(notes),
     )
 
@@ -241,11 +245,11 @@ def _path_below(where: str, folder: Path, name: str) -> str:
             f"{where}: the path '{visible(name[:80])}' holds a zero byte or a line break. Is a quotation "
             'mark (") left open?'
         )
-    check_below(where, folder, name)
+    listing.check_below(where, folder, name)
     if "\\" not in name or os.path.lexists(folder / name):
         return name
     slashed = name.replace("\\", "/")
-    check_below(where, folder, slashed)
+    listing.check_below(where, folder, slashed)
     return slashed if os.path.lexists(folder / slashed) else name
 
 
@@ -290,17 +294,9 @@ def find_column(
     )
 
 
-def by_split(
-    split_of: NDArray[Any], values: NDArray[Any]
-) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
-    """Group the numbers of files and the values of labels by split."""
-    numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
-    return {split: (rows, values[rows]) for split, rows in numbers.items() if len(rows)}
-
-
 def named_by_value(
     path: Path, splits: dict[str, tuple[NDArray[np.int64], NDArray[Any]]]
-) -> tuple[tuple[str, ...], dict[str, SplitListing]]:
+) -> tuple[tuple[str, ...], dict[str, listing.SplitListing]]:
     """Make class names of the values of the labels, and number the labels by them."""
     names = name_labels(path, {split: set(map(str, labels)) for split, (_, labels) in splits.items()})
     number_of = {name: number for number, name in enumerate(names)}
@@ -327,3 +323,202 @@ def name_labels(path: Path, values: Mapping[str, Set[str]]) -> tuple[str, ...]:
                 "Add training images of these classes, or remove the lines."
             )
     return names
+
+
+LAYOUTS = (
+    'Several labels an image come from a .csv with columns path and labels ("cat;dog"; an empty cell: none), '
+    "or from a folder with a text file for each image (x.jpg and x.txt beside it, or images/x.jpg and "
+    "labels/x.txt), one label a line."
+)
+SEPARATORS = (";", "|")
+"""Separators that are detected; commas and spaces occur within many labels and have to be given."""
+_LARGEST_LABEL_FILE = 1 << 20  # bytes
+_BOX = re.compile(r"\S+(\s+[\d.eE+-]+){4,}")  # a line of YOLO: class, then the corners of a box
+
+
+def count_labels(labels: NDArray[np.int64] | NDArray[np.bool_], classes: int) -> list[int]:
+    """Count the images of each class.
+
+    Args:
+        labels: `(N,)` class numbers, or `(N, K)` where an image has several.
+        classes: K.
+    """
+    return list(map(int, labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=classes)))
+
+
+def list_csv_of_sets(path: Path, separator: str | None, group: str | None = None) -> listing.Listing:
+    """List the images of a CSV: a header, then one image a line with path, labels and perhaps split.
+
+    Paths are below the folder of the CSV.
+
+    Args:
+        path: the file.
+        separator: the text between the labels of a cell; None: whichever of `SEPARATORS` the cells hold.
+        group: the column of the images' groups; None: there is none.
+
+    Raises:
+        VitkitError: it cannot be read, names an image twice, has both separators, or no label.
+    """
+    rows = read_csv(path, several_labels=True, group=group)
+    line_of: dict[str, int] = {}
+    for name, line in zip(rows.paths, rows.lines, strict=True):
+        if (before := line_of.setdefault(posixpath.normpath(name), line)) != line:
+            raise VitkitError(
+                f"{path}: {name} is listed twice, in lines {before} and {line}. Put all labels of an image "
+                'into one cell ("cat;dog"), and list it once.'
+            )
+    notes = list(rows.notes)
+    if separator is None:
+        present = [mark for mark in SEPARATORS if any(mark in cell for cell in rows.cells)]
+        if len(present) > 1:
+            raise VitkitError(
+                f"{path}: cells of labels hold both {' and '.join(map(repr, present))}. Say which character "
+                f"separates labels, with --splits.label-separator {present[0]!r}."
+            )
+        if present:
+            separator = present[0]
+            notes.append(f"Labels are separated by {separator!r}, which the cells hold.")
+    sets = [_without_empty(cell.split(separator) if separator else [cell]) for cell in rows.cells]
+    for line, labels in zip(rows.lines, sets, strict=True):
+        for label in labels:
+            check_label(f"{path} line {line}", label)
+    kind = "CSV with several labels an image"
+    listed = _listing(path, kind, rows.files(path), sets, rows.split_of, notes)
+    return replace(listed, groups=rows.groups)
+
+
+def list_label_files(root: Path, separator: str | None) -> listing.Listing:
+    """List images with a text file each: beside them, or in a folder `labels` parallel to theirs.
+
+    Folders train, val and test, at the top or below `images`, are splits. Images without a text file are left
+    out, as their labels are unknown; an empty file stands for no labels.
+
+    Args:
+        root: the folder.
+        separator: the text between the labels of a line; None: a line is a label.
+
+    Raises:
+        VitkitError: no image has a text file, or one cannot be read or holds boxes.
+    """
+    images = [path.relative_to(root).as_posix() for path in folders.image_files(root)]
+    text_files = listing.files_below(root, lambda name: name.endswith(".txt"))
+    texts = {path.relative_to(root).as_posix() for path in text_files}
+    pairs = [(image, text) for image in images if (text := _text_of(image, texts)) is not None]
+    if not pairs:
+        raise VitkitError(
+            f"{root}: none of {pluralize(len(images), 'image')} has a text file with its labels. {LAYOUTS}"
+        )
+    notes = []
+    if without := len(images) - len(pairs):
+        notes.append(
+            f"{pluralize(without, 'image')} without a file of labels ignored (an image without labels needs "
+            "an empty file)."
+        )
+    if spare := texts - {text for _, text in pairs}:
+        notes.append(
+            f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
+        )
+    above = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
+    split_of = np.array([listing.SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
+    if (outside := int((split_of == "").sum())) == len(pairs):  # no folder names a split
+        split_of = np.full(len(pairs), "train")
+    elif outside:
+        notes.append(f"{pluralize(outside, 'image')} outside train/, val/ and test/ ignored.")
+    sets = [_read_labels(root / text, separator) for _, text in pairs]
+    suspects = [mark for mark in SEPARATORS if any(mark in label for labels in sets for label in labels)]
+    if suspects:
+        notes.append(
+            f"Some labels hold {' and '.join(map(repr, suspects))}: if that separates labels, give it with "
+            "--splits.label-separator."
+        )
+    files = listing.Paths(root, (image for image, _ in pairs))
+    return _listing(root, "folder of images with label files", files, sets, split_of, notes)
+
+
+def refuse_single_labels(spec: str, listed: listing.Listing) -> None:
+    """Refuse training images that have exactly one label each.
+
+    Raises:
+        VitkitError: each image has one label; this is ordinary classification.
+    """
+    labels = np.concatenate([labels for _, labels in listed.splits.values()])
+    if (labels.sum(1) != 1).any():
+        return
+    hint = ""
+    names = listed.class_names
+    if marks := [mark for mark in (*SEPARATORS, ",", "/", " ") if any(mark in name for name in names)]:
+        hint = f" If a character separates labels, name it, say --splits.label-separator {marks[0]!r}."
+    raise VitkitError(
+        f"{spec}: every image has a single label, such as {names[0]!r}; expected some images with several "
+        f"labels, or with none. This is ordinary classification: leave out --task multi-label.{hint}"
+    )
+
+
+def _without_empty(labels: Sequence[str]) -> list[str]:
+    """Strip labels, and drop empty ones, such as the one after a last separator."""
+    return [stripped for label in labels if (stripped := label.strip())]
+
+
+def _text_of(image: str, texts: set[str]) -> str | None:
+    """Find the text file of an image.
+
+    It is beside the image, in `labels` below or beside its folder, or in a folder `labels` in the place
+    of the folder `images` that the image is in.
+    """
+    beside = PurePosixPath(image).with_suffix(".txt")
+    candidates = [beside, beside.parent / "labels" / beside.name]
+    if len(beside.parts) > 1:
+        candidates.append(beside.parent.parent / "labels" / beside.name)
+    if "images" in beside.parts[:-1]:
+        at = beside.parts.index("images")
+        candidates.append(PurePosixPath(*beside.parts[:at], "labels", *beside.parts[at + 1 :]))
+    return next((text for candidate in candidates if (text := candidate.as_posix()) in texts), None)
+
+
+def _read_labels(path: Path, separator: str | None) -> list[str]:
+    with damage_explained(path, "a text of labels", "Save it again as UTF-8"):
+        text = read_unchanged_file(path, _LARGEST_LABEL_FILE).decode("utf-8-sig")
+    labels = list[str]()
+    # Not by splitlines, which also ends a line at characters that may stand within a name (U+2028).
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        of_line = _without_empty(line.split(separator) if separator else [line])
+        for label in of_line:
+            check_label(f"{path} line {number}", label)
+        labels += of_line
+    if (boxes := next((label for label in labels if _BOX.fullmatch(label)), None)) is not None:
+        raise VitkitError(
+            f"{path} holds boxes ({boxes[:60]!r}), as for detection; expected one label a line. Write "
+            "the names of the classes alone."
+        )
+    return labels
+
+
+def _listing(
+    path: Path,
+    kind: str,
+    files: listing.Files,
+    sets: list[list[str]],
+    split_of: NDArray[np.str_],
+    notes: list[str],
+) -> listing.Listing:
+    """Number the labels, and put the rows of each split together."""
+    numbers = {split: rows for split, (rows, _) in listing.by_split(split_of, split_of).items()}
+    values = {
+        split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
+    }
+    if not (names := name_labels(path, values)):
+        raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
+    number_of = {name: number for number, name in enumerate(names)}
+    labels = np.zeros((len(sets), len(names)), dtype=bool)
+    for row, image_labels in enumerate(sets):
+        labels[row, [number_of[label] for label in image_labels if label in number_of]] = True
+    if repeated := sum(len(image_labels) != len(set(image_labels)) for image_labels in sets):
+        notes.append(f"{pluralize(repeated, 'image')} with a label twice: it counts once.")
+    used = labels[np.concatenate(list(numbers.values()))]
+    none = int((~used.any(1)).sum())
+    notes.append(
+        f"{used.sum() / len(used):.2f} labels an image"
+        + (f"; {pluralize(none, 'image has', 'images have')} none." if none else ".")
+    )
+    splits = {split: (rows, labels[rows]) for split, rows in numbers.items()}
+    return listing.Listing(kind, names, files, splits, tuple(notes))

@@ -22,7 +22,7 @@ from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitkit.data import augment, check, transforms
+from vitkit.data import check, transforms
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
 from vitkit.data.listing import LABELS
@@ -340,7 +340,7 @@ class _Batches:
     def _augment(self, augmentation: Augmentation, epoch: int, index: int, out: NDArray[np.uint8]) -> None:
         # A generator of its own for each sample and epoch: carried from image to image, it would make the
         # pixels depend on which process computed the images before.
-        view = augment.RandomView(self.preprocessing, augmentation, sample_rng(self.seed, epoch, index))
+        view = transforms.RandomView(self.preprocessing, augmentation, sample_rng(self.seed, epoch, index))
         samples, scaled = self.samples, augmentation.jpeg_scaling
         if scaled and samples.held is not None:
             scaled = view.draw(*samples.held.size(index)) != 1

@@ -320,8 +320,7 @@ class _Pool:
 
 def _shortage(error: Exception, number: int) -> str | None:
     """Say which resource is exhausted; None if something else failed."""
-    message = str(error)
-    if message.startswith("Caught "):
+    if (message := str(error)).startswith("Caught "):
         return None  # a bug in a worker: `_Task` returns strings for the failures that are expected
     meaning = _NO_MEMORY if isinstance(error, MemoryError) else None
     for phrases, explanation in _SHORTAGES:

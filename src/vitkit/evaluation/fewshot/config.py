@@ -1,5 +1,5 @@
 """The options of few-shot evaluation, alone and while a model is trained: by it the paper follows
-pre-training (4.1). The command line reads them without torch: `evaluation/fewshot/data.py` measures.
+pre-training (4.1). The command line reads them without torch: `evaluation/fewshot/methods.py` measures.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,9 +7,11 @@ byte now and then. A download that was cut begins again. The SHA-256 of a downlo
 file must keep it.
 """
 
+import glob
 import hashlib
 import http.client
 import logging
+import os
 import re
 import threading
 import time
@@ -17,21 +19,250 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
+from platformdirs import user_cache_path
 
-from vitkit.durable import parse_json, remove_leftovers, replace_file, replace_json, sync_folder
+from vitkit.durable import hash_file, parse_json, remove_leftovers, replace_file, replace_json, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
-from vitkit.weights.files import hub
-from vitkit.weights.files.source import SETTINGS, read_head
+from vitkit.weights.files.source import SETTINGS, choose_weights, read_head, read_json_object, weight_names
 from vitkit.weights.format_names import ENDINGS
 from vitkit.weights.published import PublishedStart, find_start_named
+
+
+def cache_folder() -> Path:
+    """Return the folder of fetched files: VITKIT_CACHE, or `vitkit` in the user's cache (XDG_CACHE_HOME)."""
+    # platformdirs leaves "~" where a user has no home, and a folder of that name would be made.
+    return Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False)).expanduser()
+
+
+def record_of(address: str) -> Path:
+    """Return the path of the record of an address's first fetch."""
+    return cache_folder() / "hub" / f"first-{hashlib.sha256(address.encode()).hexdigest()[:16]}.json"
+
+
+def read_record(address: str) -> dict[str, Any]:
+    """Read what an address held at first, where it was recorded and is not damaged.
+
+    Returns:
+        `source` without secrets; `sha256` of each file of weights by its name; `states`, by which a file that
+        was not changed since is known, so that it need not be hashed again.
+    """
+    with suppress(VitkitError):
+        record = read_json_object(record_of(address))
+        parts = record.get("source"), record.get("sha256"), record.setdefault("states", {})
+        if all(map(isinstance, parts, (str, dict, dict))) and record["sha256"]:
+            return record
+    return {}
+
+
+def write_record(address: str, source: str, digests: Mapping[str, str], folder: Path) -> None:
+    """Record what an address held: its source without secrets, and the SHA-256 of each file of weights."""
+    states = {name: _state(folder / name) for name in digests}
+    record = {"source": source, "sha256": digests, "states": states}
+    with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
+        if read_record(address) != record:
+            record_of(address).parent.mkdir(parents=True, exist_ok=True)
+            replace_json(record_of(address), record)
+
+
+def digest_of(file: Path, name: str, record: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a file in a cache; it is read only when its size or time has changed."""
+    if record and record["states"].get(name) == _state(file):
+        return str(record["sha256"].get(name))
+    return hash_file(file)[1]
+
+
+def _state(file: Path) -> list[int]:
+    return [file.stat().st_size, file.stat().st_mtime_ns]
+
+
+_HUB_MODEL = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
+
+
+def from_hub(address: str, expected: str | None = None) -> "Fetched":
+    """Fetch a model's weights and the JSON files beside them.
+
+    Without `expected`, the weights that were fetched first are remembered by their SHA-256, and other weights
+    at the same address are refused.
+
+    Args:
+        address: `hf:org/name[@revision][/file]`.
+        expected: SHA-256 that the file of weights must have.
+
+    Raises:
+        VitkitError: no such address, model or revision, no network, or files that are not what they should
+            be.
+    """
+    repository, revision, inside = _parts(address)
+    import huggingface_hub as hub
+
+    record = read_record(address)
+    first = {} if expected else record
+    with _explained(address):
+        announced = _list_files(hub, repository, revision)
+        chosen = _choose(list(announced), inside, address)
+        digest = announced[chosen]
+        if digest is not None and digest != (expected or first.get("sha256", {}).get(chosen, digest)):
+            raise _other_weights(address, chosen, digest, expected, first)  # before all of it is fetched
+        folder = PurePosixPath(chosen).parent
+        needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
+        if chosen.endswith(".index.json"):
+            index = Path(hub.hf_hub_download(repository, chosen, revision=revision))
+            shards = set(map(str, read_json_object(index).get("weight_map", {}).values()))
+            needed |= {str(folder / shard) for shard in shards} & set(announced)
+        patterns = [glob.escape(name) for name in sorted(needed)]
+        snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
+        digests = {}
+        for name in (name for name in sorted(needed) if name.endswith(ENDINGS)):
+            file = snapshot / name
+            blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
+            right = announced[name] or (blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None)
+            if (digest := digest_of(file, name, record)) != (right or digest):
+                _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
+                hub.hf_hub_download(repository, name, revision=revision, force_download=True)
+                digest = hash_file(file)[1]
+            if digest != (right or digest):
+                raise VitkitError(
+                    f"{name} of {repository} was fetched twice, and is not the file that the Hub says it "
+                    f"has: expected SHA-256 {right}, found {digest}. Delete {file} and try again later."
+                )
+            digests[name] = digest
+    exact = f"hf:{repository}@{snapshot.name}/{chosen}"
+    if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
+        raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
+    if not expected:  # a hash in the address is compared in place of the first fetch's
+        write_record(address, first.get("source", exact), digests, snapshot)
+    digest_or_all = digests.get(chosen) if len(digests) == 1 else digests
+    return Fetched(snapshot / chosen, {"source": exact, "sha256": digest_or_all})
+
+
+def require_on_hub(address: str) -> None:
+    """Ask for the list of a model's files, from the cache where the Hub does not answer.
+
+    Raises:
+        VitkitError: as `from_hub`.
+    """
+    repository, revision, _ = _parts(address)
+    import huggingface_hub as hub
+
+    with _explained(address):
+        _list_files(hub, repository, revision)
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Explain the errors of the Hub's library."""
+    from huggingface_hub import errors
+
+    repository, revision, _ = _parts(address)
+    messages = {
+        errors.GatedRepoError: " is open only to those who accepted its terms: do so at "
+        f"https://huggingface.co/{repository}, then log in with 'hf auth login'. Nothing was changed.",
+        errors.RepositoryNotFoundError: f": there is no public model {repository} on the Hub. Look at its "
+        "name again; for a private one, log in with 'hf auth login'. Nothing was changed.",
+        errors.RevisionNotFoundError: f": {repository} has no revision {revision}. Nothing was changed.",
+    }
+    try:
+        yield
+    except VitkitError:
+        raise
+    except Exception as error:  # of the network, by any library below
+        reason = first_line(error)
+        if isinstance(error, AttributeError | KeyError | TypeError):
+            reason = f"the server's answer is not what the Hub's library expects ({reason})"
+        otherwise = (
+            f" cannot be fetched: {reason}. Nothing was changed. With no network here, fetch the "
+            f"files of https://huggingface.co/{repository}/tree/{revision or 'main'} elsewhere and give the "
+            "path of their folder."
+        )
+        message = next((text for kind, text in messages.items() if isinstance(error, kind)), otherwise)
+        raise VitkitError(f"{address}{message}") from error
+
+
+def _other_weights(
+    address: str, chosen: str, actual: str, expected: str | None, first: Mapping[str, Any]
+) -> VitkitError:
+    """Make the error for weights with another SHA-256 than the address says, or than the first time."""
+    if expected:
+        return VitkitError(
+            f"{address}: expected {chosen} with the SHA-256 {expected}, found {actual}: it is another file, "
+            "or a damaged one. It is not used."
+        )
+    then = ", ".join(f"{name} with the SHA-256 {digest}" for name, digest in first["sha256"].items())
+    former = f"Give {first['source']} for the former; or, if"
+    if re.fullmatch("[0-9a-f]{40}", _parts(address)[1] or ""):
+        former = "What a commit holds never changes, so that one of the two is not it: if"
+    return VitkitError(
+        f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
+        f"{actual}. {former} you trust the other, delete {record_of(address)}."
+    )
+
+
+def _parts(address: str) -> tuple[str, str | None, str]:
+    """Split an address into model, revision and path inside it."""
+    if (match := _HUB_MODEL.fullmatch(address)) is None:
+        raise VitkitError(
+            f"{address}: expected hf:org/name, hf:org/name@revision or hf:org/name/file, such as "
+            "hf:timm/vit_base_patch16_224.augreg_in21k."
+        )
+    return match[1], match[2] and unquote(match[2]), match[3] or ""
+
+
+def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, str | None]:
+    """List the files of a model with the SHA-256 that the Hub says, or None.
+
+    Without a network, the files in the Hub's own cache are listed.
+    """
+    try:
+        info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
+        files = {
+            file.rfilename: getattr(getattr(file, "lfs", None), "sha256", None)
+            for file in info.siblings or ()
+        }
+    except (hub.errors.RepositoryNotFoundError, hub.errors.RevisionNotFoundError):
+        raise
+    except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
+        if (snapshot := _local_snapshot(hub, repository, revision)) is None:
+            raise
+        _log.info(
+            "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
+        )
+        paths = (path for path in snapshot.rglob("*") if path.is_file())
+        files = {path.relative_to(snapshot).as_posix(): None for path in paths}
+    return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
+
+
+def _local_snapshot(hub: Any, repository: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the Hub's cache; None where nothing of the model is on this machine."""
+    local: dict[str, Any] = {"local_files_only": True, "allow_patterns": list(SETTINGS)}
+    with suppress(Exception):
+        return Path(hub.snapshot_download(repository, revision=revision, **local))
+    return None
+
+
+def _choose(names: list[str], inside: str, address: str) -> str:
+    """Choose the weight file that the text after the model's name means: a file, or the best of a folder."""
+    if inside in names:
+        return inside
+    folder = f"{inside.rstrip('/')}/" if inside else ""
+    here = [name.removeprefix(folder) for name in names if name.startswith(folder)]
+    here = [name for name in here if "/" not in name]
+    if (chosen := choose_weights(here)) is not None:
+        return folder + chosen
+    candidates = ", ".join(weight_names(here)[:8] or weight_names(names)[:8])
+    advice = ": add the name of one to the address, after a slash" if candidates else ""
+    raise VitkitError(
+        f"{address}: expected weights under one of the usual names, or one file of them; found "
+        f"{candidates or 'none'}{advice}."
+    )
+
 
 ATTEMPTS = 5
 """The most times that a download which broke off is begun."""
@@ -110,7 +341,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     text = _hub_address(text)
     address, _, fragment = text.partition("#")
     if text.startswith("hf:"):
-        return Fetched(*hub.from_hub(address, _digest_in(fragment, address)))
+        return from_hub(address, _digest_in(fragment, address))
     if _ADDRESS.match(text):
         return _from_server(address, _digest_in(fragment, address), progress)
     if re.match(r"[A-Za-z][\w+.-]+://", text):
@@ -137,8 +368,7 @@ def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
     if (start := find_start_named(path)) is None:
         return fetch(path, progress)
     size = (start.image_size, start.image_size)
-    placed = hub.cache_folder() / "starts" / start.name
-    if placed.is_dir():
+    if (placed := cache_folder() / "starts" / start.name).is_dir():
         return Fetched(placed, {"source": f"{start.name}, put by hand into {placed}"}, size)
     with _with_other_places(start):
         fetched = fetch(start.pinned_address, progress)
@@ -151,12 +381,11 @@ def _with_other_places(start: PublishedStart) -> Iterator[None]:
     try:
         yield
     except VitkitError as error:
-        others = f" Its weights are published as {' and '.join(start.other_addresses)} too." * bool(
-            start.other_addresses
-        )
+        places = " and ".join(start.other_addresses)
+        others = f" Its weights are published as {places} too." * bool(places)
         raise VitkitError(
             f"{start.name} is not on this machine. {error}{others} Files put into the folder "
-            f"{hub.cache_folder() / 'starts' / start.name} are found by the name."
+            f"{cache_folder() / 'starts' / start.name} are found by the name."
         ) from error
 
 
@@ -169,51 +398,52 @@ def require_answer(name: str) -> None:
     start = find_start_named(name)
     if start is not None and start.address.startswith("hf:") and not is_local(name):
         with _with_other_places(start):
-            hub.require_on_hub(start.pinned_address.partition("#")[0])
+            require_on_hub(start.pinned_address.partition("#")[0])
 
 
 def is_local(path: str | Path) -> bool:
     """Whether a checkpoint is on this machine, so that reading it fetches no weights; no server is asked."""
     start = find_start_named(path)
-    if start is not None and (hub.cache_folder() / "starts" / start.name).is_dir():
+    if start is not None and (cache_folder() / "starts" / start.name).is_dir():
         return True
     address = _hub_address((str(path) if start is None else start.pinned_address).partition("#")[0])
     if Path(address).exists():
         return True
     if address.startswith("hf:"):
-        return hub.is_in_cache(address)
+        import huggingface_hub as hub
+
+        repository, revision, inside = _parts(address)
+        if (folder := _local_snapshot(hub, repository, revision)) is None:
+            return False
+        return (folder / inside).is_file() or bool(weight_names(map(str, (folder / inside).rglob("*"))))
     return bool(_ADDRESS.match(address)) and _target(address).exists()
 
 
 def _hub_address(text: str) -> str:
     """Give an address its second slash again, and the web address of a file on the Hub its short form."""
     address = _ADDRESS.sub(r"\1://", text, count=1)
-    if (file := _HUB_FILE.match(address)) is None:
-        return address
-    fragment = urlsplit(address).fragment
-    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
-
-
-def _split(address: str) -> SplitResult:
     try:
-        return urlsplit(address)
+        fragment = urlsplit(address).fragment
     except ValueError as error:  # brackets that do not close, say
         raise VitkitError(
             f"{visible(address[:200])} is no address that can be fetched: {first_line(error)}."
         ) from error
+    if (file := _HUB_FILE.match(address)) is None:
+        return address
+    return f"hf:{file[1]}@{file[2]}/{unquote(file[3])}" + (f"#{fragment}" if fragment else "")
 
 
 def _target(address: str) -> Path:
     """Return the file of the cache for an address without a fragment."""
-    name = PurePosixPath(unquote(_split(address).path)).name
-    return hub.cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
+    name = PurePosixPath(unquote(urlsplit(address).path)).name
+    return cache_folder() / hashlib.sha256(address.encode()).hexdigest()[:16] / name
 
 
 # One file from a server
 
 
 def _from_server(address: str, expected: str | None, progress: Progress | None) -> Fetched:
-    parts, target = _split(address), _target(address)
+    parts, target = urlsplit(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if "@" in parts.netloc:
         raise VitkitError(
@@ -230,8 +460,8 @@ def _from_server(address: str, expected: str | None, progress: Progress | None) 
         with FileLock(target.parent / ".lock"):
             digest = first = None
             if target.exists():
-                record = hub.read_record(address)  # by a process that was waited for, it may be
-                digest = hub.digest_of(target, target.name, record)
+                record = read_record(address)  # by a process that was waited for, it may be
+                digest = digest_of(target, target.name, record)
                 # A file that was put there by hand is what it is.
                 first = record.get("sha256", {}).get(target.name, digest)
             if digest is None or digest != (expected or first):
@@ -243,7 +473,7 @@ def _from_server(address: str, expected: str | None, progress: Progress | None) 
                 digest = _download(address, shown, target, progress, expected, first)
                 if not target.name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
-            hub.write_record(address, shown, {target.name: digest}, {target.name: target})
+            write_record(address, shown, {target.name: digest}, target.parent)
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "

@@ -62,8 +62,7 @@ def safetensors_chunks(
     yield len(encoded).to_bytes(8, "little")
     yield encoded
     for tensor in tensors.values():
-        flat = read(tensor).detach().cpu().contiguous().flatten()
-        if flat.numel():
+        if (flat := read(tensor).detach().cpu().contiguous().flatten()).numel():
             yield flat.view(torch.uint8).numpy().data
 
 
@@ -154,8 +153,7 @@ def verify(path: Path, expected: Checksum) -> None:
     actual = f"{size:,} bytes"
     recorded = f"{expected.bytes:,} bytes"
     if size == expected.bytes:
-        digest = _xxh3_of(path)
-        if digest == expected.xxh3_128:
+        if (digest := _xxh3_of(path)) == expected.xxh3_128:
             return
         actual, recorded = f"XXH3 {digest}", f"XXH3 {expected.xxh3_128}"
     raise VitkitError(

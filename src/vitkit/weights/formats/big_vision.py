@@ -19,8 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
-from vitkit.weights.files.archives import write_npz
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import official
 from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
 from vitkit.weights.model_card import ModelCard
@@ -38,8 +37,7 @@ not."""
 
 
 def recognises(source: Source) -> bool:
-    root = official.root_of(source, ROOTS)
-    if root is None or f"{root}{official.POSITION}" in source:
+    if (root := official.root_of(source, ROOTS)) is None or f"{root}{official.POSITION}" in source:
         return False
     return any(key.startswith(f"{root}Transformer/") for key in source.shapes) and not any(
         key.startswith(f"{root}conv_root/") for key in source.shapes
@@ -154,15 +152,13 @@ def _unstacked(source: Source) -> Source:
     Raises:
         VitkitError: the file holds a block's parameter twice, stacked and by itself.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
-    places: dict[str, tuple[str, int]] = {}
+    shapes, places = dict[str, tuple[int, ...]](), dict[str, tuple[str, int]]()
     for key, shape in source.shapes.items():
         if not key.startswith(SCANNED) or not shape or 0 in shape:
             shapes[key] = shape
             continue
         for i in range(shape[0]):
-            name = f"Transformer/encoderblock_{i}/{key.removeprefix(SCANNED)}"
-            if name in source:
+            if (name := f"Transformer/encoderblock_{i}/{key.removeprefix(SCANNED)}") in source:
                 raise VitkitError(f"{source.path} holds {name} twice: by itself, and as part of {key}.")
             shapes[name], places[name] = shape[1:], (key, i)
     stacks: dict[str, Tensor] = {}  # query, key and value make one tensor of ours

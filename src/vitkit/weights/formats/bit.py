@@ -15,8 +15,7 @@ from vitkit.models.config import GROUPS, ResNetConfig, usual_stage_channels
 from vitkit.models.image_model import ImageModel
 from vitkit.text import format_size, join_names
 from vitkit.weights import table
-from vitkit.weights.files.archives import write_npz
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.model_card import ModelCard
 
 ROOT = "resnet/root_block/standardized_conv2d/kernel"

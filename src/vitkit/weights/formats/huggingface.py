@@ -19,7 +19,7 @@ from typing import Any, Literal
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Gelu, ResNetConfig, Task, ViTConfig, height_and_width
+from vitkit.models.config import Card, Gelu, ResNetConfig, ViTConfig, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
@@ -128,19 +128,16 @@ def processor_of(source: Source) -> Processor:
 
     A size of one number is written out, as that processor understands it.
     """
-    file = "preprocessor_config.json"
     fields = {key: value for key, value in source.preprocessor.items() if value is not None}
     named = fields.get("image_processor_type") or fields.get("feature_extractor_type") or ""
     if not isinstance(named, str):
-        raise VitkitError(
-            f"{source.path.with_name(file)}: image_processor_type: expected str, found {named!r}."
-        )
+        raise VitkitError(f"{_where(source)}: image_processor_type: expected str, found {named!r}.")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
     fields = {**DEFAULTS.get(kind, {}), **fields, "image_processor_type": kind}
     by_model = {"bit": "Bit", "deit": "DeiT"}.get(str(source.config.get("model_type")), "ViT")
     if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
         fields["size"] = {"shortest_edge": fields["size"]}
-    return read_fields(Processor, fields, str(source.path.with_name(file)))
+    return read_fields(Processor, fields, str(_where(source)))
 
 
 RESAMPLING: tuple[Interpolation, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -198,12 +195,8 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
         if cropped != size:
             differences.append(f"a crop of {format_size(cropped)} (here: {format_size(size)})")
         elif (ours := (rule.resized(0), rule.resized(1))) != resized:
-            what = (
-                f"the shortest side resized to {resized[0]}"
-                if edge
-                else f"images resized to {format_size(resized)}"
-            )
-            differences.append(f"{what} (here: {format_size(ours)})")
+            what, side = ("the shortest side", resized[0]) if edge else ("images", format_size(resized))
+            differences.append(f"{what} resized to {side} (here: {format_size(ours)})")
     if processor.image_processor_type not in ("", *DEFAULTS):
         differences.append(
             f"the processor of {processor.image_processor_type}, which is not known here (read as ViT's)"
@@ -215,14 +208,12 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
 
 def nearest_processor(rule: Preprocessing) -> Preprocessing:
     """Return the settings of a transformers processor that come nearest to our preprocessing."""
-    (rows, columns), fraction = rule.image_size, rule.crop_fraction
-    kind = rule.interpolation
-    if rule.resize in ("squash", "none"):
-        return Preprocessing(rule.image_size, rule.resize, fraction, interpolation=kind, crop_offset="down")
-    if rule.resize in ("crop", "shortest") and rows == columns:
-        fraction = model_card.fraction_of(rows, rule.resized(0))
-        return Preprocessing(rule.image_size, "shortest", fraction, interpolation=kind, crop_offset="down")
-    return Preprocessing(rule.image_size, interpolation=kind)
+    size, way, fraction, kind = rule.image_size, rule.resize, rule.crop_fraction, rule.interpolation
+    if way in ("crop", "shortest") and size[0] == size[1]:
+        way, fraction = "shortest", model_card.fraction_of(size[0], rule.resized(0))
+    elif way not in ("squash", "none"):
+        return Preprocessing(size, interpolation=kind)
+    return Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
 
 
 def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
@@ -336,8 +327,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path} has the names of Hugging Face, which do not say everything: put the config.json "
             "(and the preprocessor_config.json) that came with it beside it."
         )
-    kind = source.config.get("model_type")
-    if kind in ("vit", "deit"):
+    if (kind := source.config.get("model_type")) in ("vit", "deit"):
         return _read_vit(source, hints)
     if kind == "bit":
         return read_bit(source, hints)
@@ -435,10 +425,8 @@ def read_bit(source: Source, hints: table.Hints) -> table.Translation:
             ),
         },
     )
-    if settings.drop_path_rate:
-        source.notes.append(
-            f"trained with drop_path_rate {settings.drop_path_rate}, which is not here; predictions have none"
-        )
+    if rate := settings.drop_path_rate:
+        source.notes.append(f"trained with drop_path_rate {rate}, which is not here; predictions have none")
     processor, mean, std = read_pixels(source, settings.num_channels)
     size = size_of(source, processor, "crop_size" if processor.do_center_crop else "size") or hints.image_size
     if size is None:
@@ -609,8 +597,7 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
-    names = [name for name in source.shapes if name.endswith(key)]
-    if not names:
+    if not (names := [name for name in source.shapes if name.endswith(key)]):
         raise VitkitError(
             f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
         )
@@ -620,18 +607,16 @@ def prefix_of(source: Source, key: str) -> str:
 def make_card(
     source: Source, settings: ViTSettings | BitSettings, processor: Processor, config: ModelConfig
 ) -> model_card.ModelCard:
-    classes = config.num_classes
-    labels = settings.id2label
-    names: tuple[str, ...] = ()
+    classes, labels, names = config.num_classes, settings.id2label, tuple[str, ...]()
     if classes and labels and any(name != f"LABEL_{i}" for i, name in labels.items()):
         if set(labels) != {str(i) for i in range(classes)}:
             raise VitkitError(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
+    task = model_card.Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
-    assumed: list[model_card.Assumption] = []
+    assumed = list[model_card.Assumption]()
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
         custom = "the default of their image processor"
         assumed.append(model_card.assumed_statistics(config.image_mean, config.image_std, custom))

@@ -34,8 +34,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         VitkitError: the file is absent, of another format, or from a newer vitkit; or it was written for
             another file of weights than this one.
     """
-    description = source.path.with_name("model.json")
-    if not description.exists():
+    if not (description := source.path.with_name("model.json")).exists():
         raise VitkitError(
             f"No model.json beside the weights in {description.parent}: it holds architecture and class "
             "names."

@@ -20,8 +20,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import table
-from vitkit.weights.files.archives import write_npz
-from vitkit.weights.files.source import Source
+from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import bit
 from vitkit.weights.formats.bit import absent_from_release
 from vitkit.weights.model_card import ModelCard
@@ -110,8 +109,7 @@ def parameters_of(source: Source, root: str) -> tuple[Source, dict[str, str]]:
         VitkitError: the file holds one parameter twice, under `root` and at the top.
     """
     beside = {"opt/": "state of the optimiser", "extra/": "state of the training run"} if root else {}
-    ignored: dict[str, str] = {}
-    names: dict[str, str] = {}
+    names, ignored = dict[str, str](), dict[str, str]()
     for key in source.shapes:
         reason = next((text for start, text in beside.items() if key.startswith(start)), None)
         if key.startswith(root):

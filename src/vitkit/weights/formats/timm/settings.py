@@ -14,7 +14,7 @@ import torch
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
 from vitkit.models import config
-from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig
+from vitkit.models.config import ResNetConfig, ViTConfig
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.model_card import Assumption, assumed_resizing, assumed_statistics, border_colour
@@ -35,7 +35,10 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
     """
     rows: list[table.Row] = []
     if config.backbone:
-        rows += _hybrid_rows(config.backbone)
+        root = f"{BACKBONE}stem." if config.backbone.layers else BACKBONE
+        rows.append(table.renamed("stem.root.weight", f"{root}conv.weight"))
+        rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
+        rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
     stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
     rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
     rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
@@ -88,6 +91,10 @@ def _attention_pool_rows(config: ViTConfig) -> list[table.Row]:
     return rows + table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.fc2")
 
 
+def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
+    return list(qkv.tensor_split([len(qkv) // 3]))
+
+
 def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
     """Pair a norm's scale, and the shift that LayerNorm alone has."""
     return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
@@ -106,38 +113,19 @@ def _between_zeros(biases: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([queries, torch.zeros_like(queries), values])
 
 
-def _query_and_rest(qkv: torch.Tensor) -> list[torch.Tensor]:
-    width = len(qkv) // 3
-    return [qkv[:width], qkv[width:]]
-
-
-def _unit_rows(ours: str, theirs: str, projects: bool, normed: bool) -> list[table.Row]:
-    """List a bottleneck's parameters; the projection, timm's `downsample`, has a norm in hybrids alone."""
-    rows: list[table.Row] = []
-    for number in (1, 2, 3):
-        rows.append(table.renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
-        rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-    if projects:
-        rows.append(table.renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-        if normed:
-            rows += table.weight_and_bias(f"{ours}.proj_norm", f"{theirs}.downsample.norm")
-    return rows
-
-
 def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[table.Row]:
-    return [
-        row
-        for s, units in enumerate(layers)
-        for u in range(units)
-        for row in _unit_rows(f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}", u == 0, normed)
-    ]
-
-
-def _hybrid_rows(backbone: BackboneConfig) -> list[table.Row]:
-    root = f"{BACKBONE}stem." if backbone.layers else BACKBONE
-    rows = [table.renamed("stem.root.weight", f"{root}conv.weight")]
-    rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
-    return rows + _stage_rows("stem.", BACKBONE, backbone.layers, normed=True)
+    """List the parameters of bottlenecks; the projection (`downsample`) has a norm in hybrids alone."""
+    rows: list[table.Row] = []
+    for s, u in ((s, u) for s, units in enumerate(layers) for u in range(units)):
+        unit, block = f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}"
+        for number in (1, 2, 3):
+            rows.append(table.renamed(f"{unit}.conv{number}.weight", f"{block}.conv{number}.weight"))
+            rows += table.weight_and_bias(f"{unit}.norm{number}", f"{block}.norm{number}")
+        if u == 0:
+            rows.append(table.renamed(f"{unit}.proj.weight", f"{block}.downsample.conv.weight"))
+        if u == 0 and normed:
+            rows += table.weight_and_bias(f"{unit}.proj_norm", f"{block}.downsample.norm")
+    return rows
 
 
 def bit_rows(config: ResNetConfig) -> list[table.Row]:
@@ -215,13 +203,7 @@ ROTARY: tuple[tuple[str, config.RotaryConfig], ...] = (
 )
 """Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
 
-POOLS: dict[str, config.PoolKind] = {
-    "token": "token",
-    "avg": "mean",
-    "max": "max",
-    "map": "map",
-    "": "none",
-}
+POOLS: dict[str, config.PoolKind] = {"token": "token", "avg": "mean", "max": "max", "map": "map", "": "none"}
 GELUS: dict[str, config.Gelu] = {
     "gelu": "erf",
     "gelu_tanh": "tanh",
@@ -240,7 +222,6 @@ class TopFields:
     architecture: str = ""
     model_args: Mapping[str, Any] = field(default_factory=dict)
     pretrained_cfg: Mapping[str, Any] | None = None
-    """Absent from old files, which are one flat object."""
     global_pool: str | None = None
     label_names: Any = None
     labels: Any = None
@@ -301,22 +282,19 @@ class Settings:
         self.has_config = source.config.get("architecture") is not None
         config = source.config if self.has_config else {}
         fields = read_fields(TopFields, config, str(self.where))
-        flat = fields.pretrained_cfg is None
         self.architecture = fields.architecture.partition(".")[0]
         self.values = fields.model_args
         """All of `model_args` as they stand there."""
         self.arguments = read_fields(ModelArguments, fields.model_args, f"{self.where}: model_args")
-        self.pretrained = (
-            read_fields(PretrainedFields, config, str(self.where))
-            if flat
-            else read_fields(PretrainedFields, fields.pretrained_cfg or {}, f"{self.where}: pretrained_cfg")
-        )
+        pretrained, where = fields.pretrained_cfg, f"{self.where}: pretrained_cfg"
+        if pretrained is None:  # an old file is one flat object
+            pretrained, where = config, str(self.where)
+        self.pretrained = read_fields(PretrainedFields, pretrained, where)
         names = fields.label_names or self.pretrained.label_names or fields.labels
         self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
         pool = self.arguments.global_pool
         self.global_pool = fields.global_pool if pool is None else pool
-        crop_fraction = self.pretrained.crop_pct
-        if crop_fraction and crop_fraction < 0.01:
+        if (crop_fraction := self.pretrained.crop_pct) and crop_fraction < 0.01:
             raise VitkitError(
                 f"{self.where}: crop_pct: a fraction of the image was expected, found {crop_fraction}."
             )
@@ -331,15 +309,9 @@ class Settings:
     @property
     def learned_positions(self) -> bool:
         """Whether position embeddings are learned, as they are unless `pos_embed` is none."""
-        pos_embed = self.arguments.pos_embed
-        if pos_embed not in ("learn", "none", "", False):
+        if (pos_embed := self.arguments.pos_embed) not in ("learn", "none", "", False):
             raise VitkitError(f"{self.where}: pos_embed: expected learn or none, found {pos_embed!r}.")
         return pos_embed == "learn"
-
-    @property
-    def qkv_bias(self) -> bool:
-        qkv_bias = self.arguments.qkv_bias
-        return not UNBIASED_NAMES.fullmatch(self.architecture) if qkv_bias is None else qkv_bias
 
     @property
     def num_heads(self) -> int | None:
@@ -372,8 +344,7 @@ class Settings:
     @property
     def rotary(self) -> config.RotaryConfig | None:
         """Rotary positions, by the architecture's name alone."""
-        names = (rotary for pattern, rotary in ROTARY if re.fullmatch(pattern, self.architecture))
-        return next(names, None)
+        return next((kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture)), None)
 
     @property
     def norm(self) -> config.NormKind | None:
