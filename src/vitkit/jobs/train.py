@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import RESUMED, Job, TrainingOptions, split_options
 from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.train import train_series
+from vitkit.jobs.series import train_series
 from vitkit.jobs.train_run import train_run
 from vitkit.runs import plan, processes, run_options, series_record
 from vitkit.runs.config import Run, StartConfig, with_options

@@ -27,7 +27,7 @@ from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs.options import StudyOptions
-from vitkit.jobs.train import check_series, recorded_run, train_series
+from vitkit.jobs.series import check_series, recorded_run, train_series
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
