@@ -206,19 +206,6 @@ class DefaultStart:
         where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
         return [("chosen", [described, self.reason, *self.next_best, f"weights: {where}"])]
 
-    def refusal(self, permit: str, command: str) -> VitkitError:
-        """Make the error for weights that nobody has allowed to fetch.
-
-        Args:
-            permit: the command that allows it.
-            command: the command that begins from weights on this machine.
-        """
-        return VitkitError(
-            f"{self.start.name} is not on this machine, and fetching it was not allowed "
-            f"({self.size} from {self.start.address}). To fetch it: {permit}. To begin from weights that are "
-            f"here: {command}."
-        )
-
 
 def choose_start(
     run: Run,
@@ -336,18 +323,8 @@ def finetune(
     """
     job, given = split_options(options, out=out)
     processes.divide_threads(ALONE, job.threads)  # before starts are timed
-    allow = (lambda _: True) if download else ask
-    base = _choose_start_and_data(start, data, recipe, given, job, allow)
-    name = base.start.start
-    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
-        if not start:  # what was chosen is shown
-            return folder.TrainedFolder()
-        raise VitkitError(
-            f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
-            "fetches and describes it; then give the same command again."
-        )
-    run, opened = _complete_run(base, given, job.listener, keep=not job.is_series)
-    return carry_out(job, run, given, opened)
+    fitted = _fitted_run(start, data, recipe, given, job, (lambda _: True) if download else ask)
+    return folder.TrainedFolder() if fitted is None else carry_out(job, fitted[0], given, fitted[1])
 
 
 def finetune_run(
@@ -370,22 +347,26 @@ def finetune_run(
     Unstable: its parameters and what it returns may change in any release.
     """
     allow = (lambda _: True) if download else None
-    base = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)
-    return _complete_run(base, {**options}, listener)[0]
+    fitted = _fitted_run(start, data, recipe, {**options}, Job(listener=listener), allow)
+    assert fitted is not None, "only a dry run leaves a start to be fetched"
+    return fitted[0]
 
 
-def _choose_start_and_data(
+def _fitted_run(
     start: str | Path | StartConfig | None,
     data: str | Path,
     recipe: str,
     options: Mapping[str, Any],
     job: Job,
     allow: Callable[[str], bool] | None,
-) -> Run:
-    """Return the recipe's run with the start and the data, where one of them may be left out.
+) -> tuple[Run, Opened] | None:
+    """Make the run that fine-tunes a start on images, one of which may be left out; return it with these.
+
+    Returns:
+        None in a dry run whose chosen start would have to be fetched: it has been shown.
 
     Raises:
-        VitkitError: the chosen start would have to be fetched, and nobody allows it.
+        VitkitError: the start would have to be fetched, and nobody allows it.
     """
     base = named_recipe(recipe) if recipe else Run()
     data = str(data) or base.data
@@ -393,33 +374,39 @@ def _choose_start_and_data(
         start, data = folder.sort_out(str(start))
     config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
     base = replace(base, data=data, start=config)
-    if config.start:
-        return base
-    run = with_options(base, options)
-    require_data(run)
-    device = machine.find_device(job.device)
-    chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
-    job.listener.show(chosen.rows())
-    if job.dry_run and not chosen.is_here:
-        job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
-    if not (chosen.is_here or job.dry_run) and (
-        allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
-    ):
-        if job.command:
-            raise chosen.refusal(f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}")
-        raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
-    return replace(base, start=replace(config, start=chosen.start.name))
-
-
-def _complete_run(
-    base: Run, options: Mapping[str, Any], listener: Listener, keep: bool = False
-) -> tuple[Run, plan.Opened]:
-    """Make the run that fine-tunes the start of a recipe's run on its images, and return them with it."""
-    with listener.progress("looking at the start"):
-        suited = suit_start(with_options(base, options), listener, keep)
-    run = with_options(suited.run, options)
-    if not base.recipe and run.training != suited.run.training:
+    if not config.start:
+        run = with_options(base, options)
+        require_data(run)
+        device = machine.find_device(job.device)
+        chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
+        job.listener.show(chosen.rows())
+        if job.dry_run and not chosen.is_here:
+            job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
+            return None
+        if not chosen.is_here and (
+            allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
+        ):
+            permit, here = "give download=True", f"vitkit.finetune(START, {data!r})"
+            if job.command:
+                permit, here = f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}"
+            raise VitkitError(
+                f"{chosen.start.name} is not on this machine, and fetching it was not allowed ({chosen.size} "
+                f"from {chosen.start.address}). To fetch it: {permit}. To begin from weights that are here: "
+                f"{here}."
+            )
+        base = replace(base, start=replace(config, start=chosen.start.name))
+    name = base.start.start
+    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
+        raise VitkitError(
+            f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
+            "fetches and describes it; then give the same command again."
+        )
+    with job.listener.progress("looking at the start"):
+        opened = suit_start(with_options(base, options), job.listener, keep=not job.is_series)
+    run = with_options(opened.run, options)
+    if not base.recipe and run.training != opened.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = suit_length(replace(suited.run, training=run.training), len(suited.images.splits["train"]))
+        run = suit_length(replace(opened.run, training=run.training), len(opened.images.splits["train"]))
         run = with_options(run, options)
-    return run, suited
+    # The images were listed for the run before the options, which may read them in another way.
+    return run, opened

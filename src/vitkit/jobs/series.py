@@ -23,11 +23,11 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.options import MachineOptions, StudyOptions
 from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.report import write_series_report
-from vitkit.jobs.train_run import check_run, command_to_continue, train_run
+from vitkit.jobs.train_run import command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
-from vitkit.runs.machine import InterruptedTraining
+from vitkit.runs.machine import InterruptedTraining, require_threads
 from vitkit.runs.plan import (
     NOTHING,
     Opened,
@@ -35,6 +35,7 @@ from vitkit.runs.plan import (
     describe_start,
     list_images,
     look_at,
+    plan_run,
     with_absolute_paths,
 )
 from vitkit.runs.records import keep_divergence
@@ -225,7 +226,8 @@ def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: Stud
     record = SeriesRecord(__version__, machine.command, run, options, "val" in data.splits)
     series = plan_series(record)
     first = _member_run(run, series, series.all_members[0])
-    check_run(first, device=machine.device, threads=machine.threads, opened=opened)
+    require_threads(machine.threads)
+    plan_run(first, None, device=machine.device, opened=opened)
     return record
 
 

@@ -224,18 +224,6 @@ def _finish(
     tell_set_aside(folder, listener)
 
 
-def check_run(
-    run: Run, *, device: str = "auto", threads: int | None = None, opened: planning.Opened | None = None
-) -> None:
-    """Refuse a run that `train_run` would refuse before it makes a folder.
-
-    Raises:
-        VitkitError: the data, the configuration or the machine does not allow the run.
-    """
-    machine.require_threads(threads)
-    planning.plan_run(run, None, device=device, opened=opened)
-
-
 def _preview(plan: planning.Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
     """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config

@@ -563,7 +563,7 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> Identity
         raise VitkitError(
             f"{place.path / START_FILE}, the record of the run's start, is missing. Put it back."
         )
-    config = model_config_of(run, len(record.class_names), start)
+    config = model_config_of(run, len(record.class_names)) if start is None else start.config
     card = run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
     return Identity(file, "vitkit", config, card, {}, notes)
