@@ -25,31 +25,14 @@ from vitkit.jobs.recipes import sweep_rates as default_rates
 from vitkit.jobs.report import write_series_report
 from vitkit.jobs.train_run import command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
+from vitkit.runs import plan, series_record
 from vitkit.runs.config import Run, changed_options, name_options, require_data
 from vitkit.runs.folder import Owner, claim, folders_for, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import InterruptedTraining, require_threads
-from vitkit.runs.plan import (
-    NOTHING,
-    Opened,
-    choose_length,
-    describe_start,
-    list_images,
-    look_at,
-    plan_run,
-    with_absolute_paths,
-)
+from vitkit.runs.plan import NOTHING, Opened
 from vitkit.runs.records import keep_divergence
 from vitkit.runs.run_options import SeriesOptions
-from vitkit.runs.series_record import (
-    RECORD,
-    Member,
-    Series,
-    SeriesRecord,
-    choose_rate,
-    plan_series,
-    read_series,
-    read_series_record,
-)
+from vitkit.runs.series_record import Member, Series, SeriesRecord
 from vitkit.runs.start import model_is_whole
 from vitkit.runs.steps import tidy
 from vitkit.runs.trained_model import is_training_data, read_record, require_same_images
@@ -106,32 +89,32 @@ def train_series(
     begun = None if own is None else recorded_run(own)
     if begun is None:
         with listener.progress("listing images"):
-            opened = look_at(run, opened)
+            opened = plan.look_at(run, opened)
     if run.training.minutes is not None and run.training.steps is None:
-        run = choose_length(
+        run = plan.choose_length(
             run,
             own,
-            opened or look_at(run),
+            opened or plan.look_at(run),
             device=device,
             ending=options.ending,
             given=given,
             listener=listener,
         )
-    run = with_absolute_paths(run)
+    run = plan.with_absolute_paths(run)
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed
-        model = describe_start(run, opened).model if begun is None else begun.model
+        model = plan.describe_start(run, opened).model if begun is None else begun.model
         run = replace(run, model=model)
 
     def changes(folder: Path) -> list[str]:
-        begun = read_series_record(folder)
+        begun = series_record.read_series_record(folder)
         changed = difference(to_json(begun.options), to_json(options))
-        changed += changed_options(to_json(begun.run), str(folder / RECORD), run, moved=resume)
+        changed += changed_options(to_json(begun.run), str(folder / series_record.RECORD), run, moved=resume)
         return name_options(changed)
 
     def numbered() -> Iterator[Path]:
-        return numbered_folders(list_images(run, opened).name, run.model, options.ending)
+        return numbered_folders(plan.list_images(run, opened).name, run.model, options.ending)
 
-    owner, planned = Owner("series of runs", RECORD, changes, resume), None
+    owner, planned = Owner("series of runs", series_record.RECORD, changes, resume), None
     _, has_begun = next(folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
@@ -141,8 +124,8 @@ def train_series(
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if recorded_run(folder) is None:
             planned = planned or _plan(run, options, opened, trained_by)
-            write(folder / RECORD, planned)
-        series = read_series(folder)
+            write(folder / series_record.RECORD, planned)
+        series = series_record.read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
         try:
@@ -166,7 +149,7 @@ def check_series(
         VitkitError: the data, the configuration or the machine does not allow the series.
     """
     require_data(run)
-    run, opened = with_absolute_paths(run), look_at(run, opened)
+    run, opened = plan.with_absolute_paths(run), plan.look_at(run, opened)
     _plan(run, _complete_options(run, options), opened, replace(machine, listener=SILENT))
     return opened
 
@@ -181,7 +164,7 @@ def _complete_options(run: Run, options: SeriesOptions | None) -> SeriesOptions:
 
 def recorded_run(folder: Path) -> Run | None:
     """Read the run that a series was begun with; None where a folder holds no series."""
-    return read_series_record(folder).run if kind_of(folder).kind == "series" else None
+    return series_record.read_series_record(folder).run if kind_of(folder).kind == "series" else None
 
 
 def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: StudyOptions) -> SeriesRecord:
@@ -198,15 +181,15 @@ def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: Stud
             raise VitkitError(
                 "cross_validate goes through all folds: leave --splits.folds and --splits.fold out."
             )
-        if "test" in list_images(replace(run, splits=_uncut(run.splits)), opened).splits:
+        if "test" in plan.list_images(replace(run, splits=_uncut(run.splits)), opened).splits:
             raise VitkitError("The data has a test split of its own: leave --cross-validate out.")
         if _splits_of_start(run, opened) is not None:
             listener.warn(
                 f"{run.start.start} was trained on these images, the test images of the folds among them: "
                 "the figures are too good."
             )
-    series = plan_series(SeriesRecord(__version__, "", run, options, validates=False))
-    data = list_images(_member_run(run, series, series.members[-1]), opened)
+    series = series_record.plan_series(SeriesRecord(__version__, "", run, options, validates=False))
+    data = plan.list_images(_member_run(run, series, series.members[-1]), opened)
     if len(options.sweep_rates) == 1:
         rate = options.sweep_rates[0]
         listener.note(f"One learning rate alone is to be tried, {rate:g}: no sweep is needed.")
@@ -224,10 +207,10 @@ def _plan(run: Run, options: SeriesOptions, opened: Opened | None, machine: Stud
     if series.rates and not {"val", "test"} & set(data.splits):
         listener.note("There are no test images: the last run trains on all images and is not evaluated.")
     record = SeriesRecord(__version__, machine.command, run, options, "val" in data.splits)
-    series = plan_series(record)
+    series = series_record.plan_series(record)
     first = _member_run(run, series, series.all_members[0])
     require_threads(machine.threads)
-    plan_run(first, None, device=machine.device, opened=opened)
+    plan.plan_run(first, None, device=machine.device, opened=opened)
     return record
 
 
@@ -249,7 +232,7 @@ def _refuse_sweep(
             "because the last run trains on all of them: leave --patience out."
         )
     tried = _member_run(run, series, series.rates[0])
-    held_out = list_images(tried, opened)
+    held_out = plan.list_images(tried, opened)
     if held_out.class_names != data.class_names:
         raise VitkitError(
             f"{tried.data} has other classes than {run.data}: expected the same names. "
@@ -276,7 +259,7 @@ def _refuse_sweep(
 def _splits_of_start(run: Run, opened: Opened | None) -> Splits | None:
     """Give the splits of the run's images that its start was trained with; None where it has no start, or the
     start was trained on other images."""
-    card = describe_start(run, opened).card if run.start.start else None
+    card = plan.describe_start(run, opened).card if run.start.start else None
     if card is None or card.data is None or not is_training_data(card, run.data):
         return None
     return _held_out_fields(card.data.splits)
@@ -338,7 +321,7 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
     for number in range(total):
         # The sweep has ended: the members after it get the best rate.
         if number == len(series.rates) > 0 and not any(member.ended for member in series.members):
-            listener.show([("chosen", list(choose_rate(series).reasons))])
+            listener.show([("chosen", list(series_record.choose_rate(series).reasons))])
         member = series.all_members[number]
         # A finished run whose model file is gone or damaged is trained again. A run of the sweep is not: only
         # its score is needed, and studies remove its weights.
@@ -370,7 +353,7 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
             keep_divergence(folder / member.folder, error)
         else:
             tidy(folder / member.folder, listener)
-        series = read_series(folder)
+        series = series_record.read_series(folder)
     if all(member.diverged for member in series.members):
         raise NonFiniteError(
             f"Training diverged in {folder / series.members[0].folder}: {series.members[0].diverged}"
@@ -406,10 +389,10 @@ def _check_images(folder: Path, run: Run, series: Series, listener: Listener) ->
         )
     with listener.progress("listing images"):
         uncut = replace(run, splits=_uncut(run.splits))
-        opened = Opened(uncut, list_images(uncut, keep=True))
+        opened = Opened(uncut, plan.list_images(uncut, keep=True))
         first, last = series.all_members[0], series.members[-1]
         cuts = [
-            list_images(_member_run(run, series, member), opened)
+            plan.list_images(_member_run(run, series, member), opened)
             for member in ([first, last] if series.rates else [first])
         ]
     digest = hashlib.sha256()

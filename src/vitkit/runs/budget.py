@@ -20,17 +20,17 @@ from torch.optim import Optimizer
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.build import Parts, build_loader, build_parts, build_trainer, build_validation, read_images
+from vitkit.runs.build import Parts, build_parts, build_trainer, read_images
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.runs.timing import Clock, training_step
-from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
@@ -118,15 +118,15 @@ def measure_pace(
     world, training = world_of_environment(), run.training
     micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
     each = -(-training.batch_size // world.size)
-    run = replace(run, training=replace(training, batch_size=each, micro_batch_size=micro))
+    training = replace(training, batch_size=each, micro_batch_size=micro)
+    run = replace(run, training=training, fewshot=FewShotTracking())  # of which `choose_length` warns
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
         parts = build_parts(run, data, Path(folder), SILENT, compute, config, device)
-        trainer = build_trainer(parts)
         sample = read_images(_sample(parts), SILENT)
-        trainer.loader = build_loader(sample)
-        step = _time_steps(trainer, run, parts)
+        trainer = build_trainer(sample)
+        step = _time_steps(trainer, run, sample)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
         make_folder(Path(folder))
@@ -134,9 +134,8 @@ def measure_pace(
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)
-        measured = find_task(run.task).learning.evaluators(build_validation(sample))
         began = time.monotonic()
-        for evaluator in measured.values():
+        for evaluator in trainer.evaluators.values():
             evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
         part = len(sample.data.splits["val"]) / len(data.splits["val"])
         return Pace(step, saving + (time.monotonic() - began) / part / world.size)

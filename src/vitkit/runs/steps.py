@@ -37,18 +37,8 @@ from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_exa
 from vitkit.signals import StopSignals
 from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.text import format_bytes, format_duration
-from vitkit.training.checkpoint import (
-    FOLDER,
-    find_damage,
-    load_objective,
-    load_weights,
-    read_ended,
-    read_progress,
-    remove_checkpoints,
-    set_aside,
-    step_name,
-    step_of,
-)
+from vitkit.training import checkpoint as checkpoints
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.gradients import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
@@ -118,7 +108,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                     f"computed at a time, and gradients are summed up to the same batch of {batch_size}."
                 )
             if report.checkpoint is not None:
-                committed = step_of(report.checkpoint)
+                committed = checkpoints.step_of(report.checkpoint)
                 stop.point = f"at step {committed} of {trainer.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
@@ -190,7 +180,11 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
-    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
+    finished = (
+        checkpoints.read_progress(checkpoint).finished
+        if checkpoint
+        else checkpoints.read_ended(parts.folder) is not None
+    )
     if not finished:
         return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
@@ -201,7 +195,7 @@ def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
 def tidy(folder: Path, listener: Listener) -> None:
     """Remove the checkpoints of a finished run of a series, and record that it has ended."""
     try:
-        remove_checkpoints(folder)
+        checkpoints.remove_checkpoints(folder)
     except OSError as error:  # the series goes on without the space
         listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
@@ -217,22 +211,22 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     if trainer.skeleton is None:
         model.load_state_dict(trainer.evaluated_model.state_dict())
     else:  # this process alone cannot collect the weights; the last checkpoint has all of them
-        last = load_weights(trainer.run / FOLDER / step_name(progress.step))
+        last = checkpoints.load_weights(trainer.run / FOLDER / checkpoints.step_name(progress.step))
         model = assemble(trainer.skeleton, last, trainer.device)
     which = f"{kind} of the last step, {progress.step}"
     best = progress.best_step
     if config.select == "best" and best not in (None, progress.step):
-        checkpoint = trainer.run / FOLDER / step_name(best)
-        reason = find_damage(checkpoint)
+        checkpoint = trainer.run / FOLDER / checkpoints.step_name(best)
+        reason = checkpoints.find_damage(checkpoint)
         if reason is None:
-            model.load_state_dict(load_weights(checkpoint))
-            if state := load_objective(checkpoint):
+            model.load_state_dict(checkpoints.load_weights(checkpoint))
+            if state := checkpoints.load_objective(checkpoint):
                 trainer.evaluated_objective.load_state_dict(state)
             which = f"{kind} of step {best}, the best validation"
         else:
             which += f", because {checkpoint.name}, the best validation, is not whole"
             if checkpoint.exists():  # else it was set aside before
-                tell_damage(checkpoint, reason, set_aside(checkpoint), listener)
+                tell_damage(checkpoint, reason, checkpoints.set_aside(checkpoint), listener)
     card = card_of(model)
     origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
     model.card = replace(card, origin=origin)
