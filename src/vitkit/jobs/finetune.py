@@ -21,17 +21,12 @@ from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
 from vitkit.jobs import recipes
 from vitkit.jobs.options import Job, TrainingOptions, split_options
-from vitkit.jobs.recipes import recipe as named_recipe
 from vitkit.jobs.train import carry_out
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.runs import folder, machine, plan, processes, run_options
-from vitkit.runs.budget import Cost, measure_cost, step_memory
+from vitkit.runs import budget, folder, machine, plan, processes, run_options, trained_model
 from vitkit.runs.config import Run, StartConfig, full_name, require_data, with_options
-from vitkit.runs.folder import kind_of
-from vitkit.runs.plan import Opened, Row, begun_run, free_memory, list_images
 from vitkit.runs.start import find_start
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
@@ -119,7 +114,7 @@ def suit_length(run: Run, num_images: int) -> Run:
     )
 
 
-def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> Opened:
+def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> plan.Opened:
     """Choose the options of a run that suit its start and its images; return it with these.
 
     Args:
@@ -141,7 +136,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, given.splits
-    has_seen = trained_on is not None and is_training_data(start.card, given.data)
+    has_seen = trained_on is not None and trained_model.is_training_data(start.card, given.data)
     # A start that learned no labels was trained on the test images too: its splits are of no use here.
     unlabelled = task_of(start.card).answering is None
     if trained_on is not None and has_seen and not unlabelled:
@@ -155,7 +150,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
                 f"on all of them: give --subset {shlex.quote(part)} for the same part."
             )
     run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
-    listed = list_images(run, keep=keep)
+    listed = plan.list_images(run, keep=keep)
     count = len(listed.splits["train"])
     if has_seen and unlabelled and "test" not in listed.listing.splits:
         listener.note(
@@ -165,7 +160,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
     run = suit_images(run, start.config, count, given.optimizer.freeze)
     if not run.recipe and len(listed.splits.get("val", ())) < LEAST_VALIDATED:
         run = replace(run, training=replace(run.training, select="last"))
-    return Opened(run, listed, start)
+    return plan.Opened(run, listed, start)
 
 
 PATIENCE = 3600.0
@@ -182,7 +177,7 @@ class DefaultStart:
     next_best: tuple[str, ...] = ()
     """A line on the next larger start, which takes too long, else on the next smaller one; none of a single
     start."""
-    costs: Mapping[str, Cost] = field(default_factory=dict)
+    costs: Mapping[str, budget.Cost] = field(default_factory=dict)
     """The costs that were measured by the names of the starts, from the smallest; none where the run has
     begun."""
 
@@ -196,7 +191,7 @@ class DefaultStart:
         """Describe the size of the download."""
         return f"about {self.start.megabytes:,.0f} MB"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[plan.Row]:
         """Describe the chosen start, why it was chosen, the next best, and the download."""
         start = self.start
         described = (
@@ -230,13 +225,13 @@ def choose_start(
         VitkitError: there is no such data, or no published start may be chosen or can be fetched.
     """
     with listener.progress("listing images"):
-        data = list_images(run)
+        data = plan.list_images(run)
     named = {start.name: start for start in default_starts()}
     # A run or series on these images that chose its start itself goes on from there.
     for place in [out] if out is not None else sorted(Path("runs").glob(f"{escape(data.name)}-*")):
-        begun, command = None, str((kind_of(place).config or {}).get("command", ""))
+        begun, command = None, str((folder.kind_of(place).config or {}).get("command", ""))
         with suppress(VitkitError):  # another command tells of a damaged record
-            begun = begun_run(place)
+            begun = plan.begun_run(place)
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
         if begun and chosen and begun.data == absolute_spec(run.data) and begun.start.start in named:
             reason = f"{place} was begun from it: the run goes on from there."
@@ -254,7 +249,11 @@ def measure_starts(
     Raises:
         VitkitError: no published start may be chosen.
     """
-    tried, costs, num_classes = list[tuple[PublishedStart, str]](), dict[str, Cost](), len(data.class_names)
+    tried, costs, num_classes = (
+        list[tuple[PublishedStart, str]](),
+        dict[str, budget.Cost](),
+        len(data.class_names),
+    )
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
         config = model_config(start.model, max(num_classes, 1), (start.image_size, start.image_size))
@@ -265,10 +264,10 @@ def measure_starts(
         suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
         fitted = with_options(suited, given)
         sized = model_config(start.model, max(num_classes, 1), fitted.preprocessing.image_size)
-        memory, free = step_memory(fitted, sized, device), free_memory(device)
+        memory, free = budget.step_memory(fitted, sized, device), plan.free_memory(device)
         cost = f"{format_bytes(memory)} of memory, more than is free"
         if free is None or memory <= free:
-            costs[start.name] = measure_cost(fitted, data, sized, device, listener)
+            costs[start.name] = budget.measure_cost(fitted, data, sized, device, listener)
             seconds = costs[start.name].seconds
             cost = f"about {format_duration(seconds)}, {format_bytes(memory)} of memory"
         tried.append((start, cost))
@@ -359,7 +358,7 @@ def _fitted_run(
     options: Mapping[str, Any],
     job: Job,
     allow: Callable[[str], bool] | None,
-) -> tuple[Run, Opened] | None:
+) -> tuple[Run, plan.Opened] | None:
     """Make the run that fine-tunes a start on images, one of which may be left out; return it with these.
 
     Returns:
@@ -368,7 +367,7 @@ def _fitted_run(
     Raises:
         VitkitError: the start would have to be fetched, and nobody allows it.
     """
-    base = named_recipe(recipe) if recipe else Run()
+    base = recipes.recipe(recipe) if recipe else Run()
     data = str(data) or base.data
     if isinstance(start, str | Path) and start and not data:
         start, data = folder.sort_out(str(start))

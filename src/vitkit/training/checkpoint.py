@@ -38,7 +38,6 @@ from torch import Tensor, nn
 from vitkit import durable
 from vitkit._version import __version__
 from vitkit.config import Count, from_json, read, to_json, write
-from vitkit.durable import JSON_LIMIT
 from vitkit.errors import VitkitError
 from vitkit.training.gradients import collect, divide_like, is_sharded
 from vitkit.training.optim import state_names
@@ -473,7 +472,7 @@ def find_damage(checkpoint: Path) -> str | None:
         manifest_hash = durable.read_regular_file(checkpoint / "COMMIT", 1000)
         if not manifest_hash:
             return "its COMMIT is empty"
-        content = durable.read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+        content = durable.read_regular_file(checkpoint / "manifest.json", durable.JSON_LIMIT)
         if hashlib.sha256(content).hexdigest().encode() != manifest_hash:
             return "manifest.json is damaged"
         manifest = read_manifest(checkpoint)
@@ -527,7 +526,7 @@ def read_progress(checkpoint: Path) -> Progress:
 def _read(kind: type[_T], path: Path) -> _T:
     """Read a dataclass from JSON."""
     try:
-        data = durable.read_regular_file(path, JSON_LIMIT)
+        data = durable.read_regular_file(path, durable.JSON_LIMIT)
     except OSError as error:
         raise _unreadable_error(path, error) from error
     return from_json(kind, durable.parse_json(data, path), str(path))
