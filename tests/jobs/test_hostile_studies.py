@@ -20,7 +20,7 @@ from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
 from tests.vtab_layout import small_task
 from vitkit.errors import VitkitError
-from vitkit.jobs import series
+from vitkit.jobs import train as series
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.series import Pretended
-from vitkit.jobs import series as job
+from vitkit.jobs import train as job
 from vitkit.runs import series_record
 
 

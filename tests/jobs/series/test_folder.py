@@ -16,10 +16,10 @@ from vitkit import load_model
 from vitkit.data.config import Splits
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs import series as job
+from vitkit.jobs import train as job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe, sweep_rates
-from vitkit.jobs.series import train_series
+from vitkit.jobs.train import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.run_options import SeriesOptions
@@ -51,7 +51,7 @@ def test_what_killed_processes_left_is_gone(
         path.write_text("half")
     (out / "seed-0/ended.json").write_text('{"step": 4, "environment": {}}')
     (out / ".mine.tmp").write_text("of the user")
-    monkeypatch.setattr("vitkit.jobs.series.os.link", no_names)
+    monkeypatch.setattr("vitkit.jobs.train.os.link", no_names)
     train_series(run, out, SeriesOptions(runs=2))
     assert not any(path.exists() for path in left) and (out / ".mine.tmp").exists()
     assert (out / "model.safetensors").read_bytes() == whole

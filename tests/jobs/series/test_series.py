@@ -19,10 +19,10 @@ from vitkit import load_model
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs import series as job
+from vitkit.jobs import train as job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.series import train_series
+from vitkit.jobs.train import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.runs.run_options import SeriesOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vitkit
-import vitkit.jobs.series as series_job
+import vitkit.jobs.train as series_job
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-import vitkit.jobs.series as series_job
 import vitkit.jobs.study.scale as job
+import vitkit.jobs.train as series_job
 import vitkit.jobs.train_run as training
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import vitkit.jobs.series as series_job
+import vitkit.jobs.train as series_job
 import vitkit.jobs.train_run as training
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing

@@ -18,7 +18,7 @@ from vitkit.cli.main import run as command
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
-from vitkit.jobs import series as series_job
+from vitkit.jobs import train as series_job
 from vitkit.jobs import train_run as training
 from vitkit.jobs.study.study import read_study
 from vitkit.jobs.vtab import (
