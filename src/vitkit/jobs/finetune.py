@@ -15,13 +15,11 @@ from typing import Any, Literal, Unpack
 
 import torch
 
+from vitkit.data import paths, sources
 from vitkit.data.config import Splits
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
+from vitkit.jobs import recipes, train
 from vitkit.jobs.options import Job, TrainingOptions, split_options
-from vitkit.jobs.train import carry_out
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs import budget, folder, machine, plan, processes, run_options, trained_model
@@ -233,7 +231,7 @@ def choose_start(
         with suppress(VitkitError):  # another command tells of a damaged record
             begun = plan.begun_run(place)
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        if begun and chosen and begun.data == absolute_spec(run.data) and begun.start.start in named:
+        if begun and chosen and begun.data == paths.absolute_spec(run.data) and begun.start.start in named:
             reason = f"{place} was begun from it: the run goes on from there."
             return DefaultStart(named[begun.start.start], reason)
     if named and not any(map(is_local, named)):
@@ -242,7 +240,7 @@ def choose_start(
 
 
 def measure_starts(
-    run: Run, data: ImageData, given: Mapping[str, Any], device: torch.device, listener: Listener
+    run: Run, data: sources.ImageData, given: Mapping[str, Any], device: torch.device, listener: Listener
 ) -> DefaultStart:
     """Choose a start by this machine's speed alone; the arguments are the same as `choose_start` takes.
 
@@ -323,7 +321,7 @@ def finetune(
     job, given = split_options(options, out=out)
     processes.divide_threads(ALONE, job.threads)  # before starts are timed
     fitted = _fitted_run(start, data, recipe, given, job, (lambda _: True) if download else ask)
-    return folder.TrainedFolder() if fitted is None else carry_out(job, fitted[0], given, fitted[1])
+    return folder.TrainedFolder() if fitted is None else train.carry_out(job, fitted[0], given, fitted[1])
 
 
 def finetune_run(

@@ -1,8 +1,8 @@
 """Train a model by the options that are given, as one run or as a series of runs, or go on with either.
 
-A series is a sweep over learning rates, several seeds, or all folds. Its members are made from a single run by
-`_member_run`: some try a rate; those after them are tested, with a seed or a fold of its own where there are
-several. They are ordinary runs, trained one after another by `train_run`, each in a run folder within the
+A series is a sweep over learning rates, several seeds, or all folds. Its members are made from a single run
+by `_member_run`: some try a rate; those after them are tested, with a seed or a fold of its own where there
+are several. They are ordinary runs, trained one after another by `train_run`, each in a run folder within the
 folder of the series. `runs/series_record.py` lists its other files.
 """
 
@@ -15,26 +15,21 @@ from typing import Any, Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
+from vitkit.data import paths, sources
 from vitkit.data.config import Splits
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.jobs import recipes
+from vitkit.jobs import recipes, report
 from vitkit.jobs.options import RESUMED, Job, MachineOptions, StudyOptions, TrainingOptions, split_options
-from vitkit.jobs.report import write_series_report
 from vitkit.jobs.train_run import command_to_continue, train_run
 from vitkit.listener import SILENT, Listener
 from vitkit.runs import folder as folders
-from vitkit.runs import plan, processes, series_record
+from vitkit.runs import plan, processes, records, run_options, series_record, steps
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, require_data, with_options
 from vitkit.runs.folder import TrainedFolder, kind_of
 from vitkit.runs.machine import InterruptedTraining, require_threads
-from vitkit.runs.records import keep_divergence
-from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Member, Series, SeriesRecord
 from vitkit.runs.start import model_is_whole
-from vitkit.runs.steps import tidy
 from vitkit.runs.trained_model import is_training_data, read_record, require_same_images
 from vitkit.tasks import find_task
 from vitkit.world import ALONE
@@ -144,7 +139,7 @@ def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
     place = kind_of(folder)
     if place.kind != "series":
         return place.run(), replace(job, out=folder)
-    record, default = series_record.read_series_record(folder), SeriesOptions()
+    record, default = series_record.read_series_record(folder), run_options.SeriesOptions()
     names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
     return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})
 
@@ -170,7 +165,7 @@ fraction of `Splits`."""
 def train_series(
     run: Run,
     out: str | Path | None = None,
-    options: SeriesOptions | None = None,
+    options: run_options.SeriesOptions | None = None,
     *,
     resume: bool = False,
     command: str = "",
@@ -262,7 +257,7 @@ def train_series(
 
 
 def check_series(
-    run: Run, options: SeriesOptions, machine: StudyOptions, opened: plan.Opened | None = None
+    run: Run, options: run_options.SeriesOptions, machine: StudyOptions, opened: plan.Opened | None = None
 ) -> plan.Opened:
     """Refuse a new series as `train_series` would before it makes a folder; nobody hears of it.
 
@@ -278,16 +273,16 @@ def check_series(
     return opened
 
 
-def _complete_options(run: Run, options: SeriesOptions | None) -> SeriesOptions:
+def _complete_options(run: Run, options: run_options.SeriesOptions | None) -> run_options.SeriesOptions:
     """Name the rates of a sweep that are left out, and make the path of its images absolute."""
-    options = options or SeriesOptions(sweep=True)
+    options = options or run_options.SeriesOptions(sweep=True)
     if options.sweep and not options.sweep_rates:
         options = replace(options, sweep_rates=recipes.sweep_rates(run))
-    return replace(options, sweep_data=absolute_spec(options.sweep_data))
+    return replace(options, sweep_data=paths.absolute_spec(options.sweep_data))
 
 
 def _plan(
-    run: Run, options: SeriesOptions, opened: plan.Opened | None, machine: StudyOptions
+    run: Run, options: run_options.SeriesOptions, opened: plan.Opened | None, machine: StudyOptions
 ) -> SeriesRecord:
     """Plan the runs of a series that begins.
 
@@ -336,7 +331,7 @@ def _plan(
 
 
 def _refuse_sweep(
-    run: Run, series: Series, data: ImageData, opened: plan.Opened | None, listener: Listener
+    run: Run, series: Series, data: sources.ImageData, opened: plan.Opened | None, listener: Listener
 ) -> None:
     """Refuse a sweep that its images or options do not allow, and warn if its start saw held-out images.
 
@@ -450,7 +445,7 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
         is_lost = tested and not model_is_whole(folder / member.folder)
         if member.ended and not is_lost:
             if member.finished:
-                tidy(folder / member.folder, listener)  # if a kill came before that was done
+                steps.tidy(folder / member.folder, listener)  # if a kill came before that was done
             continue
         listener.show([("run", [f"{number + 1} of {total}: {_describe(series, member)}"])])
         # The images are compared before each run: they may change in the days that a series takes, and the
@@ -471,9 +466,9 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
             # `train_run` has written this down, unless it ended before its folder was made.
             (folder / member.folder).mkdir(exist_ok=True)
-            keep_divergence(folder / member.folder, error)
+            records.keep_divergence(folder / member.folder, error)
         else:
-            tidy(folder / member.folder, listener)
+            steps.tidy(folder / member.folder, listener)
         series = series_record.read_series(folder)
     if all(member.diverged for member in series.members):
         raise NonFiniteError(
@@ -537,7 +532,7 @@ def _finish(folder: Path, series: Series, listener: Listener) -> None:
         if not (model.exists() and own.samefile(model) and model_is_whole(folder)):
             for name in ("model.safetensors", "model.json"):
                 _link(folder / first.folder / name, folder / name)
-    listener.show([("report", [str(write_series_report(folder, listener))])])
+    listener.show([("report", [str(report.write_series_report(folder, listener))])])
 
 
 def _link(file: Path, place: Path) -> None:

@@ -18,10 +18,8 @@ from vitkit.models.build import build_empty, build_model
 from vitkit.models.config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs import machine
+from vitkit.runs import machine, processes, records
 from vitkit.runs.config import Run
-from vitkit.runs.processes import limit_waiting
-from vitkit.runs.records import StartRecord
 from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
@@ -60,7 +58,7 @@ def build_parts(
     compute: Compute,
     config: ModelConfig,
     device: torch.device,
-    start: StartRecord | None = None,
+    start: records.StartRecord | None = None,
     world: World = ALONE,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
@@ -300,7 +298,7 @@ def begin_steps(
     """
     world = parts.world
     if world.size > 1:
-        limit_waiting()
+        processes.limit_waiting()
     parts = read_images(parts, listener)
     parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
@@ -313,5 +311,5 @@ def begin_steps(
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
     if world.size > 1:
-        limit_waiting(parts.run.loading.step_timeout)
+        processes.limit_waiting(parts.run.loading.step_timeout)
     return trainer, differences, parts

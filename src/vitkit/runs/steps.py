@@ -30,16 +30,15 @@ from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.build import Parts
-from vitkit.runs.machine import memory_used, prepare
+from vitkit.runs import build, machine
 from vitkit.runs.start import model_is_whole, tell_damage
 from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples
 from vitkit.signals import StopSignals
 from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.text import format_bytes, format_duration
 from vitkit.training import checkpoint as checkpoints
+from vitkit.training import gradients
 from vitkit.training.checkpoint import FOLDER
-from vitkit.training.gradients import assemble
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
@@ -95,7 +94,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                 hear_metrics(logged)
             shown = "".join(f"  {line}" for line in lines.values() if line)
             speed = steps * batch_size / max(seconds, 1e-9)  # never a division by zero
-            memory = memory_used(device)
+            memory = machine.memory_used(device)
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
                 report.step,
@@ -178,7 +177,7 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield log
 
 
-def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
+def is_complete(parts: build.Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
     finished = (
         checkpoints.read_progress(checkpoint).finished
@@ -212,7 +211,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
         model.load_state_dict(trainer.evaluated_model.state_dict())
     else:  # this process alone cannot collect the weights; the last checkpoint has all of them
         last = checkpoints.load_weights(trainer.run / FOLDER / checkpoints.step_name(progress.step))
-        model = assemble(trainer.skeleton, last, trainer.device)
+        model = gradients.assemble(trainer.skeleton, last, trainer.device)
     which = f"{kind} of the last step, {progress.step}"
     best = progress.best_step
     if config.select == "best" and best not in (None, progress.step):
@@ -233,7 +232,7 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     return model.eval(), which
 
 
-def evaluate_finished(parts: Parts, listener: Listener) -> None:
+def evaluate_finished(parts: build.Parts, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and write the evaluations."""
     run, answering = parts.run, find_task(parts.run.task).answering
     if answering is None:
@@ -243,7 +242,7 @@ def evaluate_finished(parts: Parts, listener: Listener) -> None:
     with listener.progress("looking for training images among the others"):
         repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
-    precision = prepare(parts.model, parts.device, training.precision, training.exact, "evaluation")
+    precision = machine.prepare(parts.model, parts.device, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,
@@ -262,7 +261,7 @@ def evaluate_finished(parts: Parts, listener: Listener) -> None:
         listener.show([(split, [result.summary()])])
 
 
-def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> None:
+def keep_examples(parts: build.Parts, objective: nn.Module, listener: Listener) -> None:
     """Draw the predictions of a task without answers on some validation images, else on training images.
 
     Args:
@@ -282,7 +281,7 @@ def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> Non
             listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 
 
-def _evaluated(parts: Parts) -> list[str]:
+def _evaluated(parts: build.Parts) -> list[str]:
     """List the splits that a run is evaluated on when it has finished; none for a task without answers."""
     if find_task(parts.run.task).answering is None:
         return []

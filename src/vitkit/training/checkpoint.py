@@ -39,8 +39,7 @@ from vitkit import durable
 from vitkit._version import __version__
 from vitkit.config import Count, from_json, read, to_json, write
 from vitkit.errors import VitkitError
-from vitkit.training.gradients import collect, divide_like, is_sharded
-from vitkit.training.optim import state_names
+from vitkit.training import gradients, optim
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 FOLDER = "checkpoints"
@@ -202,7 +201,7 @@ def take_snapshot(
     tensors = _tensors(state)
     for name, values in tensors.items():
         # Sharded tensors are collected one after the other, each when it is written.
-        chunks = safetensors_chunks(values, read=_copy if copied else collect)
+        chunks = safetensors_chunks(values, read=_copy if copied else gradients.collect)
         files[f"{name}.safetensors"] = list(chunks) if copied else chunks
     files["state.json"] = [durable.json_bytes(to_json(state.progress))]
     return Snapshot(files, _count_bytes(tensors), state.progress, dict(environment), configuration or {})
@@ -210,8 +209,8 @@ def take_snapshot(
 
 def _copy(tensor: Tensor) -> Tensor:
     """Copy a tensor, unless reading it makes a copy: from a GPU, or from several processes."""
-    is_read_in_place = tensor.device.type == "cpu" and not is_sharded(tensor)
-    return tensor.clone() if is_read_in_place else collect(tensor)
+    is_read_in_place = tensor.device.type == "cpu" and not gradients.is_sharded(tensor)
+    return tensor.clone() if is_read_in_place else gradients.collect(tensor)
 
 
 def _modules(state: TrainState) -> dict[str, nn.Module]:
@@ -247,7 +246,7 @@ def give_parts(state: TrainState) -> None:
     """
     for tensors in _tensors(state).values():
         for tensor in tensors.values():
-            collect(tensor)  # the process that takes the snapshot uses it, the others drop it
+            gradients.collect(tensor)  # the process that takes the snapshot uses it, the others drop it
 
 
 def make_folder(run: Path) -> None:
@@ -569,7 +568,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     tensors = read_safetensors(
         checkpoint / "optimizer.safetensors",
         # "12.exp_avg" is divided between the processes as parameter 12 is.
-        lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
+        lambda name, value: gradients.divide_like(value, parameters.get(name.partition(".")[0])),
     )
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -578,7 +577,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
     fits = states.keys() <= parameters.keys() and all(
-        own.keys() == state_names(state.optimizer, parameters[index])
+        own.keys() == optim.state_names(state.optimizer, parameters[index])
         and {value.shape for value in own.values()} <= {torch.Size(), parameters[index].shape}
         for index, own in states.items()
     )
@@ -620,7 +619,7 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a model's parameters; of a sharded `module`, this process's parts."""
     owners = {} if module is None else module.state_dict()
-    return dict(read_safetensors(path, lambda name, value: divide_like(value, owners.get(name))))
+    return dict(read_safetensors(path, lambda name, value: gradients.divide_like(value, owners.get(name))))
 
 
 def weights_file(checkpoint: Path) -> Path:
