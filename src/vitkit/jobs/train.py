@@ -91,7 +91,17 @@ def train(
             raise VitkitError(
                 "A recipe for a start is fine-tuning: vitkit.finetune(start, data, recipe=...)."
             )
-        run = _trained_for_longer(start) if start else recipes.recipe(recipe) if recipe else Run()
+        run = recipes.recipe(recipe) if recipe else Run()
+        if start:  # it is trained for longer as a new run, with the same options and head
+            place = kind_of(start)
+            if not place.is_run:
+                raise VitkitError(
+                    "Options that are left out have to be fitted to the start: begin the run with "
+                    "vitkit.finetune(start, data), which takes the same options."
+                )
+            before = place.run()
+            training = replace(before.training, minutes=None, evaluate_test=True)
+            run = replace(before, training=training, start=StartConfig(place.name, head="keep"))
         run = replace(run, data=str(data) or run.data)
     return carry_out(job, with_options(run, given), given, resume=resume is not None)
 
@@ -142,19 +152,6 @@ def _begun(folder: Path, job: Job) -> tuple[Run, Job]:
     record, default = series_record.read_series_record(folder), run_options.SeriesOptions()
     names = [part.name for part in fields(default) if getattr(job, part.name) == getattr(default, part.name)]
     return record.run, replace(job, out=folder, **{name: getattr(record.options, name) for name in names})
-
-
-def _trained_for_longer(start: str | Path) -> Run:
-    """Return the run that goes on from a finished run as a new one, with the same options and head."""
-    place = kind_of(start)
-    if not place.is_run:
-        raise VitkitError(
-            "Options that are left out have to be fitted to the start: begin the run with "
-            "vitkit.finetune(start, data), which takes the same options."
-        )
-    before = place.run()
-    training = replace(before.training, minutes=None, evaluate_test=True)
-    return replace(before, training=training, start=StartConfig(place.name, head="keep"))
 
 
 HELD_OUT = 0.1
