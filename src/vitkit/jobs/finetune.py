@@ -247,11 +247,8 @@ def measure_starts(
     Raises:
         VitkitError: no published start may be chosen.
     """
-    tried, costs, num_classes = (
-        list[tuple[PublishedStart, str]](),
-        dict[str, budget.Cost](),
-        len(data.class_names),
-    )
+    tried, costs = list[tuple[PublishedStart, str]](), dict[str, budget.Cost]()
+    num_classes = len(data.class_names)
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
         config = model_config(start.model, max(num_classes, 1), (start.image_size, start.image_size))

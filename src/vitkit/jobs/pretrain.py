@@ -78,6 +78,7 @@ def pretrain(
             factor = run.training.batch_size / opened.run.training.batch_size
             optimizer = replace(optimizer, learning_rate=float(f"{factor * optimizer.learning_rate:.3g}"))
         if "warmup_steps" not in names:
+            # At most a tenth of the steps, as the original warms up a short run (`recipes.TABLE_4`).
             shortest = run.training.total_steps(len(list_images(run, opened).splits["train"])) // 10
             optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, shortest))
         run = replace(run, optimizer=optimizer)

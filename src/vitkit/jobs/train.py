@@ -207,14 +207,9 @@ def train_series(
         with listener.progress("listing images"):
             opened = plan.look_at(run, opened)
     if run.training.minutes is not None and run.training.steps is None:
+        opened = opened or plan.look_at(run)
         run = plan.choose_length(
-            run,
-            own,
-            opened or plan.look_at(run),
-            device=device,
-            ending=options.ending,
-            given=given,
-            listener=listener,
+            run, own, opened, device=device, ending=options.ending, given=given, listener=listener
         )
     run = plan.with_absolute_paths(run)
     if run.start.start and not run.model:  # the start of a series that has begun may have been removed

@@ -179,12 +179,9 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 def is_complete(parts: build.Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
-    finished = (
-        checkpoints.read_progress(checkpoint).finished
-        if checkpoint
-        else checkpoints.read_ended(parts.folder) is not None
-    )
-    if not finished:
+    if checkpoint is None and checkpoints.read_ended(parts.folder) is None:
+        return False
+    if checkpoint is not None and not checkpoints.read_progress(checkpoint).finished:
         return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
@@ -237,8 +234,7 @@ def evaluate_finished(parts: build.Parts, listener: Listener) -> None:
     run, answering = parts.run, find_task(parts.run.task).answering
     if answering is None:
         return
-    loading, training = run.loading, run.training
-    data = parts.data
+    loading, training, data = run.loading, run.training, parts.data
     with listener.progress("looking for training images among the others"):
         repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
