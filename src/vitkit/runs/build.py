@@ -125,11 +125,8 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
             headers = partial(progress, detail="headers")
             splits[split] = loaded = sources.keep_in_memory(samples, limit, progress, headers)
         if loaded.held is None:
-            warning = sources.check_decode_memory(
-                sources.largest_decoding(loaded),
-                worker_count(loaded, loading, world),
-                machine.available_memory(),
-            )
+            largest, workers = sources.largest_decoding(loaded), worker_count(loaded, loading, world)
+            warning = sources.check_decode_memory(largest, workers, machine.available_memory())
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
         elif loaded.held.bad:
@@ -183,9 +180,8 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
     loader.rejects = parts.rejects.of_split["train"]  # files rejected before a resume count towards the quota
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
     # its copy takes memory for nothing (docs/results/speed.md).
-    has_idle = (
-        device.type != "cpu" or torch.get_num_threads() * world.on_machine < machine.usable_processors()
-    )
+    computing = torch.get_num_threads() * world.on_machine
+    has_idle = device.type != "cpu" or computing < machine.usable_processors()
     return Trainer(
         parts.folder,
         parts.model,

@@ -336,15 +336,9 @@ def evaluate_split(
     Returns:
         The task's numbers, and the predictions that they are counted from.
     """
-    samples, answering = data.splits[split], answering_of(model.card)
+    samples, answering, rule = data.splits[split], answering_of(model.card), preprocessing_of(model)
     batches = evaluation_batches(
-        samples,
-        preprocessing_of(model),
-        batch_size,
-        workers,
-        rejects,
-        worker_timeout=worker_timeout,
-        world=world,
+        samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout, world=world
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
         predictions = run_model.predict(

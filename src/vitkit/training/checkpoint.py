@@ -832,6 +832,5 @@ def remove_checkpoints(run: Path) -> None:
         remove(checkpoint)
     for leftover in (run / FOLDER).glob(".step-*.tmp"):  # of a removal that was cut short
         remove(leftover)
-    durable.remove_leftovers(
-        run
-    )  # of a kill while the record was written: nothing else is written there any more
+    # Of a kill while the record was written: nothing else is written there any more.
+    durable.remove_leftovers(run)
