@@ -471,8 +471,8 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
 
 
 def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
-    """Choose how the state of a run is divided among several processes: replicas wherever they fit."""
-    if run.optimizer.optimizer == "muon":  # its update needs whole matrices
+    """Choose how the state of a run is divided among its processes: replicas wherever they fit."""
+    if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
         return "replicas"
     if run.training.sharding != "auto":
         return run.training.sharding
@@ -493,7 +493,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     if available is None:
         return
     count, parts = parameters(config), 1
-    if world.size > 1 and choose_sharding(config, run, device, world) != "replicas":
+    if choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:
