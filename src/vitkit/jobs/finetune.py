@@ -379,8 +379,8 @@ def _fitted_run(
         if job.dry_run and not chosen.is_here:
             job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
             return None
-        asked = f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "
-        if not (chosen.is_here or (allow is not None and allow(asked))):
+        question = f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "
+        if not (chosen.is_here or (allow is not None and allow(question))):
             permit, here = "give download=True", f"vitkit.finetune(START, {data!r})"
             if job.command:
                 permit, here = f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}"
