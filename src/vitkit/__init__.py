@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from vitkit.jobs.recipes import recipe as recipe
     from vitkit.jobs.report import write_report as write_report
     from vitkit.jobs.reproduce.reproduce import reproduce as reproduce
-    from vitkit.jobs.series import train_series as train_series
     from vitkit.jobs.study.ablate import ablate as ablate
     from vitkit.jobs.study.scale import scale as scale
     from vitkit.jobs.trackers import log_to as log_to
     from vitkit.jobs.train import train as train
+    from vitkit.jobs.train import train_series as train_series
     from vitkit.jobs.vtab import vtab as vtab
     from vitkit.listener import Listener as Listener
     from vitkit.models.build import build_model as build_model

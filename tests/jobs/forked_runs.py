@@ -173,7 +173,7 @@ def _run(case: Case, folder: Path) -> None:
 MOMENTS = {
     "listing": "vitkit.data.sources.open_data",
     "building": "vitkit.runs.build.build_model",
-    "reading": "vitkit.runs.build.keep_in_memory",
+    "reading": "vitkit.data.sources.keep_in_memory",
     "step": "vitkit.training.trainer.Trainer.launch",
     "validation": "vitkit.runs.build.evaluation_batches",
     "save": "vitkit.training.checkpoint.commit",

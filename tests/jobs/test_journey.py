@@ -17,7 +17,7 @@ from vitkit.data.paths import absolute_spec
 from vitkit.jobs.data_show import check
 from vitkit.jobs.inspect import place_of_pictures
 from vitkit.jobs.predict import predict_images
-from vitkit.runs import build as building
+from vitkit.runs import machine
 from vitkit.runs.trained_model import open_model_data
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -175,7 +175,7 @@ def test_a_check_is_silent_and_tells_how_far_it_is(photos: Path, capfd: pytest.C
 def test_training_warns_of_memory_that_decoding_may_lack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(building, "available_memory", lambda: 1000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1000)
     root = noise_images(tmp_path / "data")
     tiny = ("--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0")
     command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]

@@ -236,7 +236,7 @@ def test_the_comparison_of_a_run_is_remembered(tmp_path: Path, monkeypatch: pyte
     """By model, way and options of the loss; not of an objective of somebody's own."""
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     compared = list[str]()
-    monkeypatch.setattr(build, "require_same_gradients", lambda *given: compared.append(""))
+    monkeypatch.setattr(compare_ways, "require_same_gradients", lambda *given: compared.append(""))
     short_run(tmp_path / "first")
     short_run(tmp_path / "second")
     assert len(compared) == 1
@@ -277,7 +277,7 @@ def test_a_sharded_model_is_compared_by_two_of_its_blocks(
     monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
     seen: list[tuple[int, Compute]] = []
     monkeypatch.setattr(
-        build,
+        compare_ways,
         "require_same_gradients",
         lambda model, *given: seen.append((len(model.layers()), model.chosen)),
     )

@@ -67,6 +67,7 @@ def small_trainer(
     world: World = ALONE,
     sharding: Sharding = "replicas",
     architecture: ViTConfig | None = None,
+    monitor: Monitor = Monitor("accuracy", "max", tie_breaker="loss"),  # noqa: B008 (it is frozen)
 ) -> Trainer:
     """`values`: what each validation is to find; left out, something the weights decide. `others`: evaluators
     besides the validation, which stand before it."""
@@ -91,7 +92,7 @@ def small_trainer(
         training,
         optimizer,
         {**(others or {}), "validation": Evaluator(evaluator)},
-        Monitor("accuracy", "max", tie_breaker="loss"),
+        monitor,
         mixes=mixup > 0,
         world=world,
         sharding=sharding,

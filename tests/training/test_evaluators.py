@@ -9,7 +9,7 @@ from tests.training.small_run import log_of, small_trainer
 from tests.training.test_trainer import drift
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress
-from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
+from vitkit.training.evaluators import Evaluator, Monitor, judge
 
 ACCURACY = Monitor("accuracy", "max", tie_breaker="loss")
 NAN = float("nan")
@@ -73,12 +73,8 @@ def test_what_is_better(
         assert (after.best_value, after.best_tie) == (best, tie)
 
 
-def test_what_cannot_be_measured_is_refused_before_the_first_step() -> None:
-    evaluators = {"validation": Evaluator(drift)}
-    check_evaluators(evaluators, ACCURACY)
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="expects an evaluator named 'drift', found 'validation'"):
-        check_evaluators(evaluators, dataclasses.replace(ACCURACY, evaluator="drift"))
-    with pytest.raises(VitkitError, match="every 1 or more steps, found 0"):
-        check_evaluators({"validation": Evaluator(drift, every=0)}, None)
+        small_trainer(tmp_path, monitor=dataclasses.replace(ACCURACY, evaluator="drift"))
     with pytest.raises(VitkitError, match="to measure accuracy and loss, found distance"):
         judge(ACCURACY, {"distance": 1.0}, 4, Progress())

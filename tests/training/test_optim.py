@@ -294,7 +294,7 @@ def test_a_step_of_muon_is_the_plain_formula(shape: tuple[int, int]) -> None:
     weight = nn.Parameter(torch.randn(shape))
     before = weight.detach().clone()
     group = {"params": [weight], "weight_decay": 0.1, "scale": 1.0}
-    optimizer = Muon([group], [weight], betas=(0.9, 0.999), eps=1e-8)
+    optimizer = Muon([group], [weight], betas=(0.9, 0.999))
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     momentum, expected = torch.zeros(shape), before

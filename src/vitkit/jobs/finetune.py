@@ -15,23 +15,18 @@ from typing import Any, Literal, Unpack
 
 import torch
 
+from vitkit.data import paths, sources
 from vitkit.data.config import Splits
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
+from vitkit.jobs import recipes, train
 from vitkit.jobs.options import Job, TrainingOptions, split_options
-from vitkit.jobs.recipes import recipe as named_recipe
-from vitkit.jobs.train import carry_out
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.runs import folder, machine, plan, processes, run_options
+from vitkit.runs import folder, machine, plan, processes, run_options, trained_model
 from vitkit.runs.budget import Cost, measure_cost, step_memory
 from vitkit.runs.config import Run, StartConfig, full_name, require_data, with_options
-from vitkit.runs.folder import kind_of
-from vitkit.runs.plan import Opened, Row, begun_run, free_memory, list_images
+from vitkit.runs.plan import free_memory
 from vitkit.runs.start import find_start
-from vitkit.runs.trained_model import is_training_data
 from vitkit.tasks import task_of
 from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
@@ -119,7 +114,7 @@ def suit_length(run: Run, num_images: int) -> Run:
     )
 
 
-def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> Opened:
+def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> plan.Opened:
     """Choose the options of a run that suit its start and its images; return it with these.
 
     Args:
@@ -141,7 +136,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
             "the recipe out, or take one for fine-tuning: paper, or finetune-cifar10 and the like."
         )
     trained_on, splits = start.card.data, given.splits
-    has_seen = trained_on is not None and is_training_data(start.card, given.data)
+    has_seen = trained_on is not None and trained_model.is_training_data(start.card, given.data)
     # A start that learned no labels was trained on the test images too: its splits are of no use here.
     unlabelled = task_of(start.card).answering is None
     if trained_on is not None and has_seen and not unlabelled:
@@ -155,7 +150,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
                 f"on all of them: give --subset {shlex.quote(part)} for the same part."
             )
     run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
-    listed = list_images(run, keep=keep)
+    listed = plan.list_images(run, keep=keep)
     count = len(listed.splits["train"])
     if has_seen and unlabelled and "test" not in listed.listing.splits:
         listener.note(
@@ -165,7 +160,7 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> O
     run = suit_images(run, start.config, count, given.optimizer.freeze)
     if not run.recipe and len(listed.splits.get("val", ())) < LEAST_VALIDATED:
         run = replace(run, training=replace(run.training, select="last"))
-    return Opened(run, listed, start)
+    return plan.Opened(run, listed, start)
 
 
 PATIENCE = 3600.0
@@ -196,7 +191,7 @@ class DefaultStart:
         """Describe the size of the download."""
         return f"about {self.start.megabytes:,.0f} MB"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[plan.Row]:
         """Describe the chosen start, why it was chosen, the next best, and the download."""
         start = self.start
         described = (
@@ -205,19 +200,6 @@ class DefaultStart:
         )
         where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
         return [("chosen", [described, self.reason, *self.next_best, f"weights: {where}"])]
-
-    def refusal(self, permit: str, command: str) -> VitkitError:
-        """Make the error for weights that nobody has allowed to fetch.
-
-        Args:
-            permit: the command that allows it.
-            command: the command that begins from weights on this machine.
-        """
-        return VitkitError(
-            f"{self.start.name} is not on this machine, and fetching it was not allowed "
-            f"({self.size} from {self.start.address}). To fetch it: {permit}. To begin from weights that are "
-            f"here: {command}."
-        )
 
 
 def choose_start(
@@ -243,15 +225,15 @@ def choose_start(
         VitkitError: there is no such data, or no published start may be chosen or can be fetched.
     """
     with listener.progress("listing images"):
-        data = list_images(run)
+        data = plan.list_images(run)
     named = {start.name: start for start in default_starts()}
     # A run or series on these images that chose its start itself goes on from there.
     for place in [out] if out is not None else sorted(Path("runs").glob(f"{escape(data.name)}-*")):
-        begun, command = None, str((kind_of(place).config or {}).get("command", ""))
+        begun, command = None, str((folder.kind_of(place).config or {}).get("command", ""))
         with suppress(VitkitError):  # another command tells of a damaged record
-            begun = begun_run(place)
+            begun = plan.begun_run(place)
         chosen = not command or re.match(r"vitkit finetune (?!.*--start[ =])", command)
-        if begun and chosen and begun.data == absolute_spec(run.data) and begun.start.start in named:
+        if begun and chosen and begun.data == paths.absolute_spec(run.data) and begun.start.start in named:
             reason = f"{place} was begun from it: the run goes on from there."
             return DefaultStart(named[begun.start.start], reason)
     if named and not any(map(is_local, named)):
@@ -260,14 +242,15 @@ def choose_start(
 
 
 def measure_starts(
-    run: Run, data: ImageData, given: Mapping[str, Any], device: torch.device, listener: Listener
+    run: Run, data: sources.ImageData, given: Mapping[str, Any], device: torch.device, listener: Listener
 ) -> DefaultStart:
     """Choose a start by this machine's speed alone; the arguments are the same as `choose_start` takes.
 
     Raises:
         VitkitError: no published start may be chosen.
     """
-    tried, costs, num_classes = list[tuple[PublishedStart, str]](), dict[str, Cost](), len(data.class_names)
+    tried, costs = list[tuple[PublishedStart, str]](), dict[str, Cost]()
+    num_classes = len(data.class_names)
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
         config = model_config(start.model, max(num_classes, 1), (start.image_size, start.image_size))
@@ -336,18 +319,8 @@ def finetune(
     """
     job, given = split_options(options, out=out)
     processes.divide_threads(ALONE, job.threads)  # before starts are timed
-    allow = (lambda _: True) if download else ask
-    base = _choose_start_and_data(start, data, recipe, given, job, allow)
-    name = base.start.start
-    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
-        if not start:  # what was chosen is shown
-            return folder.TrainedFolder()
-        raise VitkitError(
-            f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
-            "fetches and describes it; then give the same command again."
-        )
-    run, opened = _complete_run(base, given, job.listener, keep=not job.is_series)
-    return carry_out(job, run, given, opened)
+    fitted = _fitted_run(start, data, recipe, given, job, (lambda _: True) if download else ask)
+    return folder.TrainedFolder() if fitted is None else train.carry_out(job, fitted[0], given, fitted[1])
 
 
 def finetune_run(
@@ -370,56 +343,65 @@ def finetune_run(
     Unstable: its parameters and what it returns may change in any release.
     """
     allow = (lambda _: True) if download else None
-    base = _choose_start_and_data(start, data, recipe, {**options}, Job(listener=listener), allow)
-    return _complete_run(base, {**options}, listener)[0]
+    fitted = _fitted_run(start, data, recipe, {**options}, Job(listener=listener), allow)
+    assert fitted is not None, "only a dry run leaves a start to be fetched"
+    return fitted[0]
 
 
-def _choose_start_and_data(
+def _fitted_run(
     start: str | Path | StartConfig | None,
     data: str | Path,
     recipe: str,
     options: Mapping[str, Any],
     job: Job,
     allow: Callable[[str], bool] | None,
-) -> Run:
-    """Return the recipe's run with the start and the data, where one of them may be left out.
+) -> tuple[Run, plan.Opened] | None:
+    """Make the run that fine-tunes a start on images, one of which may be left out; return it with these.
+
+    Returns:
+        None in a dry run whose chosen start would have to be fetched: it has been shown.
 
     Raises:
-        VitkitError: the chosen start would have to be fetched, and nobody allows it.
+        VitkitError: the start would have to be fetched, and nobody allows it.
     """
-    base = named_recipe(recipe) if recipe else Run()
+    base = recipes.recipe(recipe) if recipe else Run()
     data = str(data) or base.data
     if isinstance(start, str | Path) and start and not data:
         start, data = folder.sort_out(str(start))
     config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
     base = replace(base, data=data, start=config)
-    if config.start:
-        return base
-    run = with_options(base, options)
-    require_data(run)
-    device = machine.find_device(job.device)
-    chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
-    job.listener.show(chosen.rows())
-    if job.dry_run and not chosen.is_here:
-        job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
-    if not (chosen.is_here or job.dry_run) and (
-        allow is None or not allow(f"Fetch {chosen.start.name}, {chosen.size}? [y/N] ")
-    ):
-        if job.command:
-            raise chosen.refusal(f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}")
-        raise chosen.refusal("give download=True", f"vitkit.finetune(START, {data!r})")
-    return replace(base, start=replace(config, start=chosen.start.name))
-
-
-def _complete_run(
-    base: Run, options: Mapping[str, Any], listener: Listener, keep: bool = False
-) -> tuple[Run, plan.Opened]:
-    """Make the run that fine-tunes the start of a recipe's run on its images, and return them with it."""
-    with listener.progress("looking at the start"):
-        suited = suit_start(with_options(base, options), listener, keep)
-    run = with_options(suited.run, options)
-    if not base.recipe and run.training != suited.run.training:
+    if not config.start:
+        run = with_options(base, options)
+        require_data(run)
+        device = machine.find_device(job.device)
+        chosen = choose_start(run, job.folder, device=device, given=options, listener=job.listener)
+        job.listener.show(chosen.rows())
+        if job.dry_run and not chosen.is_here:
+            job.listener.show([("data", [plan.describe_images(plan.list_images(run))])])
+            return None
+        question = f"Fetch {chosen.start.name}, {chosen.size}? [y/N] "
+        if not (chosen.is_here or (allow is not None and allow(question))):
+            permit, here = "give download=True", f"vitkit.finetune(START, {data!r})"
+            if job.command:
+                permit, here = f"{job.command} --yes", f"vitkit finetune START {shlex.quote(data)}"
+            raise VitkitError(
+                f"{chosen.start.name} is not on this machine, and fetching it was not allowed ({chosen.size} "
+                f"from {chosen.start.address}). To fetch it: {permit}. To begin from weights that are here: "
+                f"{here}."
+            )
+        base = replace(base, start=replace(config, start=chosen.start.name))
+    name = base.start.start
+    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
+        raise VitkitError(
+            f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
+            "fetches and describes it; then give the same command again."
+        )
+    with job.listener.progress("looking at the start"):
+        opened = suit_start(with_options(base, options), job.listener, keep=not job.is_series)
+    run = with_options(opened.run, options)
+    if not base.recipe and run.training != opened.run.training:
         # Another length was given: a warm-up that is left out is fitted to it.
-        run = suit_length(replace(suited.run, training=run.training), len(suited.images.splits["train"]))
+        run = suit_length(replace(opened.run, training=run.training), len(opened.images.splits["train"]))
         run = with_options(run, options)
-    return run, suited
+    # The images were listed for the run before the options, which may read them in another way.
+    return run, opened

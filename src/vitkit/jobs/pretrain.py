@@ -6,10 +6,9 @@ from typing import Unpack
 
 from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
 from vitkit.errors import VitkitError
-from vitkit.jobs import recipes
+from vitkit.jobs import recipes, train
 from vitkit.jobs.options import Objective, StudyOptions, ThenOptions, TrainingOptions, split_options
 from vitkit.jobs.study.pretraining import PRETRAINING, Helped, compare_pretraining
-from vitkit.jobs.train import carry_out, names_of, refuse_lengths
 from vitkit.listener import Listener
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
 from vitkit.runs.folder import TrainedFolder
@@ -74,23 +73,24 @@ def pretrain(
     opened = suit_pretraining(with_options(base, given), job.listener)
     run = with_options(opened.run, given)
     if given:  # another batch has another learning rate, and another length another warm-up
-        names, optimizer = names_of(given), run.optimizer
+        names, optimizer = train.names_of(given), run.optimizer
         if "learning_rate" not in names and run.task in SCALED:
             factor = run.training.batch_size / opened.run.training.batch_size
             optimizer = replace(optimizer, learning_rate=float(f"{factor * optimizer.learning_rate:.3g}"))
         if "warmup_steps" not in names:
+            # At most a tenth of the steps, as the original warms up a short run (`recipes.TABLE_4`).
             shortest = run.training.total_steps(len(list_images(run, opened).splits["train"])) // 10
             optimizer = replace(optimizer, warmup_steps=min(optimizer.warmup_steps, shortest))
         run = replace(run, optimizer=optimizer)
     if not then:
-        return carry_out(job, run, given, opened)
+        return train.carry_out(job, run, given, opened)
     if job.is_series or job.from_scratch or job.dry_run:
         raise VitkitError(
             "--then chooses the runs by itself: give --draws, without --runs, --sweep, --cross-validate, "
             "--from-scratch or --dry-run."
         )
     if run.training.minutes is not None:
-        refuse_lengths(given)
+        train.refuse_lengths(given)
         if job.folder is None:
             raise VitkitError("--minutes with --then needs --out: the folder keeps how many steps they were.")
         run = choose_length(

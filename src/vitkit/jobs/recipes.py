@@ -456,7 +456,7 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
         ("optimizer", own.optimizer, theirs.optimizer),
         ("schedule", own.schedule, theirs.schedule),
         ("weight decay", own.weight_decay, theirs.weight_decay),
-        ("clipping", own.clip_norm, theirs.clip_norm),
+        ("clipping", own.clip_norm or "none", theirs.clip_norm or "none"),
         ("batch", run.training.batch_size, there.training.batch_size),
         ("pixels", f"{height}x{width}", "{}x{}".format(*there.preprocessing.image_size)),
         ("smallest crop", crop, papers_crop),
@@ -468,13 +468,13 @@ def departures(run: Run, num_images: int, papers: Run | None = None) -> list[str
     ]
     if own.freeze == "nothing":
         pairs += [("layer decay", own.layer_decay, 1.0), ("frozen layers", own.freeze_layers, 0)]
-    changes = [f"{what} {_plain(here)} ({_plain(other)})" for what, here, other in pairs if here != other]
+    changes = []
+    for what, *values in pairs:
+        if values[0] != values[1]:
+            here, other = (f"{value:g}" if isinstance(value, float) else value for value in values)
+            changes.append(f"{what} {here} ({other})")
     steps = run.training.total_steps(num_images)
     usual = {there.training.steps, *(steps for steps, *_ in TABLE_4.values() if papers is None)}
     if steps not in usual:
         changes.append(f"{steps:,} steps ({there.training.steps:,})")
     return changes
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

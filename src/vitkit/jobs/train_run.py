@@ -165,10 +165,8 @@ def _complete(
     from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
     listener.show(planning.first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
-    sharding: Sharding = "replicas"
-    if world.size > 1:
-        sharding = planning.choose_sharding(model.config, run, parts.device, world)
-    elif run.training.sharding not in ("auto", "replicas"):
+    sharding = planning.choose_sharding(model.config, run, parts.device, world)
+    if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
@@ -222,18 +220,6 @@ def _finish(
     trained = Trained(recorded, model, plan.images.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
     tell_set_aside(folder, listener)
-
-
-def check_run(
-    run: Run, *, device: str = "auto", threads: int | None = None, opened: planning.Opened | None = None
-) -> None:
-    """Refuse a run that `train_run` would refuse before it makes a folder.
-
-    Raises:
-        VitkitError: the data, the configuration or the machine does not allow the run.
-    """
-    machine.require_threads(threads)
-    planning.plan_run(run, None, device=device, opened=opened)
 
 
 def _preview(plan: planning.Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
@@ -309,9 +295,8 @@ def follow(world: World) -> Path | None:
             f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
         )
     # Process 0 alone evaluates the finished model: the test images are not read here.
-    data = replace(
-        data, splits={split: data.splits[split] for split in ("train", "val") if split in data.splits}
-    )
+    splits = {split: samples for split, samples in data.splits.items() if split != "test"}
+    data = replace(data, splits=splits)
     device = machine.find_device(invitation.device)
     # Process 0 shares its weights where no checkpoint is read.
     drawn = invitation.checkpoint is not None

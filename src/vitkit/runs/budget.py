@@ -20,22 +20,19 @@ from torch.optim import Optimizer
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import TrainLoader
 from vitkit.errors import VitkitError
+from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
+from vitkit.models import image_model, measure
 from vitkit.models.build import build_model
-from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops, training_memory
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs.build import Parts, build_loader, build_parts, build_trainer, build_validation, read_images
+from vitkit.runs import build, timing
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
-from vitkit.runs.timing import Clock, training_step
-from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.training import gradients, optim
 from vitkit.training.checkpoint import commit, make_folder, take_snapshot
 from vitkit.training.config import TrainingConfig
-from vitkit.training.gradients import out_of_memory_explained
-from vitkit.training.optim import create_optimizer, rate_scales
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
 
@@ -118,15 +115,15 @@ def measure_pace(
     world, training = world_of_environment(), run.training
     micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
     each = -(-training.batch_size // world.size)
-    run = replace(run, training=replace(training, batch_size=each, micro_batch_size=micro))
+    training = replace(training, batch_size=each, micro_batch_size=micro)
+    run = replace(run, training=training, fewshot=FewShotTracking())  # of which `choose_length` warns
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
-        parts = build_parts(run, data, Path(folder), SILENT, compute, config, device)
-        trainer = build_trainer(parts)
-        sample = read_images(_sample(parts), SILENT)
-        trainer.loader = build_loader(sample)
-        step = _time_steps(trainer, run, parts)
+        parts = build.build_parts(run, data, Path(folder), SILENT, compute, config, device)
+        sample = build.read_images(_sample(parts), SILENT)
+        trainer = build.build_trainer(sample)
+        step = _time_steps(trainer, run, sample)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
         make_folder(Path(folder))
@@ -134,22 +131,21 @@ def measure_pace(
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)
-        measured = find_task(run.task).learning.evaluators(build_validation(sample))
         began = time.monotonic()
-        for evaluator in measured.values():
+        for evaluator in trainer.evaluators.values():
             evaluator.measure(trainer.evaluated_model, trainer.evaluated_objective)
         part = len(sample.data.splits["val"]) / len(data.splits["val"])
         return Pace(step, saving + (time.monotonic() - began) / part / world.size)
 
 
-def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
+def _time_steps(trainer: Trainer, run: Run, parts: build.Parts) -> float:
     """Time a step: the median of several, or an estimate where a step takes very long."""
     guess, training, batches = 0.0, run.training, trainer.loader.batches(0, MOST_STEPS + 2)
     first = next(batches)
     if trainer.device.type != "cuda":  # by two passes of the run's own objective over a few images
         count = min(training.batch_size, training.micro_batch_size or training.batch_size, TRIAL_IMAGES)
         some = first.slice(0, count, None)
-        with out_of_memory_explained(count, first.images.shape):
+        with gradients.out_of_memory_explained(count, first.images.shape):
             for _ in range(2):  # the first pass is slower: it allocates memory
                 began = time.monotonic()
                 with trainer.autocast():
@@ -170,7 +166,7 @@ def _time_steps(trainer: Trainer, run: Run, parts: Parts) -> float:
     return float(np.median(np.diff(ends)[1:]))
 
 
-def _sample(parts: Parts) -> Parts:
+def _sample(parts: build.Parts) -> build.Parts:
     """Take images from all over the training and validation splits.
 
     The memory limit shrinks in proportion, so that they are kept in memory, or read again for each epoch, as
@@ -242,10 +238,10 @@ def measure_cost(
         model = build_model(config).to(device)
         precision, exact = training.precision, training.exact
         compute_as(model, choose_for(config, device, precision, phase="training", exact=exact))
-        scales = rate_scales(model, run.optimizer)
+        scales = optim.rate_scales(model, run.optimizer)
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # a frozen layer takes less time
-        optimizer = create_optimizer(model, run.optimizer, scales)
+        optimizer = optim.create_optimizer(model, run.optimizer, scales)
         compute = image_seconds(model, optimizer, training.micro_batch_size or training.batch_size)
         loader = TrainLoader(
             data.splits["train"],
@@ -263,7 +259,7 @@ def measure_cost(
     # The forward pass of an evaluation is a third of a training step.
     seconds = steps * training.batch_size * (compute + load) + evaluated * compute / 3
     memory = step_memory(run, config, device)
-    return Cost(run, steps, seconds, memory, float(forward_flops(config, head=True)))
+    return Cost(run, steps, seconds, memory, float(measure.forward_flops(config, head=True)))
 
 
 def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
@@ -271,7 +267,7 @@ def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
     training = run.training
     chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
     batch = training.micro_batch_size or training.batch_size
-    memory = training_memory(
+    memory = measure.training_memory(
         config,
         batch,
         chosen,
@@ -284,7 +280,7 @@ def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
     return memory.peak
 
 
-def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
+def image_seconds(model: image_model.ImageModel, optimizer: Optimizer, most: int) -> float:
     """Measure the seconds that an image takes in training: forward, backward and its part of an update.
 
     Images are black: that does not change the time. Images of a step grow fourfold until a step takes long
@@ -300,11 +296,11 @@ def image_seconds(model: ImageModel, optimizer: Optimizer, most: int) -> float:
     """
     # Two threads mean wall time, for which a person waits.
     device, count = model.pixel_mean.device, min(FIRST_IMAGES, most)
-    clock = Clock(device, threads=2)
+    clock = timing.Clock(device, threads=2)
     while True:
         images = torch.zeros((count, model.config.in_channels, *model.config.image_size), device=device)
-        with out_of_memory_explained(count, images.shape):
-            step = training_step(model, model, model.chosen.precision, images, optimizer)
+        with gradients.out_of_memory_explained(count, images.shape):
+            step = timing.training_step(model, model, model.chosen.precision, images, optimizer)
             clock.seconds(step)  # warms up: memory is taken, kernels are chosen
             times = [clock.seconds(step)]
             if times[0] >= ENOUGH_SECONDS or count == most:

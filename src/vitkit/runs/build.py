@@ -9,13 +9,8 @@ import torch
 from torch import nn
 
 from vitkit.config import to_json
-from vitkit.data.sources import (
-    ImageData,
-    Samples,
-    check_decode_memory,
-    keep_in_memory,
-    largest_decoding,
-)
+from vitkit.data import sources
+from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import FewShotTracking, Method, linear_probe
 from vitkit.listener import SILENT, Listener
@@ -23,20 +18,8 @@ from vitkit.models.build import build_empty, build_model
 from vitkit.models.config import Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs import machine, processes, records
 from vitkit.runs.config import Run
-from vitkit.runs.machine import (
-    IMAGES,
-    available_memory,
-    compare_once,
-    compute_as,
-    device_features,
-    is_plain,
-    keep_freed_memory,
-    require_same_gradients,
-    usable_processors,
-)
-from vitkit.runs.processes import limit_waiting
-from vitkit.runs.records import StartRecord
 from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
 from vitkit.tasks import find_task
 from vitkit.tasks.learning import Validation
@@ -75,7 +58,7 @@ def build_parts(
     compute: Compute,
     config: ModelConfig,
     device: torch.device,
-    start: StartRecord | None = None,
+    start: records.StartRecord | None = None,
     world: World = ALONE,
 ) -> Parts:
     """Compare the images of a run with its record, and build its parts.
@@ -120,7 +103,7 @@ def build_new(
             model = build_empty(config)
             # By `to_empty` PyTorch would import its compiler, for half a second.
             fill(model, {name: torch.empty(part.shape) for name, part in model.state_dict().items()})
-        compute_as(model, compute)
+        machine.compute_as(model, compute)
     return model
 
 
@@ -140,11 +123,10 @@ def read_images(parts: Parts, listener: Listener) -> Parts:
             continue
         with listener.progress(f"reading {split} images") as progress:
             headers = partial(progress, detail="headers")
-            splits[split] = loaded = keep_in_memory(samples, limit, progress, headers)
+            splits[split] = loaded = sources.keep_in_memory(samples, limit, progress, headers)
         if loaded.held is None:
-            warning = check_decode_memory(
-                largest_decoding(loaded), worker_count(loaded, loading, world), available_memory()
-            )
+            largest, workers = sources.largest_decoding(loaded), worker_count(loaded, loading, world)
+            warning = sources.check_decode_memory(largest, workers, machine.available_memory())
             if warning is not None:
                 listener.warn(f"{split}: {warning}")
         elif loaded.held.bad:
@@ -165,40 +147,55 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
         VitkitError: the chosen way gives another result than the plain one.
     """
     run, data, learning = parts.run, parts.data, find_task(parts.run.task).learning
-    device, world = parts.device, parts.world
+    device, world, mixes = parts.device, parts.world, getattr(parts.run.objective, "mixes", False)
+    train = data.splits["train"]
+    portions = divide(run.training.batch_size, run.training.micro_batch_size, world)
     with torch.random.fork_rng():
         # The objective's own weights follow from the run's seed alone, by a hash of it, so that they are
         # other numbers than the model's. No update has the number -1.
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
-        objective = learning.objective(run.objective, parts.model.config, data.splits["train"])
+        objective = learning.objective(run.objective, parts.model.config, train)
     parts.model.recompute = run.training.recompute
     if sharding != "replicas":
-        keep_freed_memory(False)
+        machine.keep_freed_memory(False)
         # A sharded block is collected where it is called. The class token alone is computed by calls of the
         # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
         called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
-        compute_as(parts.model, called)
+        machine.compute_as(parts.model, called)
     parts.model.to(device)
     if compares:
         with prepared_together(world):  # in all processes or in none, else those that go on would wait
             _compare_ways(parts, objective, sharding)
+    loader = TrainLoader(
+        train,
+        run.preprocessing,
+        run.augmentation,
+        batch_size=run.training.batch_size,
+        seed=run.training.seed,
+        workers=worker_count(train, run.loading, world),
+        bad_quota=run.loading.bad_quota,
+        places=places_of(portions, mixes),
+        worker_timeout=run.loading.worker_timeout,
+    )
+    loader.rejects = parts.rejects.of_split["train"]  # files rejected before a resume count towards the quota
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and
     # its copy takes memory for nothing (docs/results/speed.md).
-    has_idle = device.type != "cpu" or torch.get_num_threads() * world.on_machine < usable_processors()
+    computing = torch.get_num_threads() * world.on_machine
+    has_idle = device.type != "cpu" or computing < machine.usable_processors()
     return Trainer(
         parts.folder,
         parts.model,
         objective,
-        build_loader(parts),
-        len(data.splits["train"]),
+        loader,
+        len(train),
         run.training,
         run.optimizer,
         build_evaluators(parts),
         learning.monitor if "val" in data.splits else None,
         configuration=to_json(run),
-        mixes=getattr(run.objective, "mixes", False),
+        mixes=mixes,
         world=world,
-        spare_memory=available_memory if has_idle else None,
+        spare_memory=machine.available_memory if has_idle else None,
         sharding=sharding,
     )
 
@@ -208,7 +205,7 @@ def _compare_ways(parts: Parts, objective: nn.Module, sharding: Sharding) -> Non
     run, train, whole = parts.run, parts.data.splits["train"], parts.model
 
     def compare() -> None:
-        count, model = min(IMAGES, len(train)), whole
+        count, model = min(machine.IMAGES, len(train)), whole
         (batch,) = evaluation_batches(train, run.preprocessing, count, indices=range(count))
         # A file that cannot be read is black here, and is compared on as any other image.
         batch = replace(batch, mask=torch.ones_like(batch.mask))
@@ -216,37 +213,18 @@ def _compare_ways(parts: Parts, objective: nn.Module, sharding: Sharding) -> Non
             # The whole model is divided because it hardly fits. Its blocks are alike: two stand for all.
             config = replace(model.config, depth=min(model.config.depth, 2))
             few = build_model(config, torch.Generator().manual_seed(0))
-            compute_as(few, model.chosen)
+            machine.compute_as(few, model.chosen)
             model = few.to(model.pixel_mean.device)
-        require_same_gradients(model, objective, batch, run.training.total_steps(len(train)))
+        machine.require_same_gradients(model, objective, batch, run.training.total_steps(len(train)))
 
-    if is_plain(whole.chosen):
+    if machine.is_plain(whole.chosen):
         return
     kind = type(objective)
     if not kind.__module__.startswith("vitkit."):  # an objective of somebody's own, which may change
         compare()
         return
     facts = [kind.__qualname__, to_json(run.objective), run.training.recompute, sharding]
-    compare_once(whole, [*facts, *sorted(device_features(whole.pixel_mean.device))], compare)
-
-
-def build_loader(parts: Parts) -> TrainLoader:
-    """Build the stream of training images; files that it cannot read are added to the rejected files."""
-    run, train = parts.run, parts.data.splits["train"]
-    portions = divide(run.training.batch_size, run.training.micro_batch_size, parts.world)
-    loader = TrainLoader(
-        train,
-        run.preprocessing,
-        run.augmentation,
-        batch_size=run.training.batch_size,
-        seed=run.training.seed,
-        workers=worker_count(train, run.loading, parts.world),
-        bad_quota=run.loading.bad_quota,
-        places=places_of(portions, getattr(run.objective, "mixes", False)),
-        worker_timeout=run.loading.worker_timeout,
-    )
-    loader.rejects = parts.rejects.of_split["train"]  # files rejected before a resume count towards the quota
-    return loader
+    machine.compare_once(whole, [*facts, *sorted(machine.device_features(whole.pixel_mean.device))], compare)
 
 
 def build_evaluators(parts: Parts) -> dict[str, Evaluator]:
@@ -316,7 +294,7 @@ def begin_steps(
     """
     world = parts.world
     if world.size > 1:
-        limit_waiting()
+        processes.limit_waiting()
     parts = read_images(parts, listener)
     parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
     if checkpoint is None:  # before the weights are divided
@@ -329,5 +307,5 @@ def begin_steps(
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
     if world.size > 1:
-        limit_waiting(parts.run.loading.step_timeout)
+        processes.limit_waiting(parts.run.loading.step_timeout)
     return trainer, differences, parts

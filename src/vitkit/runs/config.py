@@ -29,7 +29,6 @@ from vitkit.models import zoo
 from vitkit.models.config import Compute, ImagePoolKind, Interpolation, PositionKind, TaskName
 from vitkit.models.zoo import ModelConfig
 from vitkit.other_names import OTHER_NAMES
-from vitkit.runs.records import StartRecord
 from vitkit.text import without_places
 from vitkit.training.config import (
     OBJECTIVES,
@@ -177,14 +176,12 @@ def require_data(run: Run) -> None:
         raise VitkitError(WHICH_IMAGES)
 
 
-def model_config_of(run: Run, num_classes: int, start: StartRecord | None = None) -> ModelConfig:
-    """Give the configuration of a run's model: its start's, or with the pixel statistics that the run gives.
+def model_config_of(run: Run, num_classes: int) -> ModelConfig:
+    """Give the configuration of the model of a run without a start, with the pixel statistics that it gives.
 
     Raises:
         VitkitError: as `Architecture.build_config`; or statistics of another number of channels.
     """
-    if start is not None:
-        return start.config
     config = run.architecture.build_config(run.model, num_classes, run.preprocessing)
     return zoo.with_statistics(config, run.start.image_mean, run.start.image_std)
 

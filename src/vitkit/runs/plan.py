@@ -17,23 +17,20 @@ import numpy as np
 import torch
 
 from vitkit.config import to_json
-from vitkit.data.check import advise_on_start, where_to_ask
+from vitkit.data import check, sources, transforms
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import worker_count
-from vitkit.data.transforms import preprocess
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters, forward_flops, parameters
 from vitkit.models.zoo import ModelConfig
+from vitkit.runs import records, series_record
 from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
 from vitkit.runs.folder import kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import available_memory, find_device
-from vitkit.runs.records import StartRecord, read_start_record
-from vitkit.runs.series_record import read_series_record
 from vitkit.runs.start import Start, absolute_start, find_start, plan_start
 from vitkit.tasks import find_task
 from vitkit.text import format_bytes, format_count, format_size, pluralize
@@ -54,11 +51,11 @@ class Opened:
     """
 
     run: Run
-    images: ImageData
+    images: sources.ImageData
     start: Start | None = None
 
 
-def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> ImageData:
+def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> sources.ImageData:
     """List the images of a run, cut as its splits say.
 
     Args:
@@ -122,7 +119,7 @@ class Plan(Opened):
     The start is None for new weights, and where the record of the start is enough.
     """
 
-    record: StartRecord | None
+    record: records.StartRecord | None
     """The record of its start; None for new weights."""
     config: ModelConfig
     """The architecture of its model."""
@@ -214,7 +211,7 @@ def with_absolute_paths(run: Run) -> Run:
 
 def resolve_start(
     run: Run, opened: Opened, folder: Path | None = None
-) -> tuple[Run, Start | None, StartRecord | None, ModelConfig]:
+) -> tuple[Run, Start | None, records.StartRecord | None, ModelConfig]:
     """Describe the start of a run, by the record in its folder where there is one.
 
     Args:
@@ -232,7 +229,7 @@ def resolve_start(
     """
     names, record, start = opened.images.class_names, None, None
     if run.start.start:
-        record = None if folder is None else read_start_record(folder)
+        record = None if folder is None else records.read_start_record(folder)
         if record is None:
             start = describe_start(run, opened)
             record = plan_start(run, names, start)
@@ -245,7 +242,7 @@ def begun_run(folder: Path) -> Run | None:
     """Read the configuration of the run or the series that has begun in a folder; None where none has."""
     place = kind_of(folder)
     if place.kind == "series":
-        return read_series_record(folder).run
+        return series_record.read_series_record(folder).run
     return place.run() if place.is_run else None
 
 
@@ -309,7 +306,7 @@ LEAST_STD = 1 / 255
 """A single level of 256: a channel of equal pixels has a deviation of 0, by which nothing can be divided."""
 
 
-def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
+def with_measured_pixels(run: Run, data: sources.ImageData, listener: Listener) -> Run:
     """Fill in the pixel statistics of a run with `_measure_pixels`, where they are not given.
 
     The same images give the same figures, so that the same command again is the same run.
@@ -328,7 +325,7 @@ def with_measured_pixels(run: Run, data: ImageData, listener: Listener) -> Run:
 
 
 def _measure_pixels(
-    run: Run, data: ImageData, listener: Listener
+    run: Run, data: sources.ImageData, listener: Listener
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Measure mean and standard deviation of the pixels of training images, and show them."""
     samples, channels = data.splits["train"], run.preprocessing.decode.channels
@@ -337,7 +334,7 @@ def _measure_pixels(
     with listener.progress("measuring the pixels", len(numbers)) as progress:
         for done, index in enumerate(numbers, start=1):
             try:
-                image = preprocess(samples.decode(index), run.preprocessing)
+                image = transforms.preprocess(samples.decode(index), run.preprocessing)
             except DecodeError as error:
                 reason = f"{samples.key(index)}: {error}"
             else:
@@ -410,11 +407,11 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     if start is not None and names:
         paper = f"other than the paper's fine-tuning (in brackets, B.1.1): {', '.join(departures)}"
         trained.append(paper if departures else "fine-tuning as in the paper (B.1.1)")
-    elif names and (advice := advise_on_start(data.spec, images, len(names))):
-        trained += [f"! {advice}", where_to_ask(data.spec)]
+    elif names and (advice := check.advise_on_start(data.spec, images, len(names))):
+        trained += [f"! {advice}", check.where_to_ask(data.spec)]
     rows.append(("training", trained))
     if start is not None:
-        rows.append(("advice", [where_to_ask(data.spec, run.start.start)]))
+        rows.append(("advice", [check.where_to_ask(data.spec, run.start.start)]))
     threads = pluralize(torch.get_num_threads(), "thread")
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
@@ -426,7 +423,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     return [*rows, ("folder", [f"{folder} ({checkpoints})"])]
 
 
-def reading_rows(run: Run, data: ImageData) -> list[Row]:
+def reading_rows(run: Run, data: sources.ImageData) -> list[Row]:
     """Describe how images are read, once the splits that fit into memory have been read."""
     train, splits = data.splits["train"], data.splits.items()
     reading = f"kept in memory (limit {run.loading.memory_gib:g} GiB a split)"
@@ -443,7 +440,7 @@ def reading_rows(run: Run, data: ImageData) -> list[Row]:
     return [("images", [reading, *([warning] if counts else [])])]
 
 
-def describe_images(data: ImageData) -> str:
+def describe_images(data: sources.ImageData) -> str:
     """Name a data set with its layout, and count the images of each split."""
     counts = " · ".join(f"{split} {len(samples):,}" for split, samples in data.splits.items())
     return f"{data.name} ({data.kind}): {counts} images"
@@ -474,8 +471,8 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
 
 
 def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
-    """Choose how the state of a run is divided among several processes: replicas wherever they fit."""
-    if run.optimizer.optimizer == "muon":  # its update needs whole matrices
+    """Choose how the state of a run is divided among its processes: replicas wherever they fit."""
+    if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
         return "replicas"
     if run.training.sharding != "auto":
         return run.training.sharding
@@ -496,7 +493,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     if available is None:
         return
     count, parts = parameters(config), 1
-    if world.size > 1 and choose_sharding(config, run, device, world) != "replicas":
+    if choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts
     if needed > available:

@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.result import Plot, Result, Section, Table
+from vitkit.runs import records, run_options, trained_model
 from vitkit.runs.config import Run
 from vitkit.runs.folder import SERIES, Place, kind_of
-from vitkit.runs.records import read_divergence, read_metrics
-from vitkit.runs.run_options import SeriesOptions
-from vitkit.runs.trained_model import read_record
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
 from vitkit.text import join_names, pluralize
@@ -109,7 +107,7 @@ class SeriesRecord:
     command: str
     run: Run
     """The run that the series was begun with; its members differ from it in rate, splits or seed."""
-    options: SeriesOptions
+    options: run_options.SeriesOptions
     """The options, with all rates of a sweep."""
     validates: bool
     """Whether the runs after the sweep have validation images: only where the data has a validation split."""
@@ -236,7 +234,7 @@ def _with_result(folder: Path, series: Series, member: Member) -> Member:
     """Add the end of a member and its score, both read from its folder."""
     own = folder / member.folder
     if read_ended(own) is None:
-        divergence = read_divergence(own)
+        divergence = records.read_divergence(own)
         return member if divergence is None else replace(member, diverged=divergence.reason)
     run, splits = series.run, ("test", "val") if member.fold is None else ("test",)
     if member in series.rates:
@@ -329,13 +327,13 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
 
 def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
     """Read the score of a task without evaluation: the logged validation of a run's final weights."""
-    record, monitor = read_record(folder), find_task(run.task).learning.monitor
+    record, monitor = trained_model.read_record(folder), find_task(run.task).learning.monitor
     if record is None or split != "val":
         return None
     count, tie = record.images.get(split, 0), monitor.tie_breaker or ""
     scores = [
         Score(split, line[monitor.metric], None, line.get(tie), count)
-        for line in read_metrics(folder).lines
+        for line in records.read_metrics(folder).lines
         if line["kind"] == "validation" and isinstance(line.get(monitor.metric), float)
     ]
     if not scores or run.training.select == "last":

@@ -520,7 +520,7 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.
         raise VitkitError(
             f"{place.path / records.START_FILE}, the record of the run's start, is missing. Put it back."
         )
-    config = model_config_of(run, len(record.class_names), start)
+    config = model_config_of(run, len(record.class_names)) if start is None else start.config
     card = trained_model.run_card(run, record, config, start)
     card = replace(card, origin={**card.origin, "weights": weights})
     return loading.Identity(file, "vitkit", config, card, {}, notes)

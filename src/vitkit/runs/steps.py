@@ -30,26 +30,15 @@ from vitkit.evaluation import run_model
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.build import Parts
-from vitkit.runs.machine import memory_used, prepare
+from vitkit.runs import build, machine
 from vitkit.runs.start import model_is_whole, tell_damage
 from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples
 from vitkit.signals import StopSignals
 from vitkit.tasks import Answering, answering_of, find_task
 from vitkit.text import format_bytes, format_duration
-from vitkit.training.checkpoint import (
-    FOLDER,
-    find_damage,
-    load_objective,
-    load_weights,
-    read_ended,
-    read_progress,
-    remove_checkpoints,
-    set_aside,
-    step_name,
-    step_of,
-)
-from vitkit.training.gradients import assemble
+from vitkit.training import checkpoint as checkpoints
+from vitkit.training import gradients
+from vitkit.training.checkpoint import FOLDER
 from vitkit.training.trainer import Trainer
 from vitkit.weights.model_card import card_of, preprocessing_of
 from vitkit.world import ALONE, World, prepared_together
@@ -105,7 +94,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                 hear_metrics(logged)
             shown = "".join(f"  {line}" for line in lines.values() if line)
             speed = steps * batch_size / max(seconds, 1e-9)  # never a division by zero
-            memory = memory_used(device)
+            memory = machine.memory_used(device)
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
             progress(
                 report.step,
@@ -118,7 +107,7 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
                     f"computed at a time, and gradients are summed up to the same batch of {batch_size}."
                 )
             if report.checkpoint is not None:
-                committed = step_of(report.checkpoint)
+                committed = checkpoints.step_of(report.checkpoint)
                 stop.point = f"at step {committed} of {trainer.total_steps}, which is committed"
                 if stop.number is not None:
                     stop.let_nothing_interrupt()
@@ -188,10 +177,11 @@ def speed_log(folder: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield log
 
 
-def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
+def is_complete(parts: build.Parts, checkpoint: Path | None) -> bool:
     """Whether a run has finished and its files are complete; the report is written last."""
-    finished = read_progress(checkpoint).finished if checkpoint else read_ended(parts.folder) is not None
-    if not finished:
+    if checkpoint is None and checkpoints.read_ended(parts.folder) is None:
+        return False
+    if checkpoint is not None and not checkpoints.read_progress(checkpoint).finished:
         return False
     evaluations = [f"evaluation/{split}.json" for split in _evaluated(parts)]
     names = ("model.safetensors", "model.json", *evaluations, "report.html")
@@ -201,7 +191,7 @@ def is_complete(parts: Parts, checkpoint: Path | None) -> bool:
 def tidy(folder: Path, listener: Listener) -> None:
     """Remove the checkpoints of a finished run of a series, and record that it has ended."""
     try:
-        remove_checkpoints(folder)
+        checkpoints.remove_checkpoints(folder)
     except OSError as error:  # the series goes on without the space
         listener.note(f"The checkpoints of {folder} could not be removed: {error.strerror or error}.")
 
@@ -217,39 +207,38 @@ def take_final_weights(model: ImageModel, trainer: Trainer, listener: Listener) 
     if trainer.skeleton is None:
         model.load_state_dict(trainer.evaluated_model.state_dict())
     else:  # this process alone cannot collect the weights; the last checkpoint has all of them
-        last = load_weights(trainer.run / FOLDER / step_name(progress.step))
-        model = assemble(trainer.skeleton, last, trainer.device)
+        last = checkpoints.load_weights(trainer.run / FOLDER / checkpoints.step_name(progress.step))
+        model = gradients.assemble(trainer.skeleton, last, trainer.device)
     which = f"{kind} of the last step, {progress.step}"
     best = progress.best_step
     if config.select == "best" and best not in (None, progress.step):
-        checkpoint = trainer.run / FOLDER / step_name(best)
-        reason = find_damage(checkpoint)
+        checkpoint = trainer.run / FOLDER / checkpoints.step_name(best)
+        reason = checkpoints.find_damage(checkpoint)
         if reason is None:
-            model.load_state_dict(load_weights(checkpoint))
-            if state := load_objective(checkpoint):
+            model.load_state_dict(checkpoints.load_weights(checkpoint))
+            if state := checkpoints.load_objective(checkpoint):
                 trainer.evaluated_objective.load_state_dict(state)
             which = f"{kind} of step {best}, the best validation"
         else:
             which += f", because {checkpoint.name}, the best validation, is not whole"
             if checkpoint.exists():  # else it was set aside before
-                tell_damage(checkpoint, reason, set_aside(checkpoint), listener)
+                tell_damage(checkpoint, reason, checkpoints.set_aside(checkpoint), listener)
     card = card_of(model)
     origin = {**card.origin, "weights": which, "vitkit": __version__, "torch": torch.__version__}
     model.card = replace(card, origin=origin)
     return model.eval(), which
 
 
-def evaluate_finished(parts: Parts, listener: Listener) -> None:
+def evaluate_finished(parts: build.Parts, listener: Listener) -> None:
     """Evaluate the finished model on validation and test images, and write the evaluations."""
     run, answering = parts.run, find_task(parts.run.task).answering
     if answering is None:
         return
-    loading, training = run.loading, run.training
-    data = parts.data
+    loading, training, data = run.loading, run.training, parts.data
     with listener.progress("looking for training images among the others"):
         repeated = repeats_of_training(data.splits, _evaluated(parts), data.same, data.shared.digests)
     # As `vitkit evaluate` computes, so that both get the same numbers.
-    precision = prepare(parts.model, training.precision, training.exact, "evaluation")
+    precision = machine.prepare(parts.model, training.precision, training.exact, "evaluation")
     for split in _evaluated(parts):
         result, predictions = evaluate_split(
             parts.model,
@@ -268,7 +257,7 @@ def evaluate_finished(parts: Parts, listener: Listener) -> None:
         listener.show([(split, [result.summary()])])
 
 
-def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> None:
+def keep_examples(parts: build.Parts, objective: nn.Module, listener: Listener) -> None:
     """Draw the predictions of a task without answers on some validation images, else on training images.
 
     Args:
@@ -288,7 +277,7 @@ def keep_examples(parts: Parts, objective: nn.Module, listener: Listener) -> Non
             listener.show([("examples", [str(write_examples(parts.folder, picture))])])
 
 
-def _evaluated(parts: Parts) -> list[str]:
+def _evaluated(parts: build.Parts) -> list[str]:
     """List the splits that a run is evaluated on when it has finished; none for a task without answers."""
     if find_task(parts.run.task).answering is None:
         return []
@@ -347,15 +336,9 @@ def evaluate_split(
     Returns:
         The task's numbers, and the predictions that they are counted from.
     """
-    samples, answering = data.splits[split], answering_of(model.card)
+    samples, answering, rule = data.splits[split], answering_of(model.card), preprocessing_of(model)
     batches = evaluation_batches(
-        samples,
-        preprocessing_of(model),
-        batch_size,
-        workers,
-        rejects,
-        worker_timeout=worker_timeout,
-        world=world,
+        samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout, world=world
     )
     with listener.progress(f"evaluating {split}", len(samples)) as progress, prepared_together(world):
         predictions = run_model.predict(

@@ -35,25 +35,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitkit import durable
 from vitkit._version import __version__
 from vitkit.config import Count, from_json, read, to_json, write
-from vitkit.durable import (
-    JSON_LIMIT,
-    hash_file,
-    is_file_name,
-    json_bytes,
-    moved_error,
-    parse_json,
-    read_regular_file,
-    refuse_links,
-    remove_leftovers,
-    replace_file,
-    sync_folder,
-    write_file,
-)
 from vitkit.errors import VitkitError
-from vitkit.training.gradients import collect, divide_like, is_sharded
-from vitkit.training.optim import state_names
+from vitkit.training import gradients, optim
 from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
 
 FOLDER = "checkpoints"
@@ -215,16 +201,16 @@ def take_snapshot(
     tensors = _tensors(state)
     for name, values in tensors.items():
         # Sharded tensors are collected one after the other, each when it is written.
-        chunks = safetensors_chunks(values, read=_copy if copied else collect)
+        chunks = safetensors_chunks(values, read=_copy if copied else gradients.collect)
         files[f"{name}.safetensors"] = list(chunks) if copied else chunks
-    files["state.json"] = [json_bytes(to_json(state.progress))]
+    files["state.json"] = [durable.json_bytes(to_json(state.progress))]
     return Snapshot(files, _count_bytes(tensors), state.progress, dict(environment), configuration or {})
 
 
 def _copy(tensor: Tensor) -> Tensor:
     """Copy a tensor, unless reading it makes a copy: from a GPU, or from several processes."""
-    is_read_in_place = tensor.device.type == "cpu" and not is_sharded(tensor)
-    return tensor.clone() if is_read_in_place else collect(tensor)
+    is_read_in_place = tensor.device.type == "cpu" and not gradients.is_sharded(tensor)
+    return tensor.clone() if is_read_in_place else gradients.collect(tensor)
 
 
 def _modules(state: TrainState) -> dict[str, nn.Module]:
@@ -260,7 +246,7 @@ def give_parts(state: TrainState) -> None:
     """
     for tensors in _tensors(state).values():
         for tensor in tensors.values():
-            collect(tensor)  # the process that takes the snapshot uses it, the others drop it
+            gradients.collect(tensor)  # the process that takes the snapshot uses it, the others drop it
 
 
 def make_folder(run: Path) -> None:
@@ -276,7 +262,7 @@ def make_folder(run: Path) -> None:
         (run / FOLDER).mkdir(exist_ok=True)
     except OSError as error:
         if not run.is_dir():
-            raise moved_error(run) from error
+            raise durable.moved_error(run) from error
         raise VitkitError(
             f"The folder {run / FOLDER} cannot be made: {error.strerror or error}. Correct this, then run "
             "the same command again."
@@ -303,27 +289,30 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
         os.mkdir(temporary)
         # `write_file` hashes the bytes in memory, before the disk can damage them.
         written = {
-            name: FileHash(*write_file(temporary / name, chunks)) for name, chunks in snapshot.files.items()
+            name: FileHash(*durable.write_file(temporary / name, chunks))
+            for name, chunks in snapshot.files.items()
         }
-        manifest = json_bytes(to_json(Manifest(step, snapshot.environment, written, snapshot.configuration)))
-        write_file(temporary / "manifest.json", [manifest])
+        manifest = durable.json_bytes(
+            to_json(Manifest(step, snapshot.environment, written, snapshot.configuration))
+        )
+        durable.write_file(temporary / "manifest.json", [manifest])
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
-        sync_folder(temporary)
+        durable.sync_folder(temporary)
         # A folder that has this name already was not resumed from: it is damaged or was never committed.
         if was_never_committed(final):
             remove(final)
         else:
             set_aside(final)
         os.rename(temporary, final)
-        sync_folder(folder)
-        replace_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
+        durable.sync_folder(folder)
+        durable.replace_file(final / "COMMIT", [hashlib.sha256(manifest).hexdigest().encode()])
     except OSError as error:
         for unfinished in (temporary, final):  # `final` where the rename was done and COMMIT was not
             if was_never_committed(unfinished):
                 shutil.rmtree(unfinished, ignore_errors=True)
         if not folder.is_dir():
-            raise moved_error(run) from error
+            raise durable.moved_error(run) from error
         raise VitkitError(
             f"The checkpoint of step {step} could not be written to {folder}: "
             f"{error.strerror or error}. It needs {snapshot.bytes:,} bytes; {_free(folder)}. Checkpoints "
@@ -479,19 +468,19 @@ def find_damage(checkpoint: Path) -> str | None:
     try:
         # COMMIT holds the manifest's hash, the manifest every other file's. 1,000 bytes at most: a SHA-256 in
         # hexadecimal has 64.
-        manifest_hash = read_regular_file(checkpoint / "COMMIT", 1000)
+        manifest_hash = durable.read_regular_file(checkpoint / "COMMIT", 1000)
         if not manifest_hash:
             return "its COMMIT is empty"
-        content = read_regular_file(checkpoint / "manifest.json", JSON_LIMIT)
+        content = durable.read_regular_file(checkpoint / "manifest.json", durable.JSON_LIMIT)
         if hashlib.sha256(content).hexdigest().encode() != manifest_hash:
             return "manifest.json is damaged"
         manifest = read_manifest(checkpoint)
         missing = [name for name in _REQUIRED if name not in manifest.files]
         # The names are part of paths from here on: "../model.safetensors" would lead out of the folder.
-        if missing or not all(map(is_file_name, manifest.files)):
+        if missing or not all(map(durable.is_file_name, manifest.files)):
             return f"manifest.json does not list {missing[0] if missing else 'files of this folder alone'}"
         for name, record in manifest.files.items():
-            if hash_file(checkpoint / name) != (record.bytes, record.sha256):
+            if durable.hash_file(checkpoint / name) != (record.bytes, record.sha256):
                 return f"{name} is damaged"
         # A checkpoint whose files agree with each other can still stand under a name that somebody gave it.
         progress = read_progress(checkpoint)
@@ -536,10 +525,10 @@ def read_progress(checkpoint: Path) -> Progress:
 def _read(kind: type[_T], path: Path) -> _T:
     """Read a dataclass from JSON."""
     try:
-        data = read_regular_file(path, JSON_LIMIT)
+        data = durable.read_regular_file(path, durable.JSON_LIMIT)
     except OSError as error:
         raise _unreadable_error(path, error) from error
-    return from_json(kind, parse_json(data, path), str(path))
+    return from_json(kind, durable.parse_json(data, path), str(path))
 
 
 def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
@@ -579,7 +568,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     tensors = read_safetensors(
         checkpoint / "optimizer.safetensors",
         # "12.exp_avg" is divided between the processes as parameter 12 is.
-        lambda name, value: divide_like(value, parameters.get(name.partition(".")[0])),
+        lambda name, value: gradients.divide_like(value, parameters.get(name.partition(".")[0])),
     )
     states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -588,7 +577,7 @@ def load_checkpoint(checkpoint: Path, state: TrainState) -> Manifest:
     # A parameter that never had a gradient has no state, hence <=. A state is of its parameter's shape, or a
     # scalar: the number of steps that Adam counts.
     fits = states.keys() <= parameters.keys() and all(
-        own.keys() == state_names(state.optimizer, parameters[index])
+        own.keys() == optim.state_names(state.optimizer, parameters[index])
         and {value.shape for value in own.values()} <= {torch.Size(), parameters[index].shape}
         for index, own in states.items()
     )
@@ -630,7 +619,7 @@ def load_objective(checkpoint: Path) -> dict[str, Tensor]:
 def _read_model(path: Path, module: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a model's parameters; of a sharded `module`, this process's parts."""
     owners = {} if module is None else module.state_dict()
-    return dict(read_safetensors(path, lambda name, value: divide_like(value, owners.get(name))))
+    return dict(read_safetensors(path, lambda name, value: gradients.divide_like(value, owners.get(name))))
 
 
 def weights_file(checkpoint: Path) -> Path:
@@ -762,7 +751,7 @@ def set_aside(path: Path) -> Path:
         if _mode(place) is None:
             break
     os.rename(path, place)
-    sync_folder(path.parent)
+    durable.sync_folder(path.parent)
     return place
 
 
@@ -831,7 +820,7 @@ def remove_checkpoints(run: Path) -> None:
         VitkitError: the checkpoints cannot be read, or are behind a link.
         OSError: the disk refused.
     """
-    refuse_links(run)
+    durable.refuse_links(run)
     last = survey(run).whole
     if last is not None:
         manifest = read_manifest(last)
@@ -843,4 +832,5 @@ def remove_checkpoints(run: Path) -> None:
         remove(checkpoint)
     for leftover in (run / FOLDER).glob(".step-*.tmp"):  # of a removal that was cut short
         remove(leftover)
-    remove_leftovers(run)  # of a kill while the record was written: nothing else is written there any more
+    # Of a kill while the record was written: nothing else is written there any more.
+    durable.remove_leftovers(run)

@@ -76,21 +76,3 @@ def judge(monitor: Monitor, numbers: Mapping[str, float], step: int, progress: "
     if not is_better:
         return replace(progress, evaluations_since_best=progress.evaluations_since_best + 1)
     return replace(progress, best_value=value, best_tie=tie, best_step=step, evaluations_since_best=0)
-
-
-def check_evaluators(evaluators: Mapping[str, Evaluator], monitor: Monitor | None) -> None:
-    """Refuse, before the first step, evaluators that would fail at the first measurement.
-
-    Raises:
-        VitkitError: an evaluator has an interval that cannot be, or the monitor watches none of them.
-    """
-    for name, evaluator in evaluators.items():
-        if evaluator.every is not None and evaluator.every < 1:
-            raise VitkitError(
-                f"The evaluator {name!r} measures every 1 or more steps, found {evaluator.every}."
-            )
-    if monitor is not None and monitor.evaluator not in evaluators:
-        raise VitkitError(
-            f"The monitor expects an evaluator named {monitor.evaluator!r}, found "
-            f"{', '.join(map(repr, evaluators)) or 'none'}. Add it, or train without a monitor."
-        )

@@ -103,10 +103,10 @@ def create_optimizer(
         case "sgd":
             return SGD(groups, momentum=config.momentum, momentum_dtype=getattr(torch, config.momentum_dtype))
         case "muon":
-            return Muon(groups, hidden_matrices(model), betas=betas, eps=EPS)
+            return Muon(groups, hidden_matrices(model), betas)
         case "adamw" | "adam":  # "adam" is the same with a weight decay of 0
             if config.momentum_dtype == "bfloat16":
-                return BFloat16AdamW(groups, betas=betas, eps=EPS)
+                return BFloat16AdamW(groups, betas)
             # Fused: one kernel for all parameters of a group.
             return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=EPS, fused=True)
 
@@ -186,15 +186,11 @@ class Muon(torch.optim.Optimizer):
     Args:
         groups: parameter groups, each with its `weight_decay`.
         matrices: the parameters that Muon updates.
-        betas, eps: of AdamW.
+        betas: of AdamW.
     """
 
     def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        matrices: Iterable[Tensor],
-        betas: tuple[float, float],
-        eps: float,
+        self, groups: Iterable[dict[str, Any]], matrices: Iterable[Tensor], betas: tuple[float, float]
     ) -> None:
         self.matrices = {id(matrix) for matrix in matrices}
         hidden: list[dict[str, Any]] = []
@@ -207,7 +203,7 @@ class Muon(torch.optim.Optimizer):
         # The two use the groups and the state of this optimiser, not copies, so that rates are set and states
         # loaded in one place. The momentum is 0.95, as in the release.
         self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-        self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=eps, fused=True)
+        self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=EPS, fused=True)
         self.muon.state = self.adamw.state = self.state
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -222,11 +218,10 @@ class BFloat16AdamW(torch.optim.Optimizer):
     Args:
         params: parameter groups, each with its `weight_decay`.
         betas: decay of the first and of the second moment.
-        eps: added to the root of the second moment.
     """
 
-    def __init__(self, params: Any, betas: tuple[float, float], eps: float) -> None:
-        self.betas, self.eps = betas, eps
+    def __init__(self, params: Any, betas: tuple[float, float]) -> None:
+        self.betas = betas
         # Rounded as in `SGD`. The factor 1 - beta1 below is not: there beta1 multiplies no bfloat16 array.
         self.decay = torch.tensor(betas[0], dtype=torch.bfloat16).item()
         super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
@@ -251,7 +246,7 @@ class BFloat16AdamW(torch.optim.Optimizer):
                 second = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
                 # Moments begin at 0; dividing by 1 - beta**count makes up for it (Kingma and Ba 2015). eps is
                 # added after the root, as optax and PyTorch do.
-                scale = (second / (1 - beta2**count)).sqrt_().add_(self.eps)
+                scale = (second / (1 - beta2**count)).sqrt_().add_(EPS)
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.addcdiv_(first / (1 - beta1**count), scale, value=-group["lr"])
                 state["exp_avg"].copy_(first)

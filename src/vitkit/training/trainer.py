@@ -40,18 +40,9 @@ from vitkit.data.stream.loader import Batch
 from vitkit.durable import moved_error, read_chunks, replace_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.training.checkpoint import (
-    CheckpointWriter,
-    Progress,
-    TrainState,
-    environment,
-    give_parts,
-    load_checkpoint,
-    make_folder,
-    set_aside,
-)
+from vitkit.training import checkpoint as checkpoints
 from vitkit.training.config import VALIDATION, OptimizerConfig, Sharding, TrainingConfig
-from vitkit.training.evaluators import Evaluator, Monitor, check_evaluators, judge
+from vitkit.training.evaluators import Evaluator, Monitor, judge
 from vitkit.training.gradients import Gradients, assemble, shard, skeleton_of, take_local
 from vitkit.training.optim import clip_gradients, create_optimizer, learning_rate, rate_scales, update_average
 from vitkit.world import ALONE, World
@@ -176,7 +167,7 @@ class MetricsLog:
         )
 
 
-def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
+def repair_log(path: Path, progress: checkpoints.Progress) -> tuple[checkpoints.Progress, list[str]]:
     """Make sure that the log begins with the bytes that a checkpoint recorded.
 
     A log of other bytes is renamed, never cut, and a new one begins with a line that says at which step.
@@ -187,19 +178,18 @@ def repair_log(path: Path, progress: Progress) -> tuple[Progress, list[str]]:
     Raises:
         VitkitError: the log cannot be read, or the disk refused.
     """
-    expected = progress.log_bytes, progress.log_sha256
     restart = json.dumps({"kind": "restart", "step": progress.step}).encode() + b"\n"
     try:
-        prefix = _prefix(path, progress.log_bytes)
-        if prefix == expected:
+        begins = _prefix(path, progress.log_bytes)
+        if begins == (progress.log_bytes, progress.log_sha256):
             return progress, []
         restart_hash = hashlib.sha256(restart).hexdigest()
         renewed = replace(progress, log_bytes=len(restart), log_sha256=restart_hash)
         if _prefix(path, len(restart)) == (len(restart), restart_hash):
             return renewed, []  # repaired before, by a run that was killed before its next checkpoint
         reason = "is gone"
-        if prefix is not None:
-            reason = f"is not as it was written, and is now {set_aside(path)}"
+        if begins is not None:
+            reason = f"is not as it was written, and is now {checkpoints.set_aside(path)}"
         replace_file(path, [restart])
     except OSError as error:
         raise VitkitError(
@@ -283,8 +273,8 @@ class Trainer:
         sharding: the division of the state among the processes. The weights must be the same in all of them.
 
     Raises:
-        VitkitError: the monitor watches an evaluator that is not there, one has an impossible interval, or
-            the state cannot be divided like that.
+        VitkitError: the monitor watches an evaluator that is not there, or the state cannot be divided like
+            that.
     """
 
     def __init__(
@@ -305,11 +295,15 @@ class Trainer:
         sharding: Sharding = "replicas",
     ) -> None:
         self.world = world
-        self.writer = CheckpointWriter(run, config.keep, spare_memory)
+        self.writer = checkpoints.CheckpointWriter(run, config.keep, spare_memory)
         self.configuration = configuration
         self.run, self.loader = run, loader
         self.evaluators, self.monitor = dict(evaluators or {}), monitor
-        check_evaluators(self.evaluators, monitor)
+        if monitor is not None and monitor.evaluator not in self.evaluators:
+            raise VitkitError(
+                f"The monitor expects an evaluator named {monitor.evaluator!r}, found "
+                f"{', '.join(map(repr, self.evaluators)) or 'none'}. Add it, or train without a monitor."
+            )
         self.num_samples, self.config, self.optimizer_config = num_samples, config, optimizer_config
         self.device = next(model.parameters()).device
         self.objective = objective.to(self.device)
@@ -340,9 +334,11 @@ class Trainer:
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
-        self.state = TrainState(model, optimizer, average, Progress(), self.objective, averaged_objective)
+        self.state = checkpoints.TrainState(
+            model, optimizer, average, checkpoints.Progress(), self.objective, averaged_objective
+        )
         chosen = {SHARDING: sharding, "compute": to_json(model.chosen)}
-        self.environment = {**environment(self.device, world.size), **chosen}
+        self.environment = {**checkpoints.environment(self.device, world.size), **chosen}
         # Steps whose numbers may be unread while the next one is launched: the head of this file says why.
         # PyTorch marks the optimisers that skip a step by themselves where their attribute `found_inf` is 1.
         skips = getattr(optimizer, "_step_supports_amp_scaling", False) and self.skeleton is None
@@ -375,7 +371,7 @@ class Trainer:
         Raises:
             VitkitError: the checkpoint is of another run, or the metrics log cannot be read.
         """
-        recorded = dict(load_checkpoint(checkpoint, self.state).environment)
+        recorded = dict(checkpoints.load_checkpoint(checkpoint, self.state).environment)
         # As many images at a time as before the stop, even if more fit now: sums of other parts would have
         # other last bits, and dropout draws for each part.
         if recorded.get(MICRO_BATCH, self.full_size) < self.full_size:
@@ -411,7 +407,7 @@ class Trainer:
         if state.progress.finished:
             return
         if self.world.writes:
-            make_folder(self.run)
+            checkpoints.make_folder(self.run)
         # What the log holds beyond the checkpoint was written by steps that are made again: it is cut off.
         self.log = MetricsLog(self.run / LOG, state.progress.log_bytes) if self.world.writes else None
         saved_at = started = time.monotonic()
@@ -498,7 +494,7 @@ class Trainer:
             self.writer.save(self.state, self.environment, self.configuration, at_once)
         else:  # process 0 collects the parts of a sharded state meanwhile, in `save`
             with self.world.activity.together():
-                give_parts(self.state)
+                checkpoints.give_parts(self.state)
 
     def launch(self, batch: Batch, step: int, rate: float) -> StepNumbers:
         """Make one update of the weights from one batch, in micro-batches, without waiting for a GPU.

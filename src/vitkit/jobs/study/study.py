@@ -27,7 +27,7 @@ from vitkit.durable import is_file_name, refuse_links, remove_leftovers
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs.options import StudyOptions
-from vitkit.jobs.series import check_series, recorded_run, train_series
+from vitkit.jobs.train import check_series, train_series
 from vitkit.listener import Listener, Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
@@ -35,7 +35,7 @@ from vitkit.runs import folder as folders
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.plan import Opened, list_images, plan_run, with_absolute_paths
+from vitkit.runs.plan import Opened, begun_run, list_images, plan_run, with_absolute_paths
 from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
@@ -460,7 +460,7 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> S
         refuse_links(own)
     # A series records its start from the root. If the study was moved, the arm that this one begins from was
     # moved with it.
-    may_have_moved = begins_within(arm.run, folder) and recorded_run(own) is not None
+    may_have_moved = begins_within(arm.run, folder) and begun_run(own) is not None
     try:
         train_series(
             arm.run,
