@@ -35,7 +35,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, Gelu
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.files.safetensors import Checksum, checksum_of, verify
+from vitkit.weights.files.checksum import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
 FILES: dict[GraphEngine, tuple[str, str]] = {

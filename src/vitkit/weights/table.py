@@ -22,7 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.models import image_model, zoo
 from vitkit.models.config import BackboneConfig, RotaryConfig, ViTConfig
 from vitkit.weights import model_card
-from vitkit.weights.files.safetensors import Checksum
+from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
 from vitkit.weights.format_names import MODULES, Format
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Gelu, ResNetConfig, ViTConfig, height_and_width
+from vitkit.models.config import Card, Gelu, ResNetConfig, Task, ViTConfig, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
@@ -614,7 +614,7 @@ def make_card(
                 f"{source.path}: id2label in config.json has {len(labels)} names for {classes} classes."
             )
         names = tuple(str(labels[str(i)]) for i in range(classes))
-    task = model_card.Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
+    task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
     assumed = list[model_card.Assumption]()
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
