@@ -22,7 +22,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights import published, table
-from vitkit.weights.files import download, safetensors
+from vitkit.weights.files import download
+from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.model_card import ModelCard, fit_preprocessing
@@ -50,7 +51,7 @@ class Identity:
     """Reason -> keys of the file that are not used."""
     notes: tuple[str, ...] = ()
     """The choices and assumptions made when the file was read, each a clause after its path."""
-    checksum: safetensors.Checksum | None = None
+    checksum: Checksum | None = None
     """The size and hashes that `model.json` records of the weights; size and XXH3 were compared."""
 
 
