@@ -54,7 +54,7 @@ def test_options_that_are_missing_or_misspelt_are_told_as_json(capsys: pytest.Ca
     for arguments, sentence in (
         (["card", "--json"], "CHECKPOINT is missing"),
         (["evaluate", "m", "--json", "--split"], "--split needs a value: --split SPLIT"),
-        (["cards", "--json"], "no command is named 'cards'"),
+        (["cards", "--json"], "No command is named 'cards'"),
         (["card", "x\0", "--json"], "a character that no option has"),
         (
             ["predict", "m", "x", "--json", "--topp", "3"],
@@ -129,7 +129,7 @@ def test_hints(capsys: pytest.CaptureFixture[str]) -> None:
         ("predict model images --max-pixels 100", 1, "limit of 100"),
         ("train --recipe=digits --recipe=photos", 2, "given twice"),
         ("help train", 0, "usage: vitkit train"),
-        ("help trian", 2, "no command is named 'trian'"),
+        ("help trian", 2, "No command is named 'trian'"),
     ):
         assert run(line.split()) == code
         assert hint in "".join(capsys.readouterr())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from vitkit.cli.verb_options import Option, summary_of
+from vitkit.text import pluralize
 
 VERBS = {
     "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
@@ -192,7 +193,7 @@ def write_help(
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
     parts.append("\n".join(["Examples:", *(f"  {example}" for example in page.examples(verb))]))
     if not everything:
-        parts.append(_wrapped(f"vitkit {verb} {ALL} lists all {len(named)} options."))
+        parts.append(_wrapped(f"vitkit {verb} {ALL} lists all {pluralize(len(named), 'option')}."))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -136,7 +136,7 @@ def _command(arguments: list[str]) -> int:
     if verb not in VERBS:
         meant = [ours for ours, others in OTHER_VERBS.items() if verb in others]
         hint = f"Here it is '{meant[0]}'." if meant else nearest(verb, VERBS)
-        raise WrongCommandLine(f"no command is named '{verb}'. {hint}")
+        raise WrongCommandLine(f"No command is named '{verb}'. {hint}")
     for argument in rest:
         if "\0" in argument or (argument.startswith("-") and "\x1b" in argument):
             raise WrongCommandLine(f"the argument {argument} holds a character that no option has.")

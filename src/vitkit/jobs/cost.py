@@ -67,7 +67,7 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     columns: dict[str, Callable[[Cost], str]] = {
         "model": lambda cost: cost.model,
         "parameters": lambda cost: f"{cost.parameters:,}",
-        "tokens": lambda cost: "-" if cost.tokens is None else str(cost.tokens),
+        "tokens": lambda cost: "–" if cost.tokens is None else str(cost.tokens),
         "forward": lambda cost: format_count(cost.forward_flops),
         "training": lambda cost: format_count(cost.training_flops),
     }

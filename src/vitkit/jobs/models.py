@@ -25,8 +25,8 @@ def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | N
     rows, sizes = [], []
     for name in matching(patterns):
         config = zoo.model_config(name, num_classes, image_size or 224)
-        heads = "-" if config.attention == "none" else str(config.num_heads)
-        tokens = "-" if config.num_tokens is None else str(config.num_tokens)
+        heads = "–" if config.attention == "none" else str(config.num_heads)
+        tokens = "–" if config.num_tokens is None else str(config.num_tokens)
         # A ResNet's layers are the units of each stage; a hybrid has both.
         shape = config.layer_summary, str(config.width), heads, tokens
         weights, flops = measure.parameters(config), measure.forward_flops(config, head=True)  # with the head

@@ -296,18 +296,18 @@ LAW = [0.5, 0.35, 0.25, 0.18, 0.13]
 def test_what_is_said_of_a_law_that_holds() -> None:
     scale = result(LAW, 0.087)
     said = " ".join(scale.headline())
-    assert "91.3 % accuracy came out, inside the interval" in said
+    assert "91.3% accuracy came out, inside the interval" in said
     assert said.endswith(
-        "EXTRAPOLATION: three times as many images would reach about 93.9 % accuracy by the law (95 % "
-        "interval 90.7 to 97.5 %: from no further gain to one as fast as through the last points)."
+        "EXTRAPOLATION: three times as many images would reach about 93.9% accuracy by the law (95 % "
+        "interval 90.7% to 97.5%: from no further gain to one as fast as through the last points)."
     )
     assert scale.beyond is not None
     assert scale.beyond.x == 28_440
     assert scale.points().rows[-1][-1] == "held out"
     flat = result([0.5, 0.4, 0.36, 0.345, 0.34], 0.342)
     assert [sentence for sentence in flat.headline() if "images would reach" in sentence] == [
-        "EXTRAPOLATION: three times as many images would reach 65.8 % accuracy as now (95 % interval "
-        "65.0 to 67.2 %: the last points show no gain)."
+        "EXTRAPOLATION: three times as many images would reach 65.8% accuracy as now (95 % interval "
+        "65.0% to 67.2%: the last points show no gain)."
     ]
     said = " ".join(result([3.0, 2.5, 2.1, 1.8, 1.55], 1.3, noise=None).headline())
     assert "1.3 loss came out, inside" in said

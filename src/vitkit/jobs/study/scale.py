@@ -189,12 +189,12 @@ class Scale(engine.StudyResult):
 
     def shown(self, error: float) -> str:
         """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
-        return f"{1 - error:.1%}".replace("%", " %") if self.is_fraction else f"{error:.4g}"
+        return f"{1 - error:.1%}" if self.is_fraction else f"{error:.4g}"
 
     def interval(self, prediction: Prediction) -> str:
         """Write the interval of a prediction, from its lower to its upper end."""
         low, high = sorted((prediction.low, prediction.high), reverse=self.is_fraction)
-        return f"95 % interval {self.shown(low).removesuffix(' %')} to {self.shown(high)}"
+        return f"95 % interval {self.shown(low)} to {self.shown(high)}"
 
 
 KIND = "scale"
