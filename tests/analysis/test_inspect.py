@@ -191,12 +191,6 @@ def test_model_and_its_mode_are_left_alone() -> None:
     assert model.training and all(weight.requires_grad for weight in model.parameters())
 
 
-@pytest.mark.parametrize("measure", [inspect.attention_rollout, inspect.attention_distance])
-def test_no_image_is_an_error(measure: object) -> None:
-    with pytest.raises(VitkitError, match="at least one"):
-        measure(lively(TOKEN), pictures(TOKEN, 0))  # type: ignore[operator]
-
-
 def test_filters_find_planted_components() -> None:
     model = ViT(vit_config("ViT-40x1x1/4", 2, 8))
     assert isinstance(model.stem, PatchStem)

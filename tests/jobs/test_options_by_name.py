@@ -145,7 +145,7 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "name",
     [
-        *("card.read_card", "cost.count_costs", "data_check.check", "list_runs.list_runs"),
+        *("convert.read_card", "cost.count_costs", "data_show.check", "list_runs.list_runs"),
         *("models.measure_models", "predict.predict_images"),
     ],
 )

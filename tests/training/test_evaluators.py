@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.small_run import log_of, small_trainer
-from tests.training.test_trainer import drift
+from tests.training.small_run import drift, log_of, small_trainer
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import Progress
 from vitkit.training.evaluators import Evaluator, Monitor, judge

@@ -16,6 +16,7 @@ from tests.helpers.tiny_models import TINY
 from tests.training.small_run import (
     OPTIMIZER,
     TRAINING,
+    drift,
     fingerprint,
     fit,
     log_of,
@@ -36,10 +37,6 @@ from vitkit.training.config import (
 )
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.objectives import Classification
-
-
-def drift(model: torch.nn.Module, objective: torch.nn.Module) -> dict[str, float]:
-    return {"distance": sum(value.double().sum().item() for value in model.state_dict().values())}
 
 
 def optimized(**changes: Any) -> dict[str, Any]:
