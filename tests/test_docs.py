@@ -31,6 +31,7 @@ WRITTEN = {
 def test_a_page_that_a_script_prints_is_what_it_prints(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(ROOT)  # a script may go there, and this way back
     monkeypatch.setattr(sys, "argv", [WRITTEN[name]])
     runpy.run_path(str(ROOT / "scripts" / WRITTEN[name]), run_name="__main__")
     printed = capsys.readouterr().out
