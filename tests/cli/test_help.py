@@ -52,7 +52,7 @@ def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(
     # The first ones, and the last one of more than ten, which is --json where there is one.
     chosen = page.options.split() or (named if len(named) <= 10 else [*rest[:9], *rest[9:][-1:]])
     assert re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE) == chosen
-    assert short.rstrip().endswith(f"vitkit {verb} --help-all lists all {len(named)} options.")
+    assert short.rstrip().endswith(f"vitkit {verb} --help-all lists all {pluralize(len(named), 'option')}.")
     for example in page.examples(verb):
         program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
@@ -81,6 +81,7 @@ def test_no_help_waits_for_torch() -> None:
 import sys
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
+from vitkit.text import pluralize
 for verb in VERBS:
     assert run(["help", verb]) == 0
     for asking in ("-h", "--help", "--help-all"):

@@ -46,7 +46,7 @@ def test_one_model_in_numbers_and_in_words(capsys: pytest.CaptureFixture[str]) -
     text = printed(capsys, "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1")
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
     assert rows["ViT-B/16"][1:3] == ["86,567,656", "197"]
-    assert rows["BiT-R50x1"][1:3] == ["25,549,352", "-"]
+    assert rows["BiT-R50x1"][1:3] == ["25,549,352", "–"]
     assert "R50+ViT-B/16" in rows
 
 
@@ -137,7 +137,7 @@ def test_models_lists_every_family_in_a_narrow_table(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(list_models()) <= rows.keys()
-    assert rows["BiT-R50x1"].split()[1:5] == ["3-4-6-3", "2048", "-", "-"]
+    assert rows["BiT-R50x1"].split()[1:5] == ["3-4-6-3", "2048", "–", "–"]
     assert rows["R50+ViT-B/16"].split()[1:6] == ["3-4-9", "+", "12", "768", "12"]
     assert rows["ViT-B/16"].split()[1:5] == ["12", "768", "12", "197"]
     assert all(len(rows[name].rstrip()) <= 100 for name in list_models())
