@@ -15,6 +15,7 @@ from vitkit.cli.help import PAGES, VERBS, WIDTH, usage
 from vitkit.cli.main import run
 from vitkit.cli.verb_options import parse_words, read
 from vitkit.cli.verbs import list_options
+from vitkit.text import pluralize
 
 
 def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -81,7 +82,6 @@ def test_no_help_waits_for_torch() -> None:
 import sys
 from vitkit.cli.help import VERBS
 from vitkit.cli.main import run
-from vitkit.text import pluralize
 for verb in VERBS:
     assert run(["help", verb]) == 0
     for asking in ("-h", "--help", "--help-all"):
