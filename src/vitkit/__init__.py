@@ -6,6 +6,7 @@ Everything public is here; names are loaded when first used, so that `import vit
 import gc
 import re
 from importlib import import_module
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any
 
 from vitkit._version import __version__ as __version__
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 # The names that are imported above for type checkers alone are read from this source, so that each is written
 # once.
-_SOURCE: str = __loader__.get_data(__file__).decode()  # type: ignore[name-defined]
+_SOURCE = (get_data(__name__, "__init__.py") or b"").decode()
 _HOMES = {name: home for home, name in re.findall(r"^    from (\S+) import (\S+) as ", _SOURCE, re.MULTILINE)}
 __all__ = sorted([*_HOMES, "VitkitError", "__version__"])
 

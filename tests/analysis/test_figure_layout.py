@@ -255,7 +255,7 @@ def insides(word: str) -> list[Figure]:
 
 
 def unusual(word: str) -> list[Figure]:
-    """Of one step, of nothing, of as many classes as are grouped."""
+    """The figures are of one step, of nothing, and of as many classes as are grouped."""
     nothing = columns(0, "loss", "accuracy")
     return [
         *figures.training_curves(

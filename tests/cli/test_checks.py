@@ -1,4 +1,4 @@
-"""What is wrong is refused before torch and its like are imported, by every verb."""
+"""Every verb refuses a wrong command line before it imports torch and the like."""
 
 import os
 import subprocess

@@ -90,7 +90,7 @@ def test_a_command_that_fails_says_so_in_one_message_and_as_json(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is no mistake of the user keeps its traceback."""
+    """A bug keeps its traceback."""
 
     def main(arguments: list[str]) -> None:
         console.print_json({"image": "first.png"}, indent=None)

@@ -94,7 +94,7 @@ def test_what_is_no_law_is_noticed() -> None:
 
 @pytest.mark.parametrize(("name", "seeds"), [*zip(SHAPES, itertools.cycle((1, 3)))])
 def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds: int) -> None:
-    """Where it is given for a share of them: of 40 at 95 %, at most 34 hold in one or two of 100 tries."""
+    """Intervals of 95 % hold about that often: of 40, at most 34 hold in one or two of 100 tries."""
     row = simulate(1.0, 6, seeds, curves=40, draw_curve=SHAPES[name], images=1000)
     assert row.objected > 0.8 or row.held >= 0.86
     # An interval of everything would hold as well; nan where nothing is said.

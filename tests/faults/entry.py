@@ -1,4 +1,4 @@
-"""What is attacked of vitkit, made quick and small."""
+"""The parts of vitkit that are attacked, made quick and small."""
 
 import contextlib
 import dataclasses

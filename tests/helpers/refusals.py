@@ -1,4 +1,4 @@
-"""What is refused in words."""
+"""A check that a call is refused in words."""
 
 from collections.abc import Callable
 from typing import Any

@@ -139,7 +139,7 @@ def test_a_comparison_leaves_all_as_it_was(name: str) -> None:
 
 
 def test_dropout_and_weights_that_are_not_finite_do_not_make_ways_differ() -> None:
-    """Which a step refuses."""
+    """Weights that are not finite are for the step to refuse."""
     config = replace(CONFIG, dropout=0.5, attention_dropout=0.5, drop_path=0.5)
     require_same_gradients(make(config=config).train(), OBJECTIVES["classification"](), batch(), 10)
     model = make()

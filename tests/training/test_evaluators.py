@@ -77,3 +77,5 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         small_trainer(tmp_path, monitor=dataclasses.replace(ACCURACY, evaluator="drift"))
     with pytest.raises(VitkitError, match="to measure accuracy and loss, found distance"):
         judge(ACCURACY, {"distance": 1.0}, 4, Progress())
+    with pytest.raises(VitkitError, match="every 1 or more steps, found 0"):
+        Evaluator(drift, every=0)

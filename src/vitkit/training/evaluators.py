@@ -32,6 +32,10 @@ class Evaluator:
     """Whether all processes that train together measure, each a part; else the first one measures alone and
     tells the others."""
 
+    def __post_init__(self) -> None:
+        if self.every is not None and self.every < 1:
+            raise VitkitError(f"An evaluator measures every 1 or more steps, found {self.every}.")
+
 
 @dataclass(frozen=True)
 class Monitor:

@@ -87,7 +87,7 @@ REFUSED = [
 def test_a_fault_of_a_table_or_list_is_refused_by_its_line(
     name: str, text: str, message: str, tmp_path: Path
 ) -> None:
-    """Of tables of one and of several labels, of files of labels, and of lists of images."""
+    """Tables of one and of several labels, files of labels and lists of images are tried."""
     (tmp_path / "a.png").write_bytes(image_bytes())
     (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     path = tmp_path / name if name.endswith("csv") else tmp_path

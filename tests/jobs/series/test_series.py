@@ -192,7 +192,7 @@ def test_a_single_rate_needs_no_sweep(tmp_path: Path, pretended: Pretended) -> N
 
 
 def test_images_of_the_datas_own_choose_rates_and_evaluate_the_last_run(tmp_path: Path) -> None:
-    """Where there are neither test nor validation images, it is not evaluated."""
+    """A series with neither test nor validation images is not evaluated."""
     untested, few = replace(SMALL.splits, test_fraction=0.0), {"train": 30, "val": 30}
     for splits in (("train", "val", "test"), ("train", "val"), ()):
         hearing, data = Hearing(), photos(tmp_path / f"data{len(splits)}", *splits)
