@@ -1,6 +1,5 @@
 """A law of scale is recovered, its interval holds what comes out, and what is no law is said to be none."""
 
-import itertools
 import math
 
 import numpy as np
@@ -77,26 +76,27 @@ def test_more_seeds_make_the_interval_shorter() -> None:
     assert many.high - many.low < 0.7 * (single.high - single.low)
 
 
-@pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (2.0, 1), (1.0, 3)])
+@pytest.mark.parametrize(("noise", "seeds"), [(0.65, 1), (1.0, 1), (2.0, 1), (1.0, 3)])
 def test_the_interval_holds_what_is_measured(noise: float, seeds: int) -> None:
-    """Of 60 laws with 92 to 99 % coverage, 85 % or fewer hold once in thirty times."""
-    row = simulate(noise, 6, seeds, curves=60)
-    assert row.held_out >= 0.85
-    assert row.held >= 0.9
+    """Of 120 laws with 92 to 99 % coverage, 86 % or fewer hold once in a hundred times."""
+    row = simulate(noise, 6, seeds, curves=120)
+    assert row.held_out >= 0.87
+    assert row.held >= 0.92
     assert row.width < 1  # an interval of everything would hold as well
     assert row.objected < 0.25
 
 
 def test_what_is_no_law_is_noticed() -> None:
-    assert simulate(1.0, 6, curves=25, draw_curve=draw_constant).objected > 0.9
-    assert simulate(1.0, 6, curves=25, draw_curve=draw_valley).objected > 0.5
+    assert simulate(1.0, 6, curves=60, draw_curve=draw_constant).objected > 0.9
+    assert simulate(1.0, 6, curves=60, draw_curve=draw_valley).objected > 0.5
 
 
-@pytest.mark.parametrize(("name", "seeds"), [*zip(SHAPES, itertools.cycle((1, 3)))])
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("name", SHAPES)
 def test_an_extrapolation_holds_whatever_the_shape_of_the_curve(name: str, seeds: int) -> None:
-    """Intervals of 95 % hold about that often: of 40, at most 34 hold in one or two of 100 tries."""
-    row = simulate(1.0, 6, seeds, curves=40, draw_curve=SHAPES[name], images=1000)
-    assert row.objected > 0.8 or row.held >= 0.86
+    """Intervals of 95 % hold about that often: of 60, at most 52 hold in one or two of 100 tries."""
+    row = simulate(1.0, 6, seeds, curves=60, draw_curve=SHAPES[name], images=1000)
+    assert row.objected > 0.8 or row.held >= 0.88
     # An interval of everything would hold as well; nan where nothing is said.
     assert not row.width_beyond > 0.35
 
@@ -119,6 +119,13 @@ def test_without_noise_an_extrapolation_reaches_from_no_gain_to_a_straight_line(
     straight = b - (a - b) * math.log(3) / math.log(PLACES[-1] / PLACES[-3])
     assert said.low <= max(straight, 0)
     assert said.high >= b
+
+
+def test_the_law_says_too_much_ten_times_beyond() -> None:
+    """The reason for which nothing is said there: where an error is linear in log x, or stops at a floor, the
+    law's interval holds what comes out in fewer than half of the studies."""
+    for name in ("linear in log x", "law with a floor of 6 %"):
+        assert simulate(1.0, 6, 3, curves=40, draw_curve=SHAPES[name], images=1000).held_ten < 0.6
 
 
 def test_the_last_points_alone_say_whether_the_error_still_falls() -> None:
