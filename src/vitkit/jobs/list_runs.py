@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from vitkit.config import IN_MEMORY_ALONE, PREFIXED, to_json
+from vitkit.config import IN_MEMORY_ALONE, PREFIXED, read, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
@@ -208,9 +208,9 @@ def list_runs(
     top = require_runs(folder)
     rows = []
     with hushed(listener, quiet).progress("reading records") as progress:
-        for place, read in _find(top, DEPTH):
+        for place, read_folder in _find(top, DEPTH):
             try:
-                row = read(place)
+                row = read_folder(place)
             except (VitkitError, OSError, ValueError, RecursionError) as error:
                 row = RunSummary(str(place), "run", "", "", "", "damaged", str(error))
             for name in ("config.json", SERIES, studies.RECORD, "speed.jsonl", "report.html"):
@@ -285,10 +285,11 @@ def _summarise(
     folder: Path, kind: Literal["run", "series"], run: Run, first: Path, metric: str, minutes: float | None
 ) -> RunSummary:
     """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
-    data, start = trained_model.read_record(folder), None if run.model else records.read_start_record(first)
+    data = trained_model.read_record(folder)
+    start = None if run.model else read(records.StartRecord, first / records.START_FILE)
     name = str(without_places(run.data)) if data is None else data.name
     model = full_name(run, 1) if run.model else getattr(start, "model", "")
-    logged = (line for line in records.read_metrics(first).lines if line["kind"] == "validation")
+    logged = (line for line in records.read_log(first / LOG).lines if line["kind"] == "validation")
     validated = [line for line in logged if line["step"] > 0]  # others are damage
     curve = [(line["step"], line[metric]) for line in validated if isinstance(line.get(metric), int | float)]
     is_fraction = find_task(run.task).learning.curve.is_fraction
@@ -303,7 +304,7 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data, logged = trained_model.read_record(folder), records.read_metrics(folder).lines
+    data, logged = trained_model.read_record(folder), records.read_log(folder / LOG).lines
     images = 0 if data is None else data.images.get("train", 0)
     made = int(logged[-1]["step"]) if logged else 0
     metric = find_task(run.task).learning.monitor.metric
@@ -330,7 +331,8 @@ def _minutes(folder: Path) -> float | None:
 
     The seconds of the speed log begin again at 0 each time.
     """
-    seconds = [line["seconds"] for line in records.read_speed(folder).lines if line["seconds"] >= 0]
+    lines = records.read_log(folder / "speed.jsonl").lines
+    seconds = [line["seconds"] for line in lines if line["seconds"] >= 0]
     ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
     return float(sum(ends) / 60) if seconds else None
 

@@ -81,7 +81,7 @@ def write_report(
     record = trained_model.read_record(folder)
     answering = task_of(model.card).answering
     evaluations = {} if answering is None else trained_model.read_evaluations(folder, answering)
-    metrics, speed = records.read_metrics(folder), records.read_speed(folder)
+    metrics, speed = records.read_log(folder / "metrics.jsonl"), records.read_log(folder / "speed.jsonl")
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:

@@ -26,7 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import AUTOMATIC, Listener, Measured, RelayingListener
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
-from vitkit.runs.records import read_metrics
+from vitkit.runs.records import read_log
 from vitkit.text import first_line, without_places
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -88,7 +88,7 @@ class TrackingListener(RelayingListener):
         with ExitStack() as stack:
             relay = stack.enter_context(self.listener.run(folder, step, total))
             before: dict[int, Metrics] = {}  # a damaged line is left out
-            log = read_metrics(folder)
+            log = read_log(folder / "metrics.jsonl")
             for line in sorted([*log.lines, *log.evaluated], key=lambda line: line["step"]):
                 usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
                 if line["step"] <= step and "epoch" in line and usable:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.config import to_json
+from vitkit.config import read, to_json
 from vitkit.data import check, sources, transforms
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
@@ -229,7 +229,7 @@ def resolve_start(
     """
     names, record, start = opened.images.class_names, None, None
     if run.start.start:
-        record = None if folder is None else records.read_start_record(folder)
+        record = None if folder is None else read(records.StartRecord, folder / records.START_FILE)
         if record is None:
             start = describe_start(run, opened)
             record = plan_start(run, names, start)
@@ -383,8 +383,10 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
         rows.append(("start", list(start.lines)))
 
     tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
+    # With a start no option may have changed the architecture that the name stands for.
+    name = full_name(run, config.num_classes or 1) if start is None else run.model
     described = [
-        f"{full_name(run, config.num_classes or 1)} at {format_size(config.image_size)}: {tokens}"
+        f"{name} at {format_size(config.image_size)}: {tokens}"
         f"{format_count(count_parameters(model))} parameters, "
         f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
     ]

@@ -333,7 +333,7 @@ def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
     count, tie = record.images.get(split, 0), monitor.tie_breaker or ""
     scores = [
         Score(split, line[monitor.metric], None, line.get(tie), count)
-        for line in records.read_metrics(folder).lines
+        for line in records.read_log(folder / "metrics.jsonl").lines
         if line["kind"] == "validation" and isinstance(line.get(monitor.metric), float)
     ]
     if not scores or run.training.select == "last":

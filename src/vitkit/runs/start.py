@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vitkit.config import difference, to_json
+from vitkit.config import difference, read, to_json
 from vitkit.data.config import Preprocessing
 from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
@@ -510,7 +510,7 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.
         VitkitError: a record of the run is missing or damaged.
     """
     run, record = place.run(), trained_model.read_record(place.path)
-    start = records.read_start_record(place.path)
+    start = read(records.StartRecord, place.path / records.START_FILE)
     if record is None:
         raise VitkitError(
             f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "

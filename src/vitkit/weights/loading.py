@@ -157,7 +157,7 @@ class OpenCheckpoint(ExitStack):
                 )
             self.enter_context(stack.pop_all())
         card, notes = translation.card, list(source.notes)
-        if Path(path).exists() and any(start.name == str(path) for start in published.starts()):
+        if Path(path).exists() and any(start.name == str(path) for start in published.table()):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
                 "the published one give its address, which vitkit starts shows"
