@@ -322,8 +322,8 @@ def _read_run(place: Place) -> RunSummary:
     ended = read_ended(folder)
     committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
     step = next(committed, 0 if ended is None else ended.step)
-    state: State = "interrupted" if records.read_divergence(folder) is None else "diverged"
-    return replace(row, state=state, progress=f"step {step:,}{of}")
+    has_diverged = read(records.Divergence, folder / records.DIVERGED) is not None
+    return replace(row, state="diverged" if has_diverged else "interrupted", progress=f"step {step:,}{of}")
 
 
 def _minutes(folder: Path) -> float | None:

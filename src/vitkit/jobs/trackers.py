@@ -15,7 +15,7 @@ import io
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,22 +66,17 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
                 f"'vitkit[{name}]'."
             )
     if isinstance(listener, TrackingListener):  # a log that two write has every line twice
-        return TrackingListener((*listener.trackers, *trackers), listener.listener)
-    return TrackingListener(trackers, listener)
+        return TrackingListener(listener.listener, (*listener.trackers, *trackers))
+    return TrackingListener(listener, trackers)
 
 
+@dataclass(eq=False, repr=False)
 class TrackingListener(RelayingListener):
-    """A listener that relays everything to another one, and the numbers of runs to trackers.
+    """A listener that relays everything to another one, and the numbers of runs to trackers."""
 
-    Args:
-        trackers: their names; event files of TensorBoard that are in a run folder already are continued
-            without being named.
-        listener: the other listener.
-    """
-
-    def __init__(self, trackers: Sequence[Tracker], listener: Listener) -> None:
-        super().__init__(listener)
-        self.trackers = tuple(trackers)
+    trackers: tuple[Tracker, ...]
+    """Their names; event files of TensorBoard that are in a run folder already are continued without being
+    named."""
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:

@@ -219,13 +219,13 @@ def train_series(
     def changes(folder: Path) -> list[str]:
         begun = series_record.read_series_record(folder)
         changed = difference(to_json(begun.options), to_json(options))
-        changed += changed_options(to_json(begun.run), str(folder / series_record.RECORD), run, moved=resume)
+        changed += changed_options(to_json(begun.run), str(folder / folders.SERIES), run, moved=resume)
         return name_options(changed)
 
     def numbered() -> Iterator[Path]:
         return folders.numbered_folders(plan.list_images(run, opened).name, run.model, options.ending)
 
-    owner, planned = folders.Owner("series of runs", series_record.RECORD, changes, resume), None
+    owner, planned = folders.Owner("series of runs", folders.SERIES, changes, resume), None
     _, has_begun = next(folders.folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
@@ -235,7 +235,7 @@ def train_series(
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if plan.begun_run(folder) is None:
             planned = planned or _plan(run, options, opened, trained_by)
-            write(folder / series_record.RECORD, planned)
+            write(folder / folders.SERIES, planned)
         series = series_record.read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
@@ -458,7 +458,7 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
             # `train_run` has written this down, unless it ended before its folder was made.
             (folder / member.folder).mkdir(exist_ok=True)
-            records.keep_divergence(folder / member.folder, error)
+            write(folder / member.folder / records.DIVERGED, records.Divergence(str(error)))
         else:
             steps.tidy(folder / member.folder, listener)
         series = series_record.read_series(folder)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vitkit._version import __version__
-from vitkit.config import from_json, read, to_json
+from vitkit.config import from_json, read, to_json, write
 from vitkit.durable import moved_error, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
@@ -125,7 +125,7 @@ def train_run(
                 (folder / records.DIVERGED).unlink(missing_ok=True)  # the run is continued
                 _complete(plan, parts, recorded, from_scratch, stop, listener)
             except NonFiniteError as error:
-                records.keep_divergence(folder, error)
+                write(folder / records.DIVERGED, records.Divergence(str(error)))
                 raise
             except StopRequest as request:
                 again = command_to_continue(folder, threads, device, world)

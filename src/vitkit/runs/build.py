@@ -1,6 +1,6 @@
 """Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import nn
 from vitkit.config import to_json
 from vitkit.data import sources
 from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches, worker_count
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import FewShotTracking, Method, linear_probe
 from vitkit.listener import SILENT, Listener
 from vitkit.models.build import build_empty, build_model
@@ -261,18 +261,15 @@ def build_validation(parts: Parts) -> Validation:
     """Make the value by which the task measures a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
     reading = worker_count(samples, run.loading, parts.world)
-
-    def batches(world: World = ALONE) -> Iterator[Batch]:
-        return evaluation_batches(
-            samples,
-            run.preprocessing,
-            run.training.micro_batch_size or run.training.batch_size,
-            reading,
-            parts.rejects.of_split["val"],
-            worker_timeout=run.loading.worker_timeout,
-            world=world,
-        )
-
+    batches = partial(
+        evaluation_batches,
+        samples,
+        run.preprocessing,
+        run.training.micro_batch_size or run.training.batch_size,
+        reading,
+        parts.rejects.of_split["val"],
+        worker_timeout=run.loading.worker_timeout,
+    )
     names, precision = parts.data.class_names, parts.model.chosen.precision
     return Validation(run.objective, names, batches, parts.device, precision, parts.world)
 

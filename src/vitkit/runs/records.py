@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import COUNT, from_json, read, write
+from vitkit.config import COUNT, from_json
 from vitkit.durable import read_regular_file
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.models.config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import pluralize
@@ -98,24 +98,13 @@ DIVERGED = "diverged.json"
 
 @dataclass(frozen=True)
 class Divergence:
-    """The contents of `diverged.json`: it is written when loss, gradients or weights are not finite."""
+    """The contents of `diverged.json`, written when loss, gradients or weights are not finite.
+
+    The checkpoints stay, and a run that is continued removes it.
+    """
 
     reason: str
     """The error."""
-
-
-def keep_divergence(folder: Path, error: NonFiniteError) -> None:
-    """Write `diverged.json`; the checkpoints of the run stay, and it can be continued."""
-    write(folder / DIVERGED, Divergence(str(error)))
-
-
-def read_divergence(folder: Path) -> Divergence | None:
-    """Read why a run diverged; None where it has not, or was continued afterwards.
-
-    Raises:
-        VitkitError: the record is damaged.
-    """
-    return read(Divergence, folder / DIVERGED)
 
 
 START_FILE = "start.json"

@@ -35,8 +35,6 @@ from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_e
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORD = SERIES
-
 
 @dataclass(frozen=True)
 class Score:
@@ -204,9 +202,9 @@ def read_series_record(folder: str | Path) -> SeriesRecord:
     Raises:
         VitkitError: the folder holds no series, or the record is damaged.
     """
-    record = read(SeriesRecord, Path(folder) / RECORD)
+    record = read(SeriesRecord, Path(folder) / SERIES)
     if record is None:
-        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+        raise VitkitError(f"{folder} is no series of runs: it has no {SERIES}.")
     return record
 
 
@@ -234,7 +232,7 @@ def _with_result(folder: Path, series: Series, member: Member) -> Member:
     """Add the end of a member and its score, both read from its folder."""
     own = folder / member.folder
     if read_ended(own) is None:
-        divergence = records.read_divergence(own)
+        divergence = read(records.Divergence, own / records.DIVERGED)
         return member if divergence is None else replace(member, diverged=divergence.reason)
     run, splits = series.run, ("test", "val") if member.fold is None else ("test",)
     if member in series.rates:
@@ -309,32 +307,27 @@ def plan_series(record: SeriesRecord) -> Series:
 def read_score(folder: Path, split: str, run: Run) -> Score | None:
     """Read the score of a finished run on a split; None where it was not evaluated on it.
 
+    Of a task without evaluation it is the logged validation of the run's final weights.
+
     Raises:
         VitkitError: the evaluation is damaged.
     """
     task = find_task(run.task)
-    path = folder / "evaluation" / f"{split}.json"
-    if task.answering is None:
-        return _last_validation(folder, run, split)
-    try:
-        result, _ = task.answering.read_evaluation(path)
-    except FileNotFoundError:
-        return None
     metric, tie = task.learning.monitor.metric, task.learning.monitor.tie_breaker
-    value, interval = getattr(result, metric), getattr(result, f"{metric}_interval", None)
-    return Score(split, value, interval, None if tie is None else getattr(result, tie), result.count)
-
-
-def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
-    """Read the score of a task without evaluation: the logged validation of a run's final weights."""
-    record, monitor = trained_model.read_record(folder), find_task(run.task).learning.monitor
+    if task.answering is not None:
+        try:
+            result, _ = task.answering.read_evaluation(folder / "evaluation" / f"{split}.json")
+        except FileNotFoundError:
+            return None
+        value, interval = getattr(result, metric), getattr(result, f"{metric}_interval", None)
+        return Score(split, value, interval, None if tie is None else getattr(result, tie), result.count)
+    record = trained_model.read_record(folder)
     if record is None or split != "val":
         return None
-    count, tie = record.images.get(split, 0), monitor.tie_breaker or ""
     scores = [
-        Score(split, line[monitor.metric], None, line.get(tie), count)
+        Score(split, line[metric], None, line.get(tie or ""), record.images.get(split, 0))
         for line in records.read_log(folder / "metrics.jsonl").lines
-        if line["kind"] == "validation" and isinstance(line.get(monitor.metric), float)
+        if line["kind"] == "validation" and isinstance(line.get(metric), float)
     ]
     if not scores or run.training.select == "last":
         return scores[-1] if scores else None
@@ -360,8 +353,8 @@ def choose_rate(series: Series) -> Series:
         NonFiniteError: training diverged with every rate.
         VitkitError: no rate led to a score.
     """
-    scored = [(member, member.score) for member in series.rates if member.score is not None]
-    ranked = [(member, _rank(series.run, score)) for member, score in scored]
+    scores = {member: member.score for member in series.rates if member.score is not None}
+    ranked = [(member, _rank(series.run, score)) for member, score in scores.items()]
     # The first of equal ones: rates rise, and the lowest stays.
     best, (value, _) = max(ranked, key=lambda pair: pair[1], default=(series.rates[0], (-math.inf, 0.0)))
     if value == -math.inf and not any(member.diverged for member in series.rates):
@@ -374,9 +367,32 @@ def choose_rate(series: Series) -> Series:
             f"None of the learning rates {_listed(series.rates, ', ')} led to a model that can be scored: "
             "training diverged. Give lower ones with --sweep-rates and another --out."
         )
-    rate = best.learning_rate
+    # Sentences on why it was chosen, and how sure the choice is.
+    others = [member for member in series.rates if member is not best]
+    rate, score = best.learning_rate, scores[best]
+    images = pluralize(score.count, "held-out image")
+    reasons = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
+    tied = [member for member in others if member.value == score.value]
+    low = math.inf if score.interval is None else score.interval[0]
+    near = [member for member in others if member not in tied and (member.value or -math.inf) >= low]
+    if tied:
+        reasons.append(f"{_listed(tied)} scored the same: the lower loss decided, then the lower rate.")
+    if near:
+        reasons.append(
+            f"{_listed(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
+            "too few to be sure which is better."
+        )
+    for end, beyond, place in (("highest", "higher", -1), ("lowest", "lower", 0)):
+        if others and best is series.rates[place]:  # they rise
+            reasons.append(
+                f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
+            )
+    if diverged := [member for member in others if member.diverged]:
+        reasons.append(f"With {_listed(diverged)} training diverged.")
+    if unscored := [member for member in others if member.finished and member.value is None]:
+        reasons.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored, ', ')}.")
     members = tuple(replace(member, learning_rate=rate) for member in series.members)
-    return replace(series, chosen=rate, reasons=tuple(_reasons(series, best)), members=members)
+    return replace(series, chosen=rate, reasons=tuple(reasons), members=members)
 
 
 def summarise(series: Series) -> Spread | None:
@@ -391,35 +407,6 @@ def summarise(series: Series) -> Spread | None:
     deviation = statistics.stdev(values) if len(values) > 1 else None
     mean, extremes = statistics.fmean(values), (min(values), max(values))
     return Spread(scored[0][1].split, len(values), mean, deviation, *extremes, pooled)
-
-
-def _reasons(series: Series, best: Member) -> list[str]:
-    """Explain why a rate was chosen, and how sure the choice is."""
-    score, rate = best.score, best.learning_rate
-    assert score is not None and score.value is not None
-    images = pluralize(score.count, "held-out image")
-    sentences = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
-    others = [member for member in series.rates if member is not best]
-    tied = [member for member in others if member.value == score.value]
-    low = math.inf if score.interval is None else score.interval[0]
-    near = [member for member in others if member not in tied and (member.value or -math.inf) >= low]
-    if tied:
-        sentences.append(f"{_listed(tied)} scored the same: the lower loss decided, then the lower rate.")
-    if near:
-        sentences.append(
-            f"{_listed(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
-            "too few to be sure which is better."
-        )
-    for end, beyond, place in (("highest", "higher", -1), ("lowest", "lower", 0)):
-        if others and best is series.rates[place]:  # they rise
-            sentences.append(
-                f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
-            )
-    if diverged := [member for member in others if member.diverged]:
-        sentences.append(f"With {_listed(diverged)} training diverged.")
-    if unscored := [member for member in others if member.finished and member.value is None]:
-        sentences.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored, ', ')}.")
-    return sentences
 
 
 def _listed(members: Sequence[Member], between: str = " and ") -> str:

@@ -28,7 +28,7 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.train import check_series, train_series
-from vitkit.listener import Listener, Progress, RelayingListener
+from vitkit.listener import Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs import folder as folders
@@ -492,29 +492,29 @@ def _with_own_option(sentence: str) -> str:
     return re.sub("^runs is", "seeds is", sentence)
 
 
+@dataclass(eq=False, repr=False)
 class _ArmListener(RelayingListener):
     """Passes on the messages of one arm among many that a person has to see: which of its runs begins, the
     score of each rate and the chosen rate, progress and warnings. Each names the arm."""
 
-    def __init__(self, listener: Listener, name: str, place: str) -> None:
-        super().__init__(listener)
-        self._name, self._place = name, place
+    name: str
+    place: str
 
     def note(self, sentence: str) -> None:
         pass
 
     def warn(self, sentence: str) -> None:
-        super().warn(f"{self._name}: {sentence}")
+        super().warn(f"{self.name}: {sentence}")
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         for heading, lines in rows:
             if heading in ("run", "val", "chosen"):
                 what = "validation: " * (heading == "val")
-                super().note(f"{self._place}: {what}{_with_own_option(' '.join(lines))}")
+                super().note(f"{self.place}: {what}{_with_own_option(' '.join(lines))}")
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with super().progress(f"{self._name}: {what}", total, unit=unit) as progress:
+        with super().progress(f"{self.name}: {what}", total, unit=unit) as progress:
             yield progress
 
 
