@@ -22,21 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import COUNT, Range, to_json
-from vitkit.data.check import SMALL_SIDE, sample_sizes, usual_side
-from vitkit.data.config import Splits
+from vitkit.data import check, config
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.statistics import Scores
-from vitkit.jobs import recipes, train
-from vitkit.jobs.finetune import LEAST_STEPS, suit_images, suit_start
+from vitkit.jobs import finetune, recipes, train
 from vitkit.jobs.options import Objective, StudyOptions, ThenOptions, TrainingOptions, split_options
 from vitkit.jobs.study import study as engine
 from vitkit.listener import Listener
 from vitkit.result import Section
+from vitkit.runs import processes, run_options
 from vitkit.runs.config import Architecture, Run, StartConfig, require_data, with_options, with_task
 from vitkit.runs.folder import TrainedFolder, numbered_folders
 from vitkit.runs.plan import Opened, choose_length, describe_start, list_images, plan_run
-from vitkit.runs.processes import divide_threads
-from vitkit.runs.run_options import MOST_RUNS, SeriesOptions
 from vitkit.tasks import find_task
 from vitkit.text import format_duration, pluralize
 from vitkit.training.config import OptimizerConfig
@@ -90,7 +87,7 @@ def pretrain(
         VitkitError, InterruptedTraining: as `vitkit.train`.
     """
     job, given = split_options(options, out=out)
-    divide_threads(ALONE, job.threads)
+    processes.divide_threads(ALONE, job.threads)
     comparison = ThenOptions(
         then=then, labels=labels, pretrainings=pretrainings, draws=draws, tune_steps=tune_steps, plan=plan
     )
@@ -167,8 +164,8 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
     images = list_images(run, keep=True)
     if not given.recipe:
         with listener.progress("looking at the images"):
-            side = usual_side(sample_sizes(images.splits["train"]))
-        if side > SMALL_SIDE:
+            side = check.usual_side(check.sample_sizes(images.splits["train"]))
+        if side > check.SMALL_SIDE:
             larger = recipes.photos()
             run = replace(
                 run,
@@ -207,7 +204,7 @@ EXPLAINED = (
 class Length:
     """The options of a study that were measured when it began."""
 
-    pretrainings: Annotated[int, Range("a number of pre-trainings", 1, MOST_RUNS)]
+    pretrainings: Annotated[int, Range("a number of pre-trainings", 1, run_options.MOST_RUNS)]
     steps: Annotated[int, Range("a number of steps", 1, COUNT)]
     """Steps of the longer fine-tuning."""
 
@@ -355,9 +352,9 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
     # A single run of each kind draws no labelled images of its own: all have those of the first seed.
     tuning = replace(tuning, splits=replace(tuning.splits, subset_seed=first if few else None))
     longer = replace(tuning, training=replace(tuning.training, steps=length.steps))
-    series = SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
+    series = run_options.SeriesOptions(runs=number * draws, redraw=few and number * draws > 1)
     arms = [
-        engine.Arm(PRETRAINING, "pre-training", run, SeriesOptions(runs=number)),
+        engine.Arm(PRETRAINING, "pre-training", run, run_options.SeriesOptions(runs=number)),
         engine.Arm(WITHOUT, "without pre-training", tuning, series),
         engine.Arm(LONGER, "longer without pre-training", longer, series),
     ]
@@ -369,7 +366,7 @@ def make_arms(run: Run, tuning: Run, options: ThenOptions, length: Length, folde
         seed = first + k * draws
         splits = replace(tuning.splits, subset_seed=seed if few else None)
         tuned = replace(tuning, splits=splits, training=replace(tuning.training, seed=seed))
-        each = SeriesOptions(runs=draws, redraw=few and draws > 1)
+        each = run_options.SeriesOptions(runs=draws, redraw=few and draws > 1)
         arms.append(engine.Arm(name, label, from_start(tuned, start), each))
     return arms
 
@@ -380,7 +377,7 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
     subset = None if options.labels is None else f"[:{options.labels}]"
     names = ("model", "architecture", "preprocessing", "augmentation", "loading")
     shared = {name: getattr(run, name) for name in names}
-    base = Run(data=options.then, splits=Splits(val_fraction=0.0, subset=subset), **shared)
+    base = Run(data=options.then, splits=config.Splits(val_fraction=0.0, subset=subset), **shared)
     with listener.progress("listing images"):
         images = list_images(base).splits
     if "test" not in images:
@@ -390,11 +387,11 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
         )
     count = len(images["train"])
     if run.start.start:
-        tuned = suit_start(replace(base, start=run.start, model=""), listener).run
+        tuned = finetune.suit_start(replace(base, start=run.start, model=""), listener).run
         tuned = replace(tuned, splits=base.splits, architecture=Architecture(), loading=base.loading)
-        least = LEAST_STEPS
+        least = finetune.LEAST_STEPS
     else:
-        tuned = suit_images(base, plan_run(run, None, opened=opened).config, count)
+        tuned = finetune.suit_images(base, plan_run(run, None, opened=opened).config, count)
         tuned = replace(tuned, optimizer=SCRATCH)
         least = SCRATCH_STEPS
     steps = options.tune_steps or max(least, tuned.training.total_steps(count))

@@ -15,8 +15,7 @@ from typing import Any, Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
-from vitkit.data import paths, sources
-from vitkit.data.config import Splits
+from vitkit.data import config, paths, sources
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs import recipes, report
@@ -364,7 +363,7 @@ def _refuse_sweep(
         )
 
 
-def _splits_of_start(run: Run, opened: plan.Opened | None) -> Splits | None:
+def _splits_of_start(run: Run, opened: plan.Opened | None) -> config.Splits | None:
     """Give the splits of the run's images that its start was trained with; None where it has no start, or the
     start was trained on other images."""
     card = plan.describe_start(run, opened).card if run.start.start else None
@@ -373,14 +372,14 @@ def _splits_of_start(run: Run, opened: plan.Opened | None) -> Splits | None:
     return _held_out_fields(card.data.splits)
 
 
-def _held_out_fields(splits: Splits) -> Splits:
+def _held_out_fields(splits: config.Splits) -> config.Splits:
     """Keep the fields of splits that decide which images are held out, to compare two splits by them."""
     return replace(splits, label_separator=None, subset=None, subset_seed=None)
 
 
-def _uncut(splits: Splits) -> Splits:
+def _uncut(splits: config.Splits) -> config.Splits:
     """Make the splits that cut nothing; splits of the data's own stay."""
-    return Splits(0, 0, label_separator=splits.label_separator)
+    return config.Splits(0, 0, label_separator=splits.label_separator)
 
 
 def _member_run(run: Run, series: Series, member: Member) -> Run:

@@ -14,10 +14,9 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import FewShotTracking, Method, linear_probe
 from vitkit.listener import SILENT, Listener
+from vitkit.models import image_model, zoo
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config import Compute
-from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.runs import machine, processes, records
 from vitkit.runs.config import Run
 from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
@@ -41,7 +40,7 @@ class Parts:
     data: ImageData
     folder: Path
     """The run folder, locked."""
-    model: ImageModel
+    model: image_model.ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
     device: torch.device
@@ -56,7 +55,7 @@ def build_parts(
     folder: Path,
     listener: Listener,
     compute: Compute,
-    config: ModelConfig,
+    config: zoo.ModelConfig,
     device: torch.device,
     start: records.StartRecord | None = None,
     world: World = ALONE,
@@ -84,8 +83,8 @@ def build_parts(
 
 
 def build_new(
-    run: Run, config: ModelConfig, compute: Compute, listener: Listener, drawn: bool = True
-) -> ImageModel:
+    run: Run, config: zoo.ModelConfig, compute: Compute, listener: Listener, drawn: bool = True
+) -> image_model.ImageModel:
     """Build the model of a run with new weights.
 
     Args:

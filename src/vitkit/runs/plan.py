@@ -23,11 +23,9 @@ from vitkit.data.paths import absolute_spec
 from vitkit.data.stream.loader import worker_count
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models import measure, zoo
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import count_parameters, forward_flops, parameters
-from vitkit.models.zoo import ModelConfig
-from vitkit.runs import records, series_record
-from vitkit.runs.budget import choose_steps, measure_pace, with_steps
+from vitkit.runs import budget, records, series_record
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
 from vitkit.runs.folder import kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import available_memory, find_device
@@ -121,7 +119,7 @@ class Plan(Opened):
 
     record: records.StartRecord | None
     """The record of its start; None for new weights."""
-    config: ModelConfig
+    config: zoo.ModelConfig
     """The architecture of its model."""
     device: torch.device
     device_name: str
@@ -211,7 +209,7 @@ def with_absolute_paths(run: Run) -> Run:
 
 def resolve_start(
     run: Run, opened: Opened, folder: Path | None = None
-) -> tuple[Run, Start | None, records.StartRecord | None, ModelConfig]:
+) -> tuple[Run, Start | None, records.StartRecord | None, zoo.ModelConfig]:
     """Describe the start of a run, by the record in its folder where there is one.
 
     Args:
@@ -276,7 +274,7 @@ def choose_length(
     count = len(images.splits["train"])
 
     def with_length(run: Run, steps: int) -> Run:
-        return with_options(with_steps(run, steps, count), given)
+        return with_options(budget.with_steps(run, steps, count), given)
 
     # With all that a plan fills in, so that the timed model is the trained model.
     named, _, _, config = resolve_start(run, replace(opened, images=images), out)
@@ -290,8 +288,8 @@ def choose_length(
                 return with_length(run, begun.training.steps)
     computing_device = find_device(device)
     require_memory(config, named, computing_device)  # before anything of the run is built
-    pace = measure_pace(named, images, config, computing_device, listener)
-    steps = choose_steps(run.training, pace, count, listener)
+    pace = budget.measure_pace(named, images, config, computing_device, listener)
+    steps = budget.choose_steps(run.training, pace, count, listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
@@ -387,8 +385,8 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     name = full_name(run, config.num_classes or 1) if start is None else run.model
     described = [
         f"{name} at {format_size(config.image_size)}: {tokens}"
-        f"{format_count(count_parameters(model))} parameters, "
-        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
+        f"{format_count(measure.count_parameters(model))} parameters, "
+        f"{format_count(measure.forward_flops(config, head=True), 'FLOPs')} per image"
     ]
     if config.cut_off:
         described.append(f"! {config.cut_off}: cut off")
@@ -418,7 +416,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
-    state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    state_bytes = measure.count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
     checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
@@ -457,7 +455,7 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         trained = (
             "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
         )
-        total = count_parameters(model)
+        total = measure.count_parameters(model)
         lines.append(
             f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
@@ -472,18 +470,18 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     return lines
 
 
-def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
+def choose_sharding(config: zoo.ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
     """Choose how the state of a run is divided among its processes: replicas wherever they fit."""
     if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
         return "replicas"
     if run.training.sharding != "auto":
         return run.training.sharding
     available = free_memory(device, world)
-    whole = parameters(config) * bytes_per_weight(run.optimizer)
+    whole = measure.parameters(config) * bytes_per_weight(run.optimizer)
     return "replicas" if available is None or whole <= available else "fsdp"
 
 
-def require_memory(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
+def require_memory(config: zoo.ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
     """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
 
     A model that barely fits is not refused: the memory of activations depends on more than the configuration.
@@ -494,7 +492,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     available = free_memory(device, world)
     if available is None:
         return
-    count, parts = parameters(config), 1
+    count, parts = measure.parameters(config), 1
     if choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts

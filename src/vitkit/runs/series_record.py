@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.result import Plot, Result, Section, Table
-from vitkit.runs import records, run_options, trained_model
-from vitkit.runs.config import Run
+from vitkit.runs import config, records, run_options, trained_model
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
@@ -103,7 +102,7 @@ class SeriesRecord:
 
     vitkit_version: str
     command: str
-    run: Run
+    run: config.Run
     """The run that the series was begun with; its members differ from it in rate, splits or seed."""
     options: run_options.SeriesOptions
     """The options, with all rates of a sweep."""
@@ -304,7 +303,7 @@ def plan_series(record: SeriesRecord) -> Series:
     )
 
 
-def read_score(folder: Path, split: str, run: Run) -> Score | None:
+def read_score(folder: Path, split: str, run: config.Run) -> Score | None:
     """Read the score of a finished run on a split; None where it was not evaluated on it.
 
     Of a task without evaluation it is the logged validation of the run's final weights.
@@ -334,7 +333,7 @@ def read_score(folder: Path, split: str, run: Run) -> Score | None:
     return max(scores, key=lambda score: _rank(run, score))
 
 
-def _rank(run: Run, score: Score) -> tuple[float, float]:
+def _rank(run: config.Run, score: Score) -> tuple[float, float]:
     """Make the key by which the better of two scores is the larger, as a run chooses its best weights."""
     monitor, worst = find_task(run.task).learning.monitor, -math.inf
     sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
@@ -413,7 +412,7 @@ def _listed(members: Sequence[Member], between: str = " and ") -> str:
     return between.join(f"{member.learning_rate:g}" for member in members)
 
 
-def shown_value(run: Run, value: float | None) -> str:
+def shown_value(run: config.Run, value: float | None) -> str:
     """Write a value of the metric; a fraction as a percentage."""
     if value is None:
         return "–"

@@ -22,8 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models import image_model, zoo
 from vitkit.models.config import INTERPOLATIONS, Interpolation
-from vitkit.runs import records, series_record, trained_model
-from vitkit.runs.build import Parts
+from vitkit.runs import build, records, series_record, trained_model
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import find_task
@@ -201,7 +200,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
     )
 
 
-def load_start(parts: Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
+def load_start(parts: build.Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
     """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:

@@ -32,14 +32,12 @@ from vitkit.listener import Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs import folder as folders
+from vitkit.runs import machine, processes, start
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, begun_run, list_images, plan_run, with_absolute_paths
-from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
-from vitkit.runs.start import absolute_start
 from vitkit.tasks import find_task
 from vitkit.tasks.page import describe_images, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
@@ -284,7 +282,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
         options: of the study.
         opened: images that were listed already.
     """
-    divide_threads(ALONE, options.threads)  # as in training: the speed depends on them
+    processes.divide_threads(ALONE, options.threads)  # as in training: the speed depends on them
     timed: list[tuple[Run, Pace]] = []
     paces = {}
     for name, run in runs.items():
@@ -307,7 +305,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
 
 def begins_within(run: Run, folder: Path) -> bool:
     """Whether a run begins from another arm of the study in a folder."""
-    return Path(absolute_start(run.start.start)).is_relative_to(folder.resolve())
+    return Path(start.absolute_start(run.start.start)).is_relative_to(folder.resolve())
 
 
 def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None = None) -> None:
@@ -472,9 +470,9 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> S
             command=options.command,
             listener=_ArmListener(options.listener, arm.label, place),
         )
-    except InterruptedTraining as stop:
+    except machine.InterruptedTraining as stop:
         where = f"in {place}; what is done is kept"
-        raise InterruptedTraining(where, "the same command", stop.signal_number) from None
+        raise machine.InterruptedTraining(where, "the same command", stop.signal_number) from None
     except VitkitError as error:
         error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
         raise
