@@ -22,7 +22,8 @@ from vitkit.jobs import recipes, train
 from vitkit.jobs.options import Job, TrainingOptions, split_options
 from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
-from vitkit.runs import budget, folder, machine, plan, processes, run_options, trained_model
+from vitkit.runs import folder, machine, plan, processes, run_options, trained_model
+from vitkit.runs.budget import Cost, measure_cost, step_memory
 from vitkit.runs.config import Run, StartConfig, full_name, require_data, with_options
 from vitkit.runs.plan import free_memory
 from vitkit.runs.start import find_start
@@ -176,7 +177,7 @@ class DefaultStart:
     next_best: tuple[str, ...] = ()
     """A line on the next larger start, which takes too long, else on the next smaller one; none of a single
     start."""
-    costs: Mapping[str, budget.Cost] = field(default_factory=dict)
+    costs: Mapping[str, Cost] = field(default_factory=dict)
     """The costs that were measured by the names of the starts, from the smallest; none where the run has
     begun."""
 
@@ -248,7 +249,7 @@ def measure_starts(
     Raises:
         VitkitError: no published start may be chosen.
     """
-    tried, costs = list[tuple[PublishedStart, str]](), dict[str, budget.Cost]()
+    tried, costs = list[tuple[PublishedStart, str]](), dict[str, Cost]()
     num_classes = len(data.class_names)
     for start in default_starts():
         # Pixels are prepared as in the paper: another preprocessing in the file would not change the time.
@@ -260,10 +261,10 @@ def measure_starts(
         suited = suit_images(base, config, len(data.splits["train"]), run.optimizer.freeze)
         fitted = with_options(suited, given)
         sized = model_config(start.model, max(num_classes, 1), fitted.preprocessing.image_size)
-        memory, free = budget.step_memory(fitted, sized, device), free_memory(device)
+        memory, free = step_memory(fitted, sized, device), free_memory(device)
         cost = f"{format_bytes(memory)} of memory, more than is free"
         if free is None or memory <= free:
-            costs[start.name] = budget.measure_cost(fitted, data, sized, device, listener)
+            costs[start.name] = measure_cost(fitted, data, sized, device, listener)
             seconds = costs[start.name].seconds
             cost = f"about {format_duration(seconds)}, {format_bytes(memory)} of memory"
         tried.append((start, cost))

@@ -25,7 +25,8 @@ from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
 from vitkit.models import measure, zoo
 from vitkit.models.image_model import ImageModel
-from vitkit.runs import budget, records, series_record
+from vitkit.runs import records, series_record
+from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
 from vitkit.runs.folder import kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import available_memory, find_device
@@ -274,7 +275,7 @@ def choose_length(
     count = len(images.splits["train"])
 
     def with_length(run: Run, steps: int) -> Run:
-        return with_options(budget.with_steps(run, steps, count), given)
+        return with_options(with_steps(run, steps, count), given)
 
     # With all that a plan fills in, so that the timed model is the trained model.
     named, _, _, config = resolve_start(run, replace(opened, images=images), out)
@@ -288,8 +289,8 @@ def choose_length(
                 return with_length(run, begun.training.steps)
     computing_device = find_device(device)
     require_memory(config, named, computing_device)  # before anything of the run is built
-    pace = budget.measure_pace(named, images, config, computing_device, listener)
-    steps = budget.choose_steps(run.training, pace, count, listener)
+    pace = measure_pace(named, images, config, computing_device, listener)
+    steps = choose_steps(run.training, pace, count, listener)
     if run.fewshot.data:
         listener.note(
             f"The few-shot accuracy on {run.fewshot.data}, measured while the model is trained, is not "
