@@ -495,7 +495,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
     """
     try:
-        data = durable.read_json(path, MAX_JSON)
+        data = durable.read_json_once(path, MAX_JSON)
     except FileNotFoundError:
         raise VitkitError(f"{path} cannot be read: there is no such file.") from None
     if not isinstance(data, dict):
