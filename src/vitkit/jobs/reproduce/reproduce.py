@@ -269,7 +269,7 @@ def reproduce(
     recipe: Recipe | None = None,
     minutes: float = 30.0,
     steps: int | None = None,
-    seeds: int | None = None,
+    seeds: int = 3,
     only: Sequence[str] = (),
     out: StrPath | None = None,
     plan: bool = False,
@@ -293,7 +293,7 @@ def reproduce(
         minutes: of all runs together: the speed of this machine is measured before the first one, and decides
             their steps once and for all.
         steps: number of updates of the base, in place of `minutes`.
-        seeds: runs of each arm; left out, 3, or 2 where there are very many arms.
+        seeds: runs of each arm, with the same seeds in all arms.
         only: arms to train, with commas between, as --plan names them; left out, all. Conclusions about other
             arms are left out.
         out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
@@ -320,7 +320,7 @@ def reproduce(
             f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
         )
     shown, starts = ITEMS[item], as_names(start)
-    options = Request(item, minutes, steps, shown.seeds if seeds is None else seeds, as_names(only))
+    options = Request(item, minutes, steps, seeds, as_names(only))
     if not starts and shown.needs_start:
         raise VitkitError(f"{shown.title} needs {shown.needs}: give them, or choose another of --list.")
     if data == "digits" and item in VTAB:
