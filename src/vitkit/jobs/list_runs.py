@@ -27,6 +27,7 @@ from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.tasks import find_task
+from vitkit.tasks.page import figures
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
@@ -126,16 +127,13 @@ class RunList(Result, list[RunSummary]):
 
     def sections(self) -> Sequence[Section]:
         """Return a picture of the validations for each metric, and a table with the options that differ."""
-        # Only a page and a notebook show these, and wait for matplotlib.
-        from vitkit.analysis.figures import line_figure, shortened
-
         pictures: list[Block] = []
         for metric, is_fraction in dict.fromkeys((row.metric, row.is_fraction) for row in self if row.curve):
             rows = [row for row in self if row.curve and row.metric == metric]
             lines = {self.name_of(row): [(*point, None) for point in row.curve] for row in rows[-LINES:]}
             label = f"{metric.replace('_', ' ')} of the validation images"
-            axes = "step", shortened(label, 60)
-            draw = partial(line_figure, {"": lines}, *axes, is_fraction=is_fraction, steps=True)
+            axes = "step", figures().shortened(label, 60)
+            draw = partial(figures().line_figure, {"": lines}, *axes, is_fraction=is_fraction, steps=True)
             alt = f"The {label} of {len(lines)} runs over their steps."
             pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
             if len(lines) < len(rows):

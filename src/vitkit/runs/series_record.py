@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
@@ -28,11 +27,9 @@ from vitkit.runs import config, records, run_options, trained_model
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
+from vitkit.tasks.page import figures
 from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -170,14 +167,8 @@ class Series(Result, SeriesRecord):
             return None
         lines = {"tried": tried, "chosen": [point for point in tried if point[0] == self.chosen]}
         up = f"{self.metric.replace('_', ' ')} on held-out images"
-
-        def draw() -> "Figure":
-            from vitkit.analysis.figures import line_figure
-
-            return line_figure({"": lines}, "learning rate", up)
-
         alt = "The score on held-out images against the learning rate, as in the table."
-        return Plot(draw, "rates", alt)
+        return Plot(lambda: figures().line_figure({"": lines}, "learning rate", up), "rates", alt)
 
     @property
     def all_members(self) -> tuple[Member, ...]:

@@ -5,7 +5,6 @@ OUT/ARM/          the series of runs of each arm (`jobs/study/study.py`)
 OUT/result.json   the result, OUT/report.html the same beside the paper's numbers
 """
 
-import base64
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
-from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
+from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, png_address, table_of
 from vitkit.runs import budget, run_options, series_record, trained_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
@@ -689,8 +688,7 @@ def _draw(
         for stem in result.item.pictures:
             title = stem.replace("-", " ").capitalize()
             if stem in files:
-                data = base64.b64encode(files[stem].read_bytes()).decode()
-                photos.append(Photo(f"data:image/png;base64,{data}", f"{title}, {name}"))
+                photos.append(Photo(png_address(files[stem].read_bytes()), f"{title}, {name}"))
                 shown.append(f"{place.name}/{stem}.png")
             else:
                 answer.append(f"{title}: there is no picture of {name}.")

@@ -39,7 +39,7 @@ from vitkit.runs.plan import Opened, begun_run, list_images, plan_run, with_abso
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
 from vitkit.tasks import find_task
-from vitkit.tasks.page import describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import describe_images, figures, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
 from vitkit.world import ALONE
 
@@ -100,16 +100,11 @@ class StudyResult(Result):
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
         return "", *super().blocks()
 
-    @property
-    def page(self) -> Path:
-        """Return the path of the page."""
-        return self.folder / "report.html"
-
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
         model = shlex.quote(str(self.folder / self.best))
         predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
-        return [f"open {shlex.quote(str(self.page))} in a browser", *predict]
+        return [f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser", *predict]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -121,7 +116,7 @@ def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) 
     patterns = ("report.html", "*/report.html")  # one that diverged has none
     of_arms = ((result.folder / arm).glob(pattern) for arm in folders for pattern in patterns)
     pages = [page.parent.relative_to(result.folder).as_posix() for each in of_arms for page in sorted(each)]
-    write_page(result, result.page, folders=pages, command=shown_command(options.command))
+    write_page(result, result.folder / "report.html", folders=pages, command=shown_command(options.command))
 
 
 @dataclass(frozen=True)
@@ -725,10 +720,4 @@ def plot_differences(
     drawn: Sequence[tuple[str, float, tuple[float, float]]], axis: str, alt: str
 ) -> Plot | None:
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
-
-    def draw() -> Any:
-        from vitkit.analysis.figures import difference_figure  # matplotlib: only a page draws
-
-        return difference_figure(drawn, axis)
-
-    return Plot(draw, "differences", alt) if drawn else None
+    return Plot(lambda: figures().difference_figure(drawn, axis), "differences", alt) if drawn else None
