@@ -100,11 +100,16 @@ class StudyResult(Result):
         """Return a blank line, because facts are shown as the study works, and what any result shows."""
         return "", *super().blocks()
 
+    @property
+    def page(self) -> Path:
+        """Return the path of the page."""
+        return self.folder / "report.html"
+
     def following(self) -> Sequence[str]:
         """Name the page, and the command that predicts."""
         model = shlex.quote(str(self.folder / self.best))
         predict = [f"vitkit predict {model} IMAGE_OR_FOLDER"] if self.best else []
-        return [f"open {shlex.quote(str(self.folder / 'report.html'))} in a browser", *predict]
+        return [f"open {shlex.quote(str(self.page))} in a browser", *predict]
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data, with the sentences about them."""
@@ -116,7 +121,7 @@ def publish(result: StudyResult, folders: Iterable[str], options: StudyOptions) 
     patterns = ("report.html", "*/report.html")  # one that diverged has none
     of_arms = ((result.folder / arm).glob(pattern) for arm in folders for pattern in patterns)
     pages = [page.parent.relative_to(result.folder).as_posix() for each in of_arms for page in sorted(each)]
-    write_page(result, result.folder / "report.html", folders=pages, command=shown_command(options.command))
+    write_page(result, result.page, folders=pages, command=shown_command(options.command))
 
 
 @dataclass(frozen=True)
