@@ -331,6 +331,7 @@ def _minutes(folder: Path) -> float | None:
     """
     lines = records.read_log(folder / "speed.jsonl").lines
     seconds = [line["seconds"] for line in lines if line["seconds"] >= 0]
+    # The -1 ends the last time.
     ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
     return float(sum(ends) / 60) if seconds else None
 

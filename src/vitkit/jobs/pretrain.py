@@ -396,6 +396,7 @@ def fine_tune_without(run: Run, options: ThenOptions, opened: Opened, listener: 
         least = SCRATCH_STEPS
     steps = options.tune_steps or max(least, tuned.training.total_steps(count))
     training = replace(tuned.training, steps=steps, seed=run.training.seed, select="last")
+    # There is nothing to validate on; a kill loses a quarter.
     training = replace(training, evaluate_every=None, checkpoint_every=max(1, math.ceil(steps / 4)))
     optimizer = replace(tuned.optimizer, warmup_steps=steps // 20)
     # The augmentation of the pre-training: digits that are not mirrored there are not to be mirrored here.

@@ -252,6 +252,7 @@ def measure_cost(
         started = time.monotonic()
         next(loader.batches(0, 1))  # by this process alone
         load = (time.monotonic() - started) / LOADED_IMAGES
+    # One more: the finished model is evaluated on the validation images again.
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
     evaluated = validations * len(data.splits.get("val", ())) + len(data.splits.get("test", ()))
     # The forward pass of an evaluation is a third of a training step.

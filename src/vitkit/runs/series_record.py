@@ -287,6 +287,7 @@ def plan_series(record: SeriesRecord) -> Series:
     return Series(
         **vars(record),
         metric=find_task(run.task).learning.monitor.metric,
+        # In six digits, in which no two rates agree (`SeriesOptions`).
         rates=tuple(Member(f"rate-{tried:g}", tried, seed) for tried in rates),
         chosen=None if rates else rate,
         reasons=(),
