@@ -412,8 +412,7 @@ def _member_run(run: Run, series: Series, member: Member) -> Run:
         splits = replace(splits, folds=options.cross_validate, fold=member.fold)
     if options.redraw:
         splits = replace(splits, subset_seed=member.seed)
-    training = replace(run.training, seed=member.seed)
-    return replace(run, splits=splits, optimizer=optimizer, training=training)
+    return replace(run, splits=splits, optimizer=optimizer, training=replace(run.training, seed=member.seed))
 
 
 def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine: StudyOptions) -> Series:

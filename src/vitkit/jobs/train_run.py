@@ -298,8 +298,7 @@ def follow(world: World) -> Path | None:
             f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
         )
     # Process 0 alone evaluates the finished model: the test images are not read here.
-    splits = {split: samples for split, samples in data.splits.items() if split != "test"}
-    data = replace(data, splits=splits)
+    data = replace(data, splits={split: data.splits[split] for split in data.splits if split != "test"})
     device = machine.find_device(invitation.device)
     # Process 0 shares its weights where no checkpoint is read.
     drawn = invitation.checkpoint is not None

@@ -254,8 +254,7 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
         VitkitError: the record in the file `where` is no run.
     """
     # Parsed into a Run first: options that are newer than the record then take their defaults.
-    recorded_run = from_json(Run, recorded, where)
-    there, here = to_json(recorded_run), to_json(run)
+    there, here = to_json(from_json(Run, recorded, where)), to_json(run)
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):

@@ -420,8 +420,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     state_bytes = measure.count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
-    checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
-    return [*rows, ("folder", [f"{folder} ({checkpoints})"])]
+    return [*rows, ("folder", [f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"])]
 
 
 def reading_rows(run: Run, data: sources.ImageData) -> list[Row]:

@@ -129,8 +129,7 @@ class Series(Result, SeriesRecord):
 
     def heading(self) -> str:
         """Say how many runs of which model there are, and on which data."""
-        runs = pluralize(len(self.all_members), "run")
-        return f"{runs} of {self.run.model} on {Path(self.run.data).name}"
+        return f"{pluralize(len(self.all_members), 'run')} of {self.run.model} on {Path(self.run.data).name}"
 
     def headline(self) -> Sequence[str]:
         """Say what came out."""

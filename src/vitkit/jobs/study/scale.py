@@ -324,8 +324,7 @@ def scale(
     study = engine.new_study(KIND, command, to_json(design), arms)
     with study.claim(place) as folder:
         *fitted, last = study.arms
-        completed = engine.complete_arms(fitted, folder, options)
-        measured = list(map(_measure, places, fitted, completed))
+        measured = list(map(_measure, places, fitted, engine.complete_arms(fitted, folder, options)))
         point = Measured(last.label, last.folder, places[-1], None, 0)
         law = conclude(folder, last.run, design, [*measured, point])
         said = f"{law.shown(law.prediction.error)} ({law.interval(law.prediction)})"
