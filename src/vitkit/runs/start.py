@@ -141,12 +141,10 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
             f"{start.name} is a {start.model}, so a run that begins from it trains the same model, found "
             f"model {run.model}. Leave --model out."
         )
-    given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
     # that this run trains.
-    before, _ = loading.fit_statistics(
-        zoo.with_channels(start.config, run.preprocessing.decode.channels), start.card, given
-    )
+    before = zoo.with_channels(start.config, run.preprocessing.decode.channels)
+    before = zoo.with_statistics(before, run.start.image_mean, run.start.image_std)
     config = zoo.with_image_size(before, run.preprocessing.image_size)
     if run.start.head == "keep":
         _class_order(start, class_names)  # for its error, before anything is built
