@@ -30,8 +30,8 @@ import vitkit.jobs.train_run
 from vitkit.data.config import Preprocessing
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.jobs.options import StudyOptions, ThenOptions
+from vitkit.jobs.pretrain import fine_tune_without, from_start
 from vitkit.jobs.recipes import recipe
-from vitkit.jobs.study.pretraining import fine_tune_without, from_start
 from vitkit.jobs.study.study import Arm, arm_table, compare_scored, complete_arm, read_scores
 from vitkit.listener import SILENT
 from vitkit.runs.config import Run

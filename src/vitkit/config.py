@@ -163,8 +163,7 @@ def require_valid(config: Any) -> None:
 class Valid:
     """A configuration whose values are those of their types, and which is refused otherwise."""
 
-    def __post_init__(self) -> None:
-        require_valid(self)
+    __post_init__ = require_valid
 
 
 def read_value(hint: Any, value: Any, where: str) -> Any:

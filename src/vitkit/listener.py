@@ -98,16 +98,16 @@ class Listener:
 SILENT = Listener()
 
 
+@dataclass(eq=False, repr=False)
 class RelayingListener(Listener):
     """Passes everything on to a listener; a subclass overrides the methods that it changes."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    given: Listener
 
     @property
     def listener(self) -> Listener:
         """The listener that hears everything."""
-        return self._listener
+        return self.given
 
     def note(self, sentence: str) -> None:
         self.listener.note(sentence)
@@ -127,11 +127,11 @@ class RelayingListener(Listener):
         return self.listener.run(folder, step, total)
 
 
+@dataclass(eq=False, repr=False)
 class WarningsAlone(Listener):
     """Passes warnings alone on to a listener: a silent mistake helps nobody."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+    listener: Listener
 
     def warn(self, sentence: str) -> None:
         self.listener.warn(sentence)

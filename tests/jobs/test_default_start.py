@@ -77,7 +77,7 @@ def test_candidates_are_free_and_trained_alike(monkeypatch: pytest.MonkeyPatch, 
     assert len({(start.training, start.data, start.image_size) for start in candidates}) == 1
     licences = {"ViT-B/16": "CC-BY-NC-4.0"}
     changed = tuple(replace(start, licence=licences.get(start.model, "MIT")) for start in table)
-    monkeypatch.setattr(published, "_table", lambda: changed)
+    monkeypatch.setattr(published, "table", lambda: changed)
     assert [start.name for start in default_starts()] == NAMES[:2]
     monkeypatch.setattr(default_start, "default_starts", lambda: ())
     with pytest.raises(VitkitError, match=r"No published start has a licence .*vitkit finetune START --data"):

@@ -18,7 +18,7 @@ from tests.faults.mutate import REMOVED, leaves, replaced
 from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
 from vitkit.config import from_json, read, to_json, write
-from vitkit.durable import json_bytes
+from vitkit.durable import json_bytes, replace_json
 from vitkit.engines.folder import read_description_of
 from vitkit.errors import VitkitError
 from vitkit.evaluation.classify import classification, multi_label
@@ -30,7 +30,7 @@ from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import SentRecord
 from vitkit.models.config import PLAIN, Compute
 from vitkit.models.zoo import model_config
-from vitkit.runs.config import Run, read_config, write_config
+from vitkit.runs.config import Run, read_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.run_options import SeriesOptions
@@ -93,7 +93,8 @@ def write_model(folder: Path) -> Path:
 
 
 def write_run(folder: Path) -> Path:
-    write_config(folder, RUN, "vitkit train", PLAIN)
+    options = {"run": to_json(RUN), "compute": to_json(PLAIN)}
+    replace_json(folder / "config.json", {"vitkit_version": "1", "command": "vitkit train", **options})
     return folder / "config.json"
 
 

@@ -299,7 +299,7 @@ def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
         Path("x" * 5000): "nothing",
         "hf:org/name": "address",
         "https://example.org/a.npz": "address",
-        "vit-b16-in21k": "published name",
+        "vit-b16-in21k": "address",
     }
     assert {path: kind_of(path).kind for path in expected} == expected
     assert [path.name for path in map(Path, expected) if kind_of(path).is_run] == ["run", "going"]

@@ -14,7 +14,7 @@ import vitkit
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.jobs.report import write_report
-from vitkit.runs.records import read_metrics, read_speed
+from vitkit.runs.records import read_log
 from vitkit.runs.steps import speed_log
 from vitkit.runs.trained_model import read_evaluations, write_evaluation
 from vitkit.tasks import answering_of
@@ -86,7 +86,7 @@ WRONG_LINES: list[Any] = [
 def test_damaged_lines_of_a_log_are_left_out_and_counted(tmp_path: Path) -> None:
     for wrong in WRONG_LINES:
         (tmp_path / "metrics.jsonl").write_bytes(lines(TRAIN, wrong, b"", VALIDATION))
-        log = read_metrics(tmp_path)
+        log = read_log(tmp_path / "metrics.jsonl")
         assert log.lines == [TRAIN, VALIDATION], wrong
         said = "metrics.jsonl: 1 line of 3 cannot be read and is left out; the first is line 2."
         assert log.left_out == said
@@ -96,16 +96,16 @@ def test_whole_logs_are_read_whole(tmp_path: Path) -> None:
     """With lines that the report does not draw: another evaluator's, and the first of a log begun anew."""
     drift = {"kind": "evaluation", "evaluator": "drift", "step": 5, "epoch": 0.2, "distance": 1.5}
     metrics, speed = tmp_path / "metrics.jsonl", tmp_path / "speed.jsonl"
-    assert read_metrics(tmp_path).lines == read_speed(tmp_path).lines == []
+    assert read_log(tmp_path / "metrics.jsonl").lines == read_log(tmp_path / "speed.jsonl").lines == []
     metrics.write_bytes(lines({"kind": "restart", "step": 8}, drift, TRAIN, VALIDATION))
     speed.write_bytes(lines(SPEED, b"", SPEED))
-    assert read_metrics(tmp_path).lines == [TRAIN, VALIDATION] and not read_metrics(tmp_path).left_out
-    assert read_speed(tmp_path).lines == [SPEED, SPEED] and not read_speed(tmp_path).left_out
+    assert read_log(metrics).lines == [TRAIN, VALIDATION] and not read_log(metrics).left_out
+    assert read_log(speed).lines == [SPEED, SPEED] and not read_log(speed).left_out
     metrics.write_bytes(lines({**drift, "distance": None}, {**drift, "step": "5"}, TRAIN))
-    assert "2 lines of 3 cannot be read" in read_metrics(tmp_path).left_out
+    assert "2 lines of 3 cannot be read" in read_log(metrics).left_out
     speed.write_bytes(lines(SPEED, TRAIN) + b'{"step": 20, "images_')
-    assert read_speed(tmp_path).lines == [SPEED]
-    assert "2 lines of 3 cannot be read and are left out" in read_speed(tmp_path).left_out
+    assert read_log(speed).lines == [SPEED]
+    assert "2 lines of 3 cannot be read and are left out" in read_log(speed).left_out
 
 
 def test_a_speed_log_that_was_cut_short_loses_no_line_after_it(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_speed_log_that_was_cut_short_loses_no_line_after_it(tmp_path: Path) -
         file.write(b'{"step": 20, "images_')
     with speed_log(tmp_path) as log:
         log(dict(whole))
-    assert [line["step"] for line in read_speed(tmp_path).lines] == [SPEED["step"]] * 2
-    assert "1 line of 3" in read_speed(tmp_path).left_out
+    assert [line["step"] for line in read_log(tmp_path / "speed.jsonl").lines] == [SPEED["step"]] * 2
+    assert "1 line of 3" in read_log(tmp_path / "speed.jsonl").left_out
 
 
 def as_a_huge_file(path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_log_that_is_no_file_is_left_out(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     for make in (os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), as_a_huge_file):
         make(log)
-        read = read_metrics(tmp_path)
+        read = read_log(log)
         assert read.lines == [] and read.left_out.startswith("metrics.jsonl is left out: ")
         log.rmdir() if log.is_dir() else log.unlink()
 

@@ -91,13 +91,13 @@ class Texts:
         return os.fsdecode(self.data[self.ends[number] : self.ends[number + 1]])
 
 
+@dataclass(frozen=True, eq=False)
 class Paths:
     """Image files below a root folder; `prefixes` are put before their names in messages."""
 
-    def __init__(self, root: Path, paths: Iterable[str], prefixes: Iterable[str] | None = None) -> None:
-        self.root = root
-        self.paths = Texts(paths)
-        self.prefixes = None if prefixes is None else Texts(prefixes)
+    root: Path
+    paths: Texts
+    prefixes: Texts | None = None
 
     def key(self, number: int) -> str:
         prefix = "" if self.prefixes is None else self.prefixes[number]

@@ -20,7 +20,7 @@ from vitkit import durable
 from vitkit.data.config import PROTOCOLS, ProtocolName
 from vitkit.data.files import damage_explained
 from vitkit.data.layouts.folders import image_files, list_folders
-from vitkit.data.listing import Files, Paths
+from vitkit.data.listing import Files, Paths, Texts
 from vitkit.data.paths import expand_home
 from vitkit.errors import VitkitError
 from vitkit.evaluation.predictions import Predictions, in_parts, likeliest
@@ -141,7 +141,7 @@ def _validation_numbers(root: Path, labels: str | None) -> LabelledImages:
             f"{root}: expected validation images of ImageNet, named ILSVRC2012_val_00000001.JPEG and so on, "
             f"found {pluralize(len(paths), 'image')} and none that can be scored."
         )
-    files = Paths(root, (str(path.relative_to(root)) for path in paths))
+    files = Paths(root, Texts(str(path.relative_to(root)) for path in paths))
     accepted = tuple((i,) for i in range(len(wnids)))
     return LabelledImages(files, np.array(numbers), wnids, accepted, tuple(members), left_out)
 

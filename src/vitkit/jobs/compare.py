@@ -41,7 +41,7 @@ from vitkit.listener import Listener
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
 from vitkit.result import Block, Cell, Number, Photo, Photos, Plot, Section, Table, Text
-from vitkit.runs.config import changed_options, name_options, parse_run
+from vitkit.runs.config import changed_options, name_options, parse_run, read_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
 from vitkit.runs.series_record import explain_no_model, read_series
@@ -382,7 +382,7 @@ def compare(
                 write(folder / SPEEDS, speeds)
             answering, differing = answering_of(pair[0].ready.model.card), None
             if all(contender.place.is_run for contender in pair):
-                there, here = (without_places(contender.place.require_config()) for contender in pair)
+                there, here = (without_places(read_config(contender.place.path)) for contender in pair)
                 recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
                 differing = tuple(name_options(changed_options(there["run"], recorded, run)))
             scores = (answering.score_images(side.predictions) for side in (first_side, second_side))

@@ -391,7 +391,7 @@ def _fitted_run(
             )
         base = replace(base, start=replace(config, start=chosen.start.name))
     name = base.start.start
-    if job.dry_run and folder.kind_of(name).is_fetched and not is_local(name):
+    if job.dry_run and folder.kind_of(name).kind == "address" and not is_local(name):
         raise VitkitError(
             f"--dry-run fetches nothing, and {name} is not on this machine. vitkit card {shlex.quote(name)} "
             "fetches and describes it; then give the same command again."

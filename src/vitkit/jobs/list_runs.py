@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from vitkit.config import IN_MEMORY_ALONE, PREFIXED, to_json
+from vitkit.config import IN_MEMORY_ALONE, PREFIXED, read, to_json
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
@@ -27,6 +27,7 @@ from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
 from vitkit.tasks import find_task
+from vitkit.tasks.page import figures
 from vitkit.text import format_duration, pluralize, without_places
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended, step_of
 from vitkit.training.trainer import LOG
@@ -126,16 +127,13 @@ class RunList(Result, list[RunSummary]):
 
     def sections(self) -> Sequence[Section]:
         """Return a picture of the validations for each metric, and a table with the options that differ."""
-        # Only a page and a notebook show these, and wait for matplotlib.
-        from vitkit.analysis.figures import line_figure, shortened
-
         pictures: list[Block] = []
         for metric, is_fraction in dict.fromkeys((row.metric, row.is_fraction) for row in self if row.curve):
             rows = [row for row in self if row.curve and row.metric == metric]
             lines = {self.name_of(row): [(*point, None) for point in row.curve] for row in rows[-LINES:]}
             label = f"{metric.replace('_', ' ')} of the validation images"
-            axes = "step", shortened(label, 60)
-            draw = partial(line_figure, {"": lines}, *axes, is_fraction=is_fraction, steps=True)
+            axes = "step", figures().shortened(label, 60)
+            draw = partial(figures().line_figure, {"": lines}, *axes, is_fraction=is_fraction, steps=True)
             alt = f"The {label} of {len(lines)} runs over their steps."
             pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
             if len(lines) < len(rows):
@@ -208,9 +206,9 @@ def list_runs(
     top = require_runs(folder)
     rows = []
     with hushed(listener, quiet).progress("reading records") as progress:
-        for place, read in _find(top, DEPTH):
+        for place, read_folder in _find(top, DEPTH):
             try:
-                row = read(place)
+                row = read_folder(place)
             except (VitkitError, OSError, ValueError, RecursionError) as error:
                 row = RunSummary(str(place), "run", "", "", "", "damaged", str(error))
             for name in ("config.json", SERIES, studies.RECORD, "speed.jsonl", "report.html"):
@@ -285,10 +283,11 @@ def _summarise(
     folder: Path, kind: Literal["run", "series"], run: Run, first: Path, metric: str, minutes: float | None
 ) -> RunSummary:
     """Begin the summary of a run, or of a series, whose first run tells its model and its curve."""
-    data, start = trained_model.read_record(folder), None if run.model else records.read_start_record(first)
+    data = trained_model.read_record(folder)
+    start = None if run.model else read(records.StartRecord, first / records.START_FILE)
     name = str(without_places(run.data)) if data is None else data.name
     model = full_name(run, 1) if run.model else getattr(start, "model", "")
-    logged = (line for line in records.read_metrics(first).lines if line["kind"] == "validation")
+    logged = (line for line in records.read_log(first / LOG).lines if line["kind"] == "validation")
     validated = [line for line in logged if line["step"] > 0]  # others are damage
     curve = [(line["step"], line[metric]) for line in validated if isinstance(line.get(metric), int | float)]
     is_fraction = find_task(run.task).learning.curve.is_fraction
@@ -303,7 +302,7 @@ def _read_run(place: Place) -> RunSummary:
         VitkitError: one of them is damaged.
     """
     run, folder = place.run(), place.path
-    data, logged = trained_model.read_record(folder), records.read_metrics(folder).lines
+    data, logged = trained_model.read_record(folder), records.read_log(folder / LOG).lines
     images = 0 if data is None else data.images.get("train", 0)
     made = int(logged[-1]["step"]) if logged else 0
     metric = find_task(run.task).learning.monitor.metric
@@ -321,8 +320,8 @@ def _read_run(place: Place) -> RunSummary:
     ended = read_ended(folder)
     committed = (step_of(path) for path in newest_first(folder / FOLDER) if commit_size(path))
     step = next(committed, 0 if ended is None else ended.step)
-    state: State = "interrupted" if records.read_divergence(folder) is None else "diverged"
-    return replace(row, state=state, progress=f"step {step:,}{of}")
+    has_diverged = read(records.Divergence, folder / records.DIVERGED) is not None
+    return replace(row, state="diverged" if has_diverged else "interrupted", progress=f"step {step:,}{of}")
 
 
 def _minutes(folder: Path) -> float | None:
@@ -330,7 +329,9 @@ def _minutes(folder: Path) -> float | None:
 
     The seconds of the speed log begin again at 0 each time.
     """
-    seconds = [line["seconds"] for line in records.read_speed(folder).lines if line["seconds"] >= 0]
+    lines = records.read_log(folder / "speed.jsonl").lines
+    seconds = [line["seconds"] for line in lines if line["seconds"] >= 0]
+    # The -1 ends the last time.
     ends = [before for before, after in pairwise([*seconds, -1.0]) if after < before]
     return float(sum(ends) / 60) if seconds else None
 

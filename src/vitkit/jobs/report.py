@@ -21,7 +21,7 @@ from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models.config import PLAIN
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine, records, series_record, start, trained_model
-from vitkit.runs.config import shown_command
+from vitkit.runs.config import read_config, shown_command
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import task_of
 from vitkit.text import without_places
@@ -71,7 +71,8 @@ def write_report(
         if place.kind == "series":
             return write_series_report(folder, listener)
         place.run()  # refuses a configuration that is none
-        config, loaded = place.require_config(), start.load_any(place)
+        config: Mapping[str, Any] = read_config(folder)
+        loaded = start.load_any(place)
         model, notes = loaded.model, list(loaded.notes)
     else:
         # A copy that computes in the plain way on the CPU, as a model that is read from the folder does.
@@ -81,7 +82,7 @@ def write_report(
     record = trained_model.read_record(folder)
     answering = task_of(model.card).answering
     evaluations = {} if answering is None else trained_model.read_evaluations(folder, answering)
-    metrics, speed = records.read_metrics(folder), records.read_speed(folder)
+    metrics, speed = records.read_log(folder / "metrics.jsonl"), records.read_log(folder / "speed.jsonl")
     left_out = [log.left_out for log in (metrics, speed) if log.left_out]
     left_out += [f"{note[0].upper()}{note[1:]}." for note in notes]
     for sentence in left_out:

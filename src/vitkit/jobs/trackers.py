@@ -15,7 +15,7 @@ import io
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import AUTOMATIC, Listener, Measured, RelayingListener
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
-from vitkit.runs.records import read_metrics
+from vitkit.runs.records import read_log
 from vitkit.text import first_line, without_places
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -66,29 +66,24 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
                 f"'vitkit[{name}]'."
             )
     if isinstance(listener, TrackingListener):  # a log that two write has every line twice
-        return TrackingListener((*listener.trackers, *trackers), listener.listener)
-    return TrackingListener(trackers, listener)
+        return TrackingListener(listener.listener, (*listener.trackers, *trackers))
+    return TrackingListener(listener, trackers)
 
 
+@dataclass(eq=False, repr=False)
 class TrackingListener(RelayingListener):
-    """A listener that relays everything to another one, and the numbers of runs to trackers.
+    """A listener that relays everything to another one, and the numbers of runs to trackers."""
 
-    Args:
-        trackers: their names; event files of TensorBoard that are in a run folder already are continued
-            without being named.
-        listener: the other listener.
-    """
-
-    def __init__(self, trackers: Sequence[Tracker], listener: Listener) -> None:
-        super().__init__(listener)
-        self.trackers = tuple(trackers)
+    trackers: tuple[Tracker, ...]
+    """Their names; event files of TensorBoard that are in a run folder already are continued without being
+    named."""
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         with ExitStack() as stack:
             relay = stack.enter_context(self.listener.run(folder, step, total))
             before: dict[int, Metrics] = {}  # a damaged line is left out
-            log = read_metrics(folder)
+            log = read_log(folder / "metrics.jsonl")
             for line in sorted([*log.lines, *log.evaluated], key=lambda line: line["step"]):
                 usable = line["kind"] != "evaluation" or isinstance(line.get("evaluator"), str)
                 if line["step"] <= step and "epoch" in line and usable:

@@ -15,8 +15,7 @@ from typing import Any, Unpack
 
 from vitkit._version import __version__
 from vitkit.config import difference, to_json, write
-from vitkit.data import paths, sources
-from vitkit.data.config import Splits
+from vitkit.data import config, paths, sources
 from vitkit.durable import read_chunks, remove_leftovers, sync_folder, write_file
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs import recipes, report
@@ -219,13 +218,13 @@ def train_series(
     def changes(folder: Path) -> list[str]:
         begun = series_record.read_series_record(folder)
         changed = difference(to_json(begun.options), to_json(options))
-        changed += changed_options(to_json(begun.run), str(folder / series_record.RECORD), run, moved=resume)
+        changed += changed_options(to_json(begun.run), str(folder / folders.SERIES), run, moved=resume)
         return name_options(changed)
 
     def numbered() -> Iterator[Path]:
         return folders.numbered_folders(plan.list_images(run, opened).name, run.model, options.ending)
 
-    owner, planned = folders.Owner("series of runs", series_record.RECORD, changes, resume), None
+    owner, planned = folders.Owner("series of runs", folders.SERIES, changes, resume), None
     _, has_begun = next(folders.folders_for(owner, own, numbered))
     if not has_begun:  # a new series is refused before its folder is made
         with listener.progress("listing images"):
@@ -235,7 +234,7 @@ def train_series(
         # A series that had begun may by now be removed, or locked by another process: then this one is new.
         if plan.begun_run(folder) is None:
             planned = planned or _plan(run, options, opened, trained_by)
-            write(folder / series_record.RECORD, planned)
+            write(folder / folders.SERIES, planned)
         series = series_record.read_series(folder)
         if series.ended:  # what is missing all the same, a model or the page, is made again below
             listener.show([("", [f"This series of runs has finished: {folder}"])])
@@ -364,7 +363,7 @@ def _refuse_sweep(
         )
 
 
-def _splits_of_start(run: Run, opened: plan.Opened | None) -> Splits | None:
+def _splits_of_start(run: Run, opened: plan.Opened | None) -> config.Splits | None:
     """Give the splits of the run's images that its start was trained with; None where it has no start, or the
     start was trained on other images."""
     card = plan.describe_start(run, opened).card if run.start.start else None
@@ -373,14 +372,14 @@ def _splits_of_start(run: Run, opened: plan.Opened | None) -> Splits | None:
     return _held_out_fields(card.data.splits)
 
 
-def _held_out_fields(splits: Splits) -> Splits:
+def _held_out_fields(splits: config.Splits) -> config.Splits:
     """Keep the fields of splits that decide which images are held out, to compare two splits by them."""
     return replace(splits, label_separator=None, subset=None, subset_seed=None)
 
 
-def _uncut(splits: Splits) -> Splits:
+def _uncut(splits: config.Splits) -> config.Splits:
     """Make the splits that cut nothing; splits of the data's own stay."""
-    return Splits(0, 0, label_separator=splits.label_separator)
+    return config.Splits(0, 0, label_separator=splits.label_separator)
 
 
 def _member_run(run: Run, series: Series, member: Member) -> Run:
@@ -413,8 +412,7 @@ def _member_run(run: Run, series: Series, member: Member) -> Run:
         splits = replace(splits, folds=options.cross_validate, fold=member.fold)
     if options.redraw:
         splits = replace(splits, subset_seed=member.seed)
-    training = replace(run.training, seed=member.seed)
-    return replace(run, splits=splits, optimizer=optimizer, training=training)
+    return replace(run, splits=splits, optimizer=optimizer, training=replace(run.training, seed=member.seed))
 
 
 def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine: StudyOptions) -> Series:
@@ -458,7 +456,7 @@ def _train_members(folder: Path, run: Run, series: Series, resume: bool, machine
             listener.warn(f"{_describe(series, member)}: training diverged. {error}")
             # `train_run` has written this down, unless it ended before its folder was made.
             (folder / member.folder).mkdir(exist_ok=True)
-            records.keep_divergence(folder / member.folder, error)
+            write(folder / member.folder / records.DIVERGED, records.Divergence(str(error)))
         else:
             steps.tidy(folder / member.folder, listener)
         series = series_record.read_series(folder)

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from vitkit.config import from_json
-from vitkit.durable import moved_error
+from vitkit._version import __version__
+from vitkit.config import from_json, read, to_json, write
+from vitkit.durable import moved_error, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
@@ -20,7 +21,7 @@ from vitkit.models.config import Card, Compute
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs import budget, build, machine, processes, records, steps, trained_model
 from vitkit.runs import plan as planning
-from vitkit.runs.config import Run, changed_options, name_options, read_config, write_config
+from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
@@ -91,7 +92,7 @@ def train_run(
     processes.divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     machine.keep_freed_memory()
     if not world.writes:  # of a dry run process 0 alone tells
-        return Path() if dry_run else follow(world) or Path()
+        return Path() if dry_run else follow(world) or Path()  # whose folder nobody asks for
     own, keep = None if out is None else Path(out), not dry_run
     plan = planning.plan_run(
         run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener
@@ -108,11 +109,13 @@ def train_run(
             # Before anything random happens: a run that is killed from here on can be continued.
             precision, exact = plan.run.training.precision, plan.run.training.exact
             chosen = machine.choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
-            recorded = write_config(folder, plan.run, command, chosen)
+            recorded = {"vitkit_version": __version__, "command": command}
+            recorded |= {"run": to_json(plan.run), "compute": to_json(chosen)}
+            replace_json(folder / "config.json", recorded)
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start
-            plan = replace(plan, record=records.read_start_record(folder) or plan.record)
+            plan = replace(plan, record=read(records.StartRecord, folder / records.START_FILE) or plan.record)
         parts = build.build_parts(
             plan.run, plan.images, folder, listener, compute, plan.config, plan.device, plan.record, world
         )
@@ -122,7 +125,7 @@ def train_run(
                 (folder / records.DIVERGED).unlink(missing_ok=True)  # the run is continued
                 _complete(plan, parts, recorded, from_scratch, stop, listener)
             except NonFiniteError as error:
-                records.keep_divergence(folder, error)
+                write(folder / records.DIVERGED, records.Divergence(str(error)))
                 raise
             except StopRequest as request:
                 again = command_to_continue(folder, threads, device, world)
@@ -295,8 +298,7 @@ def follow(world: World) -> Path | None:
             f"{invitation.fingerprint}, found {data.fingerprint()}. All machines must see the same images."
         )
     # Process 0 alone evaluates the finished model: the test images are not read here.
-    splits = {split: samples for split, samples in data.splits.items() if split != "test"}
-    data = replace(data, splits=splits)
+    data = replace(data, splits={split: data.splits[split] for split in data.splits if split != "test"})
     device = machine.find_device(invitation.device)
     # Process 0 shares its weights where no checkpoint is read.
     drawn = invitation.checkpoint is not None

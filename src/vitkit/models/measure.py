@@ -50,10 +50,8 @@ def count_parameters(*modules: nn.Module | None) -> int:
     return sum(parameter.numel() for module in modules if module for parameter in module.parameters())
 
 
-@functools.lru_cache(maxsize=4)
-def _outline(config: ModelConfig) -> ImageModel:
-    """Build a model without memory, once for all questions about it."""
-    return build_empty(config)
+_outline = functools.lru_cache(maxsize=4)(build_empty)
+"""A function that builds a model without memory, once for all questions about it."""
 
 
 def parameters(config: ModelConfig) -> int:

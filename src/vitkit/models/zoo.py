@@ -184,7 +184,7 @@ def zoo_name(name: str) -> str:
     """
     match = _VIT.fullmatch(name) if len(name) <= LONGEST_NAME else None
     is_here = match and (match["size"] in SIZES or _CUSTOM.fullmatch(match["size"]))
-    if is_here or len(name) > LONGEST_NAME or _BIT.fullmatch(name):
+    if is_here or not 0 < len(name) <= LONGEST_NAME or _BIT.fullmatch(name):
         return name
     if len(meant := same_letters(name, NAMES)) == 1:
         return meant[0]

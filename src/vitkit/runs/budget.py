@@ -23,15 +23,13 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
-from vitkit.models import image_model, measure
+from vitkit.models import image_model, measure, zoo
 from vitkit.models.build import build_model
-from vitkit.models.zoo import ModelConfig
 from vitkit.runs import build, timing
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
 from vitkit.text import format_bytes, format_duration, pluralize
-from vitkit.training import gradients, optim
-from vitkit.training.checkpoint import commit, make_folder, take_snapshot
+from vitkit.training import checkpoint, gradients, optim
 from vitkit.training.config import TrainingConfig
 from vitkit.training.trainer import Trainer
 from vitkit.world import world_of_environment
@@ -104,7 +102,7 @@ def steps_within(seconds: float, pace: Pace, training: TrainingConfig, num_image
 
 
 def measure_pace(
-    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
+    run: Run, data: ImageData, config: zoo.ModelConfig, device: torch.device, listener: Listener
 ) -> Pace:
     """Time steps, a validation and a checkpoint of a run on a sample of its images.
 
@@ -126,8 +124,8 @@ def measure_pace(
         step = _time_steps(trainer, run, sample)
         began = time.monotonic()
         # Into a temporary folder, whose disk may be faster than the run's.
-        make_folder(Path(folder))
-        commit(Path(folder), take_snapshot(trainer.state, trainer.environment), 1)
+        checkpoint.make_folder(Path(folder))
+        checkpoint.commit(Path(folder), checkpoint.take_snapshot(trainer.state, trainer.environment), 1)
         saving = time.monotonic() - began
         if "val" not in data.splits:
             return Pace(step, saving)
@@ -220,7 +218,7 @@ class Cost:
 
 
 def measure_cost(
-    run: Run, data: ImageData, config: ModelConfig, device: torch.device, listener: Listener
+    run: Run, data: ImageData, config: zoo.ModelConfig, device: torch.device, listener: Listener
 ) -> Cost:
     """Measure the time of a run's steps, and estimate its memory.
 
@@ -254,6 +252,7 @@ def measure_cost(
         started = time.monotonic()
         next(loader.batches(0, 1))  # by this process alone
         load = (time.monotonic() - started) / LOADED_IMAGES
+    # One more: the finished model is evaluated on the validation images again.
     validations = -(-steps // training.evaluation_interval(train_images)) + 1
     evaluated = validations * len(data.splits.get("val", ())) + len(data.splits.get("test", ()))
     # The forward pass of an evaluation is a third of a training step.
@@ -262,7 +261,7 @@ def measure_cost(
     return Cost(run, steps, seconds, memory, float(measure.forward_flops(config, head=True)))
 
 
-def step_memory(run: Run, config: ModelConfig, device: torch.device) -> int:
+def step_memory(run: Run, config: zoo.ModelConfig, device: torch.device) -> int:
     """Estimate the most bytes of a training step, beside PyTorch's own, without building the model."""
     training = run.training
     chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)

@@ -1,6 +1,6 @@
 """Build the parts of a run from its configuration and its images: card, model, loader, trainer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,13 +11,12 @@ from torch import nn
 from vitkit.config import to_json
 from vitkit.data import sources
 from vitkit.data.sources import ImageData, Samples
-from vitkit.data.stream.loader import Batch, TrainLoader, evaluation_batches, worker_count
+from vitkit.data.stream.loader import TrainLoader, evaluation_batches, worker_count
 from vitkit.evaluation.fewshot.config import FewShotTracking, Method, linear_probe
 from vitkit.listener import SILENT, Listener
+from vitkit.models import image_model, zoo
 from vitkit.models.build import build_empty, build_model
 from vitkit.models.config import Compute
-from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.runs import machine, processes, records
 from vitkit.runs.config import Run
 from vitkit.runs.trained_model import RejectedFiles, require_same_images, run_card
@@ -41,7 +40,7 @@ class Parts:
     data: ImageData
     folder: Path
     """The run folder, locked."""
-    model: ImageModel
+    model: image_model.ImageModel
     """The model with its card; it is moved to the device when the trainer is built."""
     rejects: RejectedFiles
     device: torch.device
@@ -56,7 +55,7 @@ def build_parts(
     folder: Path,
     listener: Listener,
     compute: Compute,
-    config: ModelConfig,
+    config: zoo.ModelConfig,
     device: torch.device,
     start: records.StartRecord | None = None,
     world: World = ALONE,
@@ -84,8 +83,8 @@ def build_parts(
 
 
 def build_new(
-    run: Run, config: ModelConfig, compute: Compute, listener: Listener, drawn: bool = True
-) -> ImageModel:
+    run: Run, config: zoo.ModelConfig, compute: Compute, listener: Listener, drawn: bool = True
+) -> image_model.ImageModel:
     """Build the model of a run with new weights.
 
     Args:
@@ -261,18 +260,15 @@ def build_validation(parts: Parts) -> Validation:
     """Make the value by which the task measures a model on the validation images."""
     run, samples = parts.run, parts.data.splits["val"]
     reading = worker_count(samples, run.loading, parts.world)
-
-    def batches(world: World = ALONE) -> Iterator[Batch]:
-        return evaluation_batches(
-            samples,
-            run.preprocessing,
-            run.training.micro_batch_size or run.training.batch_size,
-            reading,
-            parts.rejects.of_split["val"],
-            worker_timeout=run.loading.worker_timeout,
-            world=world,
-        )
-
+    batches = partial(
+        evaluation_batches,
+        samples,
+        run.preprocessing,
+        run.training.micro_batch_size or run.training.batch_size,
+        reading,
+        parts.rejects.of_split["val"],
+        worker_timeout=run.loading.worker_timeout,
+    )
     names, precision = parts.data.class_names, parts.model.chosen.precision
     return Validation(run.objective, names, batches, parts.device, precision, parts.world)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from vitkit._version import __version__
 from vitkit.config import (
     IN_PYTHON_ALONE,
     PREFIXED,
@@ -22,11 +21,11 @@ from vitkit.config import (
     to_json,
 )
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
-from vitkit.durable import read_json_once, replace_json
+from vitkit.durable import read_json_once
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.models import zoo
-from vitkit.models.config import Compute, ImagePoolKind, Interpolation, PositionKind, TaskName
+from vitkit.models.config import ImagePoolKind, Interpolation, PositionKind, TaskName
 from vitkit.models.zoo import ModelConfig
 from vitkit.other_names import OTHER_NAMES
 from vitkit.text import without_places
@@ -197,14 +196,6 @@ def full_name(run: Run, num_classes: int) -> str:
     return zoo.changed_name(run.model, config) or run.model
 
 
-def write_config(folder: Path, run: Run, command: str, compute: Compute) -> dict[str, Any]:
-    """Write the `config.json` of a run, before anything is computed; returns the contents of the file."""
-    options = {"run": to_json(run), "compute": to_json(compute)}
-    written = {"vitkit_version": __version__, "command": command, **options}
-    replace_json(folder / "config.json", written)
-    return written
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the `config.json` of a run folder.
 
@@ -263,8 +254,7 @@ def changed_options(recorded: Mapping[str, Any], where: str, run: Run, moved: bo
         VitkitError: the record in the file `where` is no run.
     """
     # Parsed into a Run first: options that are newer than the record then take their defaults.
-    recorded_run = from_json(Run, recorded, where)
-    there, here = to_json(recorded_run), to_json(run)
+    there, here = to_json(from_json(Run, recorded, where)), to_json(run)
     if None not in (there["training"]["steps"], here["training"]["steps"]):
         here["training"]["epochs"] = there["training"]["epochs"]  # the steps stand in their place
     for options in (there, here):

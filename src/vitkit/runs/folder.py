@@ -38,13 +38,11 @@ from vitkit.errors import VitkitError
 from vitkit.models.zoo import zoo_name
 from vitkit.runs.config import Run, parse_run, read_config
 from vitkit.weights.format_names import ENDINGS
-from vitkit.weights.published import find_start_named, is_address, near_published
+from vitkit.weights.published import is_address, near_published
 
-Kind = Literal[
-    "run", "unfinished run", "series", "exported model", "checkpoint", "address", "published name", "nothing"
-]
+Kind = Literal["run", "unfinished run", "series", "exported model", "checkpoint", "address", "nothing"]
 """The kinds of paths that a person gives. An unfinished run has not written its model yet; a checkpoint is
-any other file or folder that is there; addresses and published names are downloaded."""
+any other file or folder that is there; an address, or the name of a published checkpoint, is downloaded."""
 SERIES = "series.json"
 """The record of a series of runs, by which its folder is recognised."""
 Contents = Literal["weights", "images", "both", "nothing"]
@@ -117,22 +115,13 @@ class Place:
         """Whether it is the folder of a run, finished or not."""
         return self.config is not None
 
-    @property
-    def is_fetched(self) -> bool:
-        """Whether it has to be downloaded."""
-        return self.kind in ("address", "published name")
-
     def run(self) -> Run:
         """Return the configuration of the run.
 
         Raises:
             VitkitError: it is no run folder, or its record is damaged.
         """
-        return parse_run(self.require_config(), self.path)
-
-    def require_config(self) -> Mapping[str, Any]:
-        """Return the contents of its `config.json`; it raises the errors of `run`."""
-        return read_config(self.path) if self.config is None else self.config
+        return parse_run(read_config(self.path) if self.config is None else self.config, self.path)
 
 
 def kind_of(path: str | Path | Place) -> Place:
@@ -145,7 +134,7 @@ def kind_of(path: str | Path | Place) -> Place:
         return path
     name, folder = str(path), Path(path)
     if is_address(path):
-        return Place(name, folder, "published name" if find_start_named(path) is not None else "address")
+        return Place(name, folder, "address")
     try:
         if not folder.is_dir():
             return Place(name, folder, "checkpoint" if folder.exists() else "nothing")
@@ -182,7 +171,7 @@ def contents_of(place: Place) -> Contents:
     path = place.path
     if place.kind == "nothing":
         return "images" if place.name == "digits" or _lists_images(place.name) else "nothing"
-    if place.is_fetched:
+    if place.kind == "address":
         return "weights"
     if not path.is_dir():
         return "images" if _lists_images(path.name) else "weights"

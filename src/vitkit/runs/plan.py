@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitkit.config import to_json
+from vitkit.config import read, to_json
 from vitkit.data import check, sources, transforms
 from vitkit.data.config import Splits, refuse_augmentation
 from vitkit.data.paths import absolute_spec
 from vitkit.data.stream.loader import worker_count
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.listener import SILENT, Listener
+from vitkit.models import measure, zoo
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import count_parameters, forward_flops, parameters
-from vitkit.models.zoo import ModelConfig
 from vitkit.runs import records, series_record
 from vitkit.runs.budget import choose_steps, measure_pace, with_steps
 from vitkit.runs.config import Run, changed_options, full_name, model_config_of, require_data, with_options
@@ -121,7 +120,7 @@ class Plan(Opened):
 
     record: records.StartRecord | None
     """The record of its start; None for new weights."""
-    config: ModelConfig
+    config: zoo.ModelConfig
     """The architecture of its model."""
     device: torch.device
     device_name: str
@@ -211,7 +210,7 @@ def with_absolute_paths(run: Run) -> Run:
 
 def resolve_start(
     run: Run, opened: Opened, folder: Path | None = None
-) -> tuple[Run, Start | None, records.StartRecord | None, ModelConfig]:
+) -> tuple[Run, Start | None, records.StartRecord | None, zoo.ModelConfig]:
     """Describe the start of a run, by the record in its folder where there is one.
 
     Args:
@@ -229,7 +228,7 @@ def resolve_start(
     """
     names, record, start = opened.images.class_names, None, None
     if run.start.start:
-        record = None if folder is None else records.read_start_record(folder)
+        record = None if folder is None else read(records.StartRecord, folder / records.START_FILE)
         if record is None:
             start = describe_start(run, opened)
             record = plan_start(run, names, start)
@@ -383,10 +382,12 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
         rows.append(("start", list(start.lines)))
 
     tokens = "" if config.num_tokens is None else f"{config.num_tokens} tokens, "
+    # With a start no option may have changed the architecture that the name stands for.
+    name = full_name(run, config.num_classes or 1) if start is None else run.model
     described = [
-        f"{full_name(run, config.num_classes or 1)} at {format_size(config.image_size)}: {tokens}"
-        f"{format_count(count_parameters(model))} parameters, "
-        f"{format_count(forward_flops(config, head=True), 'FLOPs')} per image"
+        f"{name} at {format_size(config.image_size)}: {tokens}"
+        f"{format_count(measure.count_parameters(model))} parameters, "
+        f"{format_count(measure.forward_flops(config, head=True), 'FLOPs')} per image"
     ]
     if config.cut_off:
         described.append(f"! {config.cut_off}: cut off")
@@ -416,11 +417,10 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
-    state_bytes = count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    state_bytes = measure.count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
-    checkpoints = f"checkpoints of {format_bytes(state_bytes)} {often}"
-    return [*rows, ("folder", [f"{folder} ({checkpoints})"])]
+    return [*rows, ("folder", [f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"])]
 
 
 def reading_rows(run: Run, data: sources.ImageData) -> list[Row]:
@@ -455,7 +455,7 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
         trained = (
             "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
         )
-        total = count_parameters(model)
+        total = measure.count_parameters(model)
         lines.append(
             f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
@@ -470,18 +470,18 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     return lines
 
 
-def choose_sharding(config: ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
+def choose_sharding(config: zoo.ModelConfig, run: Run, device: torch.device, world: World) -> Sharding:
     """Choose how the state of a run is divided among its processes: replicas wherever they fit."""
     if world.size == 1 or run.optimizer.optimizer == "muon":  # whose update needs whole matrices
         return "replicas"
     if run.training.sharding != "auto":
         return run.training.sharding
     available = free_memory(device, world)
-    whole = parameters(config) * bytes_per_weight(run.optimizer)
+    whole = measure.parameters(config) * bytes_per_weight(run.optimizer)
     return "replicas" if available is None or whole <= available else "fsdp"
 
 
-def require_memory(config: ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
+def require_memory(config: zoo.ModelConfig, run: Run, device: torch.device, world: World = ALONE) -> None:
     """Refuse a model whose weights, gradients and optimiser exceed all memory, and such a batch of pixels.
 
     A model that barely fits is not refused: the memory of activations depends on more than the configuration.
@@ -492,7 +492,7 @@ def require_memory(config: ModelConfig, run: Run, device: torch.device, world: W
     available = free_memory(device, world)
     if available is None:
         return
-    count, parts = parameters(config), 1
+    count, parts = measure.parameters(config), 1
     if choose_sharding(config, run, device, world) != "replicas":
         parts = world.on_machine if run.training.sharding == "hsdp" else world.size
     needed = count * bytes_per_weight(run.optimizer) // parts

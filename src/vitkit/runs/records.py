@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import COUNT, from_json, read, write
+from vitkit.config import COUNT, from_json
 from vitkit.durable import read_regular_file
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import VitkitError
 from vitkit.models.config import Interpolation
 from vitkit.models.zoo import FAMILIES, ModelConfig
 from vitkit.text import pluralize
@@ -18,8 +18,12 @@ LOG_BYTES = 256 << 20
 """The largest log that is read: some million lines."""
 LINE_BYTES = 1 << 16
 """The longest line that is parsed, far longer than any that vitkit writes."""
-METRICS = ("step", "epoch", "loss")
-SPEED = ("step", "images_per_second", "seconds")
+LOGS = {
+    "metrics.jsonl": (("step", "epoch", "loss"), ("train", "validation")),
+    "speed.jsonl": (("step", "images_per_second", "seconds"), ()),
+}
+"""The logs of a run folder: the numbers that each line has, and the kinds of these lines, if they have kinds;
+lines of other kinds need no number but `step`."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +37,12 @@ class Log:
     """A sentence about lines that cannot be read; empty if all can."""
 
 
-def read_metrics(run: Path) -> Log:
-    """Read the lines of training and validation in metrics.jsonl, each with the numbers in `METRICS`.
+def read_log(path: Path) -> Log:
+    """Read a log of a run folder; lines that are damaged or cut short by a crash are left out and counted.
 
-    Lines that mark where the log was begun again are skipped.
+    Lines that mark where metrics.jsonl was begun again are skipped.
     """
-    return _read_log(run / "metrics.jsonl", METRICS, ("train", "validation"))
-
-
-def read_speed(run: Path) -> Log:
-    """Read the lines of speed.jsonl, each with the numbers in `SPEED`."""
-    return _read_log(run / "speed.jsonl", SPEED)
-
-
-def _read_log(path: Path, numbers: tuple[str, ...], kinds: tuple[str, ...] = ()) -> Log:
-    """Read a log; lines that are damaged, or were cut short by a crash, are left out and counted.
-
-    Args:
-        path: the log.
-        numbers: the names of the numbers that every line must have.
-        kinds: the kinds of lines with these numbers; other lines need no number but `step`. None: lines have
-            no kinds.
-    """
+    numbers, kinds = LOGS[path.name]
     try:
         content = read_regular_file(path, LOG_BYTES)
     except FileNotFoundError:
@@ -110,24 +98,13 @@ DIVERGED = "diverged.json"
 
 @dataclass(frozen=True)
 class Divergence:
-    """The contents of `diverged.json`: it is written when loss, gradients or weights are not finite."""
+    """The contents of `diverged.json`, written when loss, gradients or weights are not finite.
+
+    The checkpoints stay, and a run that is continued removes it.
+    """
 
     reason: str
     """The error."""
-
-
-def keep_divergence(folder: Path, error: NonFiniteError) -> None:
-    """Write `diverged.json`; the checkpoints of the run stay, and it can be continued."""
-    write(folder / DIVERGED, Divergence(str(error)))
-
-
-def read_divergence(folder: Path) -> Divergence | None:
-    """Read why a run diverged; None where it has not, or was continued afterwards.
-
-    Raises:
-        VitkitError: the record is damaged.
-    """
-    return read(Divergence, folder / DIVERGED)
 
 
 START_FILE = "start.json"
@@ -135,7 +112,7 @@ START_FILE = "start.json"
 
 @dataclass(frozen=True)
 class StartRecord:
-    """The contents of `start.json`."""
+    """The contents of `start.json`, which a run has that began from other weights."""
 
     start: str
     """The absolute path of the start, or its address."""
@@ -160,12 +137,3 @@ class StartRecord:
             raise VitkitError(f"{START_FILE}: no family of models is named '{self.family}'.")
         config: ModelConfig = from_json(FAMILIES[self.family], self.architecture, START_FILE)
         return config
-
-
-def read_start_record(folder: Path) -> StartRecord | None:
-    """Read `start.json`; None where a run has not begun, or began with new weights.
-
-    Raises:
-        VitkitError: the record is damaged.
-    """
-    return read(StartRecord, folder / START_FILE)

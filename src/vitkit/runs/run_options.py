@@ -11,35 +11,34 @@ from typing import Annotated, Literal, TypedDict
 from vitkit.config import Folds, Positive, Range, require_valid
 from vitkit.data.config import Interpolation, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import ImagePoolKind, PositionKind, Precision, Size, TaskName
-from vitkit.models.config import Interpolation as PositionInterpolation
+from vitkit.models import config
 from vitkit.training.config import Sharding
 
 
 class RunOptions(TypedDict, total=False):
     """The options of a run but for its images and its start, which functions that train take themselves."""
 
-    task: TaskName
+    task: config.TaskName
     model: str
     start_from: Literal["end", "best", "last"]
     head: Literal["new", "keep"]
-    position_interpolation: PositionInterpolation | None
+    position_interpolation: config.Interpolation | None
     image_mean: tuple[float, ...] | None
     image_std: tuple[float, ...] | None
     measure_pixels: bool
     num_heads: int | None
-    pool: ImagePoolKind | None
+    pool: config.ImagePoolKind | None
     extra_class_token: bool | None
     stem_channels: tuple[int, ...] | None
     stem_strides: tuple[int, ...] | None
-    position: PositionKind | None
+    position: config.PositionKind | None
     representation_size: int | None
     dropout: float | None
     attention_dropout: float | None
     drop_path: float | None
     layer_scale: float | None
     gelu: Literal["tanh", "erf"] | None
-    image_size: Size
+    image_size: config.Size
     resize: Resize
     crop_fraction: float
     antialias: bool
@@ -88,7 +87,7 @@ class RunOptions(TypedDict, total=False):
     recompute: bool
     sharding: Sharding
     seed: int
-    precision: Precision
+    precision: config.Precision
     exact: bool
     log_every: int
     evaluate_every: int | None

@@ -19,23 +19,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitkit.config import read
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.result import Plot, Result, Section, Table
-from vitkit.runs import records, run_options, trained_model
-from vitkit.runs.config import Run
+from vitkit.runs import config, records, run_options, trained_model
 from vitkit.runs.folder import SERIES, Place, kind_of
 from vitkit.tasks import find_task
 from vitkit.tasks.answering import Pooled
+from vitkit.tasks.page import figures
 from vitkit.text import join_names, pluralize
 from vitkit.training.checkpoint import FOLDER, commit_size, newest_first, read_ended
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-RECORD = SERIES
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ class SeriesRecord:
 
     vitkit_version: str
     command: str
-    run: Run
+    run: config.Run
     """The run that the series was begun with; its members differ from it in rate, splits or seed."""
     options: run_options.SeriesOptions
     """The options, with all rates of a sweep."""
@@ -135,8 +129,7 @@ class Series(Result, SeriesRecord):
 
     def heading(self) -> str:
         """Say how many runs of which model there are, and on which data."""
-        runs = pluralize(len(self.all_members), "run")
-        return f"{runs} of {self.run.model} on {Path(self.run.data).name}"
+        return f"{pluralize(len(self.all_members), 'run')} of {self.run.model} on {Path(self.run.data).name}"
 
     def headline(self) -> Sequence[str]:
         """Say what came out."""
@@ -173,14 +166,8 @@ class Series(Result, SeriesRecord):
             return None
         lines = {"tried": tried, "chosen": [point for point in tried if point[0] == self.chosen]}
         up = f"{self.metric.replace('_', ' ')} on held-out images"
-
-        def draw() -> "Figure":
-            from vitkit.analysis.figures import line_figure
-
-            return line_figure({"": lines}, "learning rate", up)
-
         alt = "The score on held-out images against the learning rate, as in the table."
-        return Plot(draw, "rates", alt)
+        return Plot(lambda: figures().line_figure({"": lines}, "learning rate", up), "rates", alt)
 
     @property
     def all_members(self) -> tuple[Member, ...]:
@@ -204,9 +191,9 @@ def read_series_record(folder: str | Path) -> SeriesRecord:
     Raises:
         VitkitError: the folder holds no series, or the record is damaged.
     """
-    record = read(SeriesRecord, Path(folder) / RECORD)
+    record = read(SeriesRecord, Path(folder) / SERIES)
     if record is None:
-        raise VitkitError(f"{folder} is no series of runs: it has no {RECORD}.")
+        raise VitkitError(f"{folder} is no series of runs: it has no {SERIES}.")
     return record
 
 
@@ -234,7 +221,7 @@ def _with_result(folder: Path, series: Series, member: Member) -> Member:
     """Add the end of a member and its score, both read from its folder."""
     own = folder / member.folder
     if read_ended(own) is None:
-        divergence = records.read_divergence(own)
+        divergence = read(records.Divergence, own / records.DIVERGED)
         return member if divergence is None else replace(member, diverged=divergence.reason)
     run, splits = series.run, ("test", "val") if member.fold is None else ("test",)
     if member in series.rates:
@@ -299,6 +286,7 @@ def plan_series(record: SeriesRecord) -> Series:
     return Series(
         **vars(record),
         metric=find_task(run.task).learning.monitor.metric,
+        # In six digits, in which no two rates agree (`SeriesOptions`).
         rates=tuple(Member(f"rate-{tried:g}", tried, seed) for tried in rates),
         chosen=None if rates else rate,
         reasons=(),
@@ -306,42 +294,37 @@ def plan_series(record: SeriesRecord) -> Series:
     )
 
 
-def read_score(folder: Path, split: str, run: Run) -> Score | None:
+def read_score(folder: Path, split: str, run: config.Run) -> Score | None:
     """Read the score of a finished run on a split; None where it was not evaluated on it.
+
+    Of a task without evaluation it is the logged validation of the run's final weights.
 
     Raises:
         VitkitError: the evaluation is damaged.
     """
     task = find_task(run.task)
-    path = folder / "evaluation" / f"{split}.json"
-    if task.answering is None:
-        return _last_validation(folder, run, split)
-    try:
-        result, _ = task.answering.read_evaluation(path)
-    except FileNotFoundError:
-        return None
     metric, tie = task.learning.monitor.metric, task.learning.monitor.tie_breaker
-    value, interval = getattr(result, metric), getattr(result, f"{metric}_interval", None)
-    return Score(split, value, interval, None if tie is None else getattr(result, tie), result.count)
-
-
-def _last_validation(folder: Path, run: Run, split: str) -> Score | None:
-    """Read the score of a task without evaluation: the logged validation of a run's final weights."""
-    record, monitor = trained_model.read_record(folder), find_task(run.task).learning.monitor
+    if task.answering is not None:
+        try:
+            result, _ = task.answering.read_evaluation(folder / "evaluation" / f"{split}.json")
+        except FileNotFoundError:
+            return None
+        value, interval = getattr(result, metric), getattr(result, f"{metric}_interval", None)
+        return Score(split, value, interval, None if tie is None else getattr(result, tie), result.count)
+    record = trained_model.read_record(folder)
     if record is None or split != "val":
         return None
-    count, tie = record.images.get(split, 0), monitor.tie_breaker or ""
     scores = [
-        Score(split, line[monitor.metric], None, line.get(tie), count)
-        for line in records.read_metrics(folder).lines
-        if line["kind"] == "validation" and isinstance(line.get(monitor.metric), float)
+        Score(split, line[metric], None, line.get(tie or ""), record.images.get(split, 0))
+        for line in records.read_log(folder / "metrics.jsonl").lines
+        if line["kind"] == "validation" and isinstance(line.get(metric), float)
     ]
     if not scores or run.training.select == "last":
         return scores[-1] if scores else None
     return max(scores, key=lambda score: _rank(run, score))
 
 
-def _rank(run: Run, score: Score) -> tuple[float, float]:
+def _rank(run: config.Run, score: Score) -> tuple[float, float]:
     """Make the key by which the better of two scores is the larger, as a run chooses its best weights."""
     monitor, worst = find_task(run.task).learning.monitor, -math.inf
     sign, tie_sign = (1 if each == "max" else -1 for each in (monitor.direction, monitor.tie_direction))
@@ -360,8 +343,8 @@ def choose_rate(series: Series) -> Series:
         NonFiniteError: training diverged with every rate.
         VitkitError: no rate led to a score.
     """
-    scored = [(member, member.score) for member in series.rates if member.score is not None]
-    ranked = [(member, _rank(series.run, score)) for member, score in scored]
+    scores = {member: member.score for member in series.rates if member.score is not None}
+    ranked = [(member, _rank(series.run, score)) for member, score in scores.items()]
     # The first of equal ones: rates rise, and the lowest stays.
     best, (value, _) = max(ranked, key=lambda pair: pair[1], default=(series.rates[0], (-math.inf, 0.0)))
     if value == -math.inf and not any(member.diverged for member in series.rates):
@@ -374,9 +357,32 @@ def choose_rate(series: Series) -> Series:
             f"None of the learning rates {_listed(series.rates, ', ')} led to a model that can be scored: "
             "training diverged. Give lower ones with --sweep-rates and another --out."
         )
-    rate = best.learning_rate
+    # Sentences on why it was chosen, and how sure the choice is.
+    others = [member for member in series.rates if member is not best]
+    rate, score = best.learning_rate, scores[best]
+    images = pluralize(score.count, "held-out image")
+    reasons = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
+    tied = [member for member in others if member.value == score.value]
+    low = math.inf if score.interval is None else score.interval[0]
+    near = [member for member in others if member not in tied and (member.value or -math.inf) >= low]
+    if tied:
+        reasons.append(f"{_listed(tied)} scored the same: the lower loss decided, then the lower rate.")
+    if near:
+        reasons.append(
+            f"{_listed(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
+            "too few to be sure which is better."
+        )
+    for end, beyond, place in (("highest", "higher", -1), ("lowest", "lower", 0)):
+        if others and best is series.rates[place]:  # they rise
+            reasons.append(
+                f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
+            )
+    if diverged := [member for member in others if member.diverged]:
+        reasons.append(f"With {_listed(diverged)} training diverged.")
+    if unscored := [member for member in others if member.finished and member.value is None]:
+        reasons.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored, ', ')}.")
     members = tuple(replace(member, learning_rate=rate) for member in series.members)
-    return replace(series, chosen=rate, reasons=tuple(_reasons(series, best)), members=members)
+    return replace(series, chosen=rate, reasons=tuple(reasons), members=members)
 
 
 def summarise(series: Series) -> Spread | None:
@@ -393,40 +399,11 @@ def summarise(series: Series) -> Spread | None:
     return Spread(scored[0][1].split, len(values), mean, deviation, *extremes, pooled)
 
 
-def _reasons(series: Series, best: Member) -> list[str]:
-    """Explain why a rate was chosen, and how sure the choice is."""
-    score, rate = best.score, best.learning_rate
-    assert score is not None and score.value is not None
-    images = pluralize(score.count, "held-out image")
-    sentences = [f"Learning rate {rate:g} is the best on {images}: {shown_value(series.run, score.value)}."]
-    others = [member for member in series.rates if member is not best]
-    tied = [member for member in others if member.value == score.value]
-    low = math.inf if score.interval is None else score.interval[0]
-    near = [member for member in others if member not in tied and (member.value or -math.inf) >= low]
-    if tied:
-        sentences.append(f"{_listed(tied)} scored the same: the lower loss decided, then the lower rate.")
-    if near:
-        sentences.append(
-            f"{_listed(near)} {'is' if len(near) == 1 else 'are'} within its 95 % interval: these images are "
-            "too few to be sure which is better."
-        )
-    for end, beyond, place in (("highest", "higher", -1), ("lowest", "lower", 0)):
-        if others and best is series.rates[place]:  # they rise
-            sentences.append(
-                f"It is the {end} rate that was tried: a {beyond} rate may be better still (--sweep-rates)."
-            )
-    if diverged := [member for member in others if member.diverged]:
-        sentences.append(f"With {_listed(diverged)} training diverged.")
-    if unscored := [member for member in others if member.finished and member.value is None]:
-        sentences.append(f"{pluralize(len(unscored), 'rate')} led to no score: {_listed(unscored, ', ')}.")
-    return sentences
-
-
 def _listed(members: Sequence[Member], between: str = " and ") -> str:
     return between.join(f"{member.learning_rate:g}" for member in members)
 
 
-def shown_value(run: Run, value: float | None) -> str:
+def shown_value(run: config.Run, value: float | None) -> str:
     """Write a value of the metric; a fraction as a percentage."""
     if value is None:
         return "–"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vitkit.config import difference, to_json
+from vitkit.config import difference, read, to_json
 from vitkit.data.config import Preprocessing
 from vitkit.data.paths import absolute_spec
 from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
@@ -22,8 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models import image_model, zoo
 from vitkit.models.config import INTERPOLATIONS, Interpolation
-from vitkit.runs import records, series_record, trained_model
-from vitkit.runs.build import Parts
+from vitkit.runs import build, records, series_record, trained_model
 from vitkit.runs.config import Run, StartConfig, changed_options, full_name, model_config_of
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import find_task
@@ -142,12 +141,10 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
             f"{start.name} is a {start.model}, so a run that begins from it trains the same model, found "
             f"model {run.model}. Leave --model out."
         )
-    given = LoadOptions(image_mean=run.start.image_mean, image_std=run.start.image_std)
     # `before` is the start's architecture with this run's channels and pixel statistics, `config` the one
     # that this run trains.
-    before, _ = loading.fit_statistics(
-        zoo.with_channels(start.config, run.preprocessing.decode.channels), start.card, given
-    )
+    before = zoo.with_channels(start.config, run.preprocessing.decode.channels)
+    before = zoo.with_statistics(before, run.start.image_mean, run.start.image_std)
     config = zoo.with_image_size(before, run.preprocessing.image_size)
     if run.start.head == "keep":
         _class_order(start, class_names)  # for its error, before anything is built
@@ -201,7 +198,7 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
     )
 
 
-def load_start(parts: Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
+def load_start(parts: build.Parts, record: records.StartRecord, start: Start) -> records.StartRecord:
     """Load the weights of a start into a run's model, and write `start.json`.
 
     Args:
@@ -510,7 +507,7 @@ def identity_of(place: Place, file: Path, weights: str, *notes: str) -> loading.
         VitkitError: a record of the run is missing or damaged.
     """
     run, record = place.run(), trained_model.read_record(place.path)
-    start = records.read_start_record(place.path)
+    start = read(records.StartRecord, place.path / records.START_FILE)
     if record is None:
         raise VitkitError(
             f"{place.path / 'data.json'}, which names the classes of the run, is missing. Put it back, or "

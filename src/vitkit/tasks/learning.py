@@ -198,7 +198,7 @@ class LabelLearning(Learning):
         def measure(model: "nn.Module", objective: "nn.Module") -> Mapping[str, float]:
             predictions = predict(
                 model,
-                validation.batches(validation.world),
+                validation.batches(world=validation.world),
                 device=validation.device,
                 precision=validation.precision,
                 world=validation.world,
@@ -297,7 +297,7 @@ class MaskedImagesLearning(Learning):
                 torch.random.fork_rng(),
                 autocast(device, validation.precision),
             ):
-                for batch in validation.batches(world):
+                for batch in validation.batches(world=world):
                     # By the number of its first image: any process draws the same masks for this batch.
                     torch.manual_seed(int(batch.ids[0]))
                     here = batch.to(device)

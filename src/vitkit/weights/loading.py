@@ -157,7 +157,7 @@ class OpenCheckpoint(ExitStack):
                 )
             self.enter_context(stack.pop_all())
         card, notes = translation.card, list(source.notes)
-        if Path(path).exists() and any(start.name == str(path) for start in published.starts()):
+        if Path(path).exists() and any(start.name == str(path) for start in published.table()):
             notes.append(
                 "this file or folder has the name of a published checkpoint and is used in its place; for "
                 "the published one give its address, which vitkit starts shows"
@@ -349,7 +349,10 @@ def fit_weights(
     # given statistics have a value for each of the new channels.
     if options.channels not in (None, config.in_channels):
         config, tensors = fit_channels(config, tensors, options.channels)
-    config, card = fit_statistics(config, card, options)
+    config = with_statistics(config, options.image_mean, options.image_std)
+    if options.image_mean is not None and options.image_std is not None:  # then they are assumed no more
+        left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")
+        card = replace(card, assumed=left)
     num_classes = config.num_classes if options.num_classes is None else options.num_classes
     is_new = head == "new" or (head is None and num_classes != config.num_classes)
     if is_new:
@@ -358,7 +361,7 @@ def fit_weights(
         former = ("head.", "pre_logits.")
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(former)}
     # Without the old head, which nobody will use, and before the new one, whose zeros are no reason for
-    # doubt; and after the statistics: where both are given, they are assumed no more.
+    # doubt; and after the statistics, which may have been assumed.
     notes = [*(assumption.sentence() for assumption in card.assumed), *find_doubts(tensors)]
     if is_new:
         if num_classes:
@@ -434,23 +437,6 @@ def fit_channels(
         source = [channel % config.in_channels for channel in range(channels)]
         fitted = filters[:, source] * (config.in_channels / channels)
     return after, changed | {name: fitted.to(tensors[name].dtype)}
-
-
-def fit_statistics(
-    config: ModelConfig, card: ModelCard, options: LoadOptions
-) -> tuple[ModelConfig, ModelCard]:
-    """Replace the pixel statistics by given values, one for each channel or one for all.
-
-    Raises:
-        VitkitError: another number of values than channels, or values that pixels in [0, 1] cannot have.
-    """
-    mean, std = options.image_mean, options.image_std
-    config = with_statistics(config, mean, std)
-    # With both of them given, nothing about the pixel statistics is assumed any more.
-    if mean is not None and std is not None:
-        left = tuple(assumption for assumption in card.assumed if assumption.what != "pixel statistics")
-        card = replace(card, assumed=left)
-    return config, card
 
 
 def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:

@@ -116,7 +116,7 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
     Raises:
         VitkitError: no published checkpoint matches a pattern, the model or the data.
     """
-    listed = _table()
+    listed = table()
     names = [start.name for start in listed]
     matches = {pattern: fnmatch.filter(names, pattern.lower()) for pattern in patterns}
     for pattern in patterns:
@@ -141,7 +141,7 @@ def default_starts() -> tuple[PublishedStart, ...]:
     """List the published checkpoints for a run that names no start, the smallest first."""
     candidates = [
         start
-        for start in _table()
+        for start in table()
         if (start.training, start.data, start.image_size) == (DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE)
         and start.model in DEFAULT_MODELS
         and start.licence in FREE_LICENCES
@@ -151,7 +151,7 @@ def default_starts() -> tuple[PublishedStart, ...]:
 
 def find_start_named(path: str | Path) -> PublishedStart | None:
     """Find the published checkpoint of this name; None where there is none, or a file of that name here."""
-    return next((start for start in _table() if start.name == str(path) and not Path(path).exists()), None)
+    return next((start for start in table() if start.name == str(path) and not Path(path).exists()), None)
 
 
 def missing_checkpoint(path: Path) -> VitkitError:
@@ -168,7 +168,7 @@ def missing_checkpoint(path: Path) -> VitkitError:
 def near_published(path: Path) -> str:
     """Return a sentence with the published checkpoints that a path may have meant; "" if there are none."""
     written = f"{path.parent.name}/{path.name}".removeprefix("/")
-    models = {start.model for start in _table()}
+    models = {start.model for start in table()}
     same = [written] if written in models else same_letters(written, sorted(models))
     translated = name_here(str(path))
     model = same[0] if len(same) == 1 else translated if translated in models else None
@@ -188,7 +188,7 @@ def is_address(path: str | Path) -> bool:
 
 
 @cache
-def _table() -> tuple[PublishedStart, ...]:
+def table() -> tuple[PublishedStart, ...]:
     """Read `published.csv`, once."""
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
@@ -217,7 +217,7 @@ def _letters(text: str) -> str:
 
 
 def _near(name: str) -> list[str]:
-    names = [start.name for start in _table()]
+    names = [start.name for start in table()]
     longer = [other for other in names if len(name) > 4 and other.startswith(name)]
     return (longer or difflib.get_close_matches(name, names, NEAR_SHOWN, 0.75))[:NEAR_SHOWN]
 

@@ -28,7 +28,7 @@ STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None 
 
 
 def arms_of(name: ItemName, folder: Path, data: str = "digits") -> tuple[Design, tuple[Arm, ...]]:
-    options = Request(name, 30.0, None, ITEMS[name].seeds, ())
+    options = Request(name, 30.0, None, 3, ())
     base, design, _ = make_design(make_base_run(name, None, data, ()), options, folder, SILENT)
     return design, make_arms(base, design, 40)
 

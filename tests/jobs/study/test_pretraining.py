@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
+from vitkit.jobs import pretrain as pretraining
 from vitkit.jobs.options import ThenOptions
-from vitkit.jobs.study import pretraining
 from vitkit.jobs.study import study as engine
 from vitkit.runs.budget import Pace
 from vitkit.runs.config import Run

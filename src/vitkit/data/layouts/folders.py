@@ -32,7 +32,7 @@ def list_folders(root: Path, partial: bool, group: str | None = None) -> listing
     folders = next(os.walk(root, onerror=_refuse))[1]
     roots, not_splits = split_roots(root, sorted(name for name in folders if not listing.is_ignored(name)))
     scans = {split: _scan_class_folders(folder) for split, folder in roots.items()}
-    kind, files = "folder of class folders", lambda paths: listing.Paths(root, paths)
+    kind, files = "folder of class folders", lambda paths: listing.Paths(root, listing.Texts(paths))
     return list_classes(root, kind, scans, not_splits, files, partial, group)
 
 
@@ -106,7 +106,9 @@ def list_classes(
 def list_images(root: Path) -> listing.Listing:
     """List every image below a folder, or below train/, val/ and test/ in it, without labels."""
     names = [str(path.relative_to(root)) for path in image_files(root)]
-    return without_labels(root, "folder of images", names, lambda names: listing.Paths(root, names))
+    return without_labels(
+        root, "folder of images", names, lambda names: listing.Paths(root, listing.Texts(names))
+    )
 
 
 def without_labels(

@@ -16,7 +16,7 @@ import numpy as np
 
 from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.data.layouts import parquet, vtab_tasks
-from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing, check_below
+from vitkit.data.listing import SPLIT_NAMES, Listing, Paths, SplitListing, Texts, check_below
 from vitkit.errors import VitkitError
 
 LISTS = ("train800", "val200", "train800val200", "test")
@@ -99,7 +99,7 @@ def list_split_lists(folder: Path, stage: str | None = None) -> Listing:
         paths += lists[name]
         if (shown := len(set(labels))) < len(names) and split == "train":
             notes.append(f"{name}.txt has images of {shown:,} of {len(names):,} classes.")
-    return Listing("lists of images", names, Paths(folder, paths), splits, tuple(notes))
+    return Listing("lists of images", names, Paths(folder, Texts(paths)), splits, tuple(notes))
 
 
 def list_split_parquets(

@@ -64,7 +64,8 @@ class CsvRows:
 
     def files(self, path: Path) -> listing.Paths:
         """Return the image files, whose paths are below the folder of the CSV at `path`."""
-        return listing.Paths(path.parent, self.paths, (f"{path.name} line {line}: " for line in self.lines))
+        prefixes = listing.Texts(f"{path.name} line {line}: " for line in self.lines)
+        return listing.Paths(path.parent, listing.Texts(self.paths), prefixes)
 
 
 def list_csv(path: Path, group: str | None = None, labelled: bool = True) -> listing.Listing:
@@ -431,7 +432,7 @@ def list_label_files(root: Path, separator: str | None) -> listing.Listing:
             f"Some labels hold {' and '.join(map(repr, suspects))}: if that separates labels, give it with "
             "--splits.label-separator."
         )
-    files = listing.Paths(root, (image for image, _ in pairs))
+    files = listing.Paths(root, listing.Texts(image for image, _ in pairs))
     return _listing(root, "folder of images with label files", files, sets, split_of, notes)
 
 

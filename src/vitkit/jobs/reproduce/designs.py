@@ -348,8 +348,7 @@ def optimisers(base: Base) -> Design:
             settings["weight_decay"] = run.optimizer.weight_decay / 100
         rates = RATES_7.get(optimizer) or sweep_rates(replace(run, recipe=""), MULTIPLES_7)
         name = f"{family}-{optimizer}"
-        changed = with_options(run, settings)
-        variants.append(Variant(name, f"{model}, {label}", changed, name, rates=rates))
+        variants.append(Variant(name, f"{model}, {label}", with_options(run, settings), name, rates=rates))
     claims = (
         Claim("Adam trains the ResNet better than SGD", ("bit-adamw",), ("bit-sgd",)),
         Claim("A ViT by Muon, compared with one by Adam", ("vit-muon",), ("vit-adamw",), "open"),
@@ -411,8 +410,7 @@ def shapes(base: Base) -> Design:
     variants = []
     for name, (label, line, scale) in scales.items():
         run = replace(base.run, model=named(_scaled(small, **scale)))
-        cost = flops(run, base.num_classes)
-        variants.append(Variant(name, f"{label}, {run.model}", run, line, cost))
+        variants.append(Variant(name, f"{label}, {run.model}", run, line, flops(run, base.num_classes)))
     # The first is the base.
     variants = [replace(variant, x=variant.x / variants[0].x) for variant in variants]
     claims = (

@@ -145,7 +145,6 @@ class Item:
     """Makes the arms that are trained here; None where the results of other verbs are shown."""
     pictures: tuple[str, ...] = ()
     """The names of the pictures of `vitkit inspect` that are shown."""
-    seeds: int = 3
     needs_start: bool = False
     """Whether it is about a given checkpoint."""
     timed: bool = False

@@ -5,7 +5,6 @@ OUT/ARM/          the series of runs of each arm (`jobs/study/study.py`)
 OUT/result.json   the result, OUT/report.html the same beside the paper's numbers
 """
 
-import base64
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from vitkit.jobs.reproduce.items import ITEMS, Item
 from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.zoo import model_config
-from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, table_of
+from vitkit.result import Block, Number, Photo, Plot, Result, Section, Table, png_address, table_of
 from vitkit.runs import budget, run_options, series_record, trained_model
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import require_threads
@@ -269,7 +268,7 @@ def reproduce(
     recipe: Recipe | None = None,
     minutes: float = 30.0,
     steps: int | None = None,
-    seeds: int | None = None,
+    seeds: int = 3,
     only: Sequence[str] = (),
     out: StrPath | None = None,
     plan: bool = False,
@@ -293,7 +292,7 @@ def reproduce(
         minutes: of all runs together: the speed of this machine is measured before the first one, and decides
             their steps once and for all.
         steps: number of updates of the base, in place of `minutes`.
-        seeds: runs of each arm; left out, 3, or 2 where there are very many arms.
+        seeds: runs of each arm, with the same seeds in all arms.
         only: arms to train, with commas between, as --plan names them; left out, all. Conclusions about other
             arms are left out.
         out: folder for the runs and the page; left out, runs/reproduce-ITEM-DATA. The same command again
@@ -320,7 +319,7 @@ def reproduce(
             f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
         )
     shown, starts = ITEMS[item], as_names(start)
-    options = Request(item, minutes, steps, shown.seeds if seeds is None else seeds, as_names(only))
+    options = Request(item, minutes, steps, seeds, as_names(only))
     if not starts and shown.needs_start:
         raise VitkitError(f"{shown.title} needs {shown.needs}: give them, or choose another of --list.")
     if data == "digits" and item in VTAB:
@@ -689,8 +688,7 @@ def _draw(
         for stem in result.item.pictures:
             title = stem.replace("-", " ").capitalize()
             if stem in files:
-                data = base64.b64encode(files[stem].read_bytes()).decode()
-                photos.append(Photo(f"data:image/png;base64,{data}", f"{title}, {name}"))
+                photos.append(Photo(png_address(files[stem].read_bytes()), f"{title}, {name}"))
                 shown.append(f"{place.name}/{stem}.png")
             else:
                 answer.append(f"{title}: there is no picture of {name}.")

@@ -43,6 +43,7 @@ from vitkit.runs.folder import numbered_folders
 from vitkit.runs.machine import require_threads
 from vitkit.runs.plan import Opened, describe_start, list_images, with_absolute_paths
 from vitkit.tasks import find_task
+from vitkit.tasks.page import figures
 from vitkit.text import format_count, format_duration, join_names, pluralize
 
 AXES: dict[Axis, tuple[str, str]] = {
@@ -176,8 +177,6 @@ class Scale(engine.StudyResult):
 
     def _draw(self) -> Any:
         """Draw the points, the law with its interval, the held-out point and three times beyond."""
-        from vitkit.analysis.figures import scale_plot  # matplotlib: only a page draws
-
         first, last = self.measured[0].x, self.held_out.x
         band = [self.fit.predict(x) for x in np.geomspace(first, last, 40).tolist()]
         beyond: list[Prediction] = []
@@ -185,7 +184,7 @@ class Scale(engine.StudyResult):
             beyond = [self.final.extrapolate(x) for x in np.geomspace(last, self.beyond.x, 12).tolist()]
         up = f"test error (1 - {self.metric.replace('_', ' ')})" if self.is_fraction else self.metric
         axes = AXES[self.along][0], up, self.is_fraction
-        return scale_plot(self.fit.points, band, self.held_out.point, beyond, *axes)
+        return figures().scale_plot(self.fit.points, band, self.held_out.point, beyond, *axes)
 
     def shown(self, error: float) -> str:
         """Write an error as the metric: of a fraction such as accuracy, the percentage that is right."""
@@ -325,8 +324,7 @@ def scale(
     study = engine.new_study(KIND, command, to_json(design), arms)
     with study.claim(place) as folder:
         *fitted, last = study.arms
-        completed = engine.complete_arms(fitted, folder, options)
-        measured = list(map(_measure, places, fitted, completed))
+        measured = list(map(_measure, places, fitted, engine.complete_arms(fitted, folder, options)))
         point = Measured(last.label, last.folder, places[-1], None, 0)
         law = conclude(folder, last.run, design, [*measured, point])
         said = f"{law.shown(law.prediction.error)} ({law.interval(law.prediction)})"

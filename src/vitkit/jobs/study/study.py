@@ -28,20 +28,18 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.train import check_series, train_series
-from vitkit.listener import Listener, Progress, RelayingListener
+from vitkit.listener import Progress, RelayingListener
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs import folder as folders
+from vitkit.runs import machine, processes, start
 from vitkit.runs.budget import Pace, measure_pace
 from vitkit.runs.config import Run, StartConfig, changed_options, name_options, shown_command
-from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, begun_run, list_images, plan_run, with_absolute_paths
-from vitkit.runs.processes import divide_threads
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series, read_series
-from vitkit.runs.start import absolute_start
 from vitkit.tasks import find_task
-from vitkit.tasks.page import describe_images, points, shown_p, shown_score
+from vitkit.tasks.page import describe_images, figures, points, shown_p, shown_score
 from vitkit.text import format_duration, join_names, pluralize
 from vitkit.world import ALONE
 
@@ -284,7 +282,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
         options: of the study.
         opened: images that were listed already.
     """
-    divide_threads(ALONE, options.threads)  # as in training: the speed depends on them
+    processes.divide_threads(ALONE, options.threads)  # as in training: the speed depends on them
     timed: list[tuple[Run, Pace]] = []
     paces = {}
     for name, run in runs.items():
@@ -307,7 +305,7 @@ def measure_paces(runs: Mapping[str, Run], options: StudyOptions, opened: Opened
 
 def begins_within(run: Run, folder: Path) -> bool:
     """Whether a run begins from another arm of the study in a folder."""
-    return Path(absolute_start(run.start.start)).is_relative_to(folder.resolve())
+    return Path(start.absolute_start(run.start.start)).is_relative_to(folder.resolve())
 
 
 def check_arms(arms: Sequence[Arm], options: StudyOptions, opened: Opened | None = None) -> None:
@@ -472,9 +470,9 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> S
             command=options.command,
             listener=_ArmListener(options.listener, arm.label, place),
         )
-    except InterruptedTraining as stop:
+    except machine.InterruptedTraining as stop:
         where = f"in {place}; what is done is kept"
-        raise InterruptedTraining(where, "the same command", stop.signal_number) from None
+        raise machine.InterruptedTraining(where, "the same command", stop.signal_number) from None
     except VitkitError as error:
         error.args = (f"{arm.label}: {_with_own_option(error.args[0])}",)
         raise
@@ -492,29 +490,29 @@ def _with_own_option(sentence: str) -> str:
     return re.sub("^runs is", "seeds is", sentence)
 
 
+@dataclass(eq=False, repr=False)
 class _ArmListener(RelayingListener):
     """Passes on the messages of one arm among many that a person has to see: which of its runs begins, the
     score of each rate and the chosen rate, progress and warnings. Each names the arm."""
 
-    def __init__(self, listener: Listener, name: str, place: str) -> None:
-        super().__init__(listener)
-        self._name, self._place = name, place
+    name: str
+    place: str
 
     def note(self, sentence: str) -> None:
         pass
 
     def warn(self, sentence: str) -> None:
-        super().warn(f"{self._name}: {sentence}")
+        super().warn(f"{self.name}: {sentence}")
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         for heading, lines in rows:
             if heading in ("run", "val", "chosen"):
                 what = "validation: " * (heading == "val")
-                super().note(f"{self._place}: {what}{_with_own_option(' '.join(lines))}")
+                super().note(f"{self.place}: {what}{_with_own_option(' '.join(lines))}")
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Progress]:
-        with super().progress(f"{self._name}: {what}", total, unit=unit) as progress:
+        with super().progress(f"{self.name}: {what}", total, unit=unit) as progress:
             yield progress
 
 
@@ -727,10 +725,4 @@ def plot_differences(
     drawn: Sequence[tuple[str, float, tuple[float, float]]], axis: str, alt: str
 ) -> Plot | None:
     """Draw differences of fractions, each with its name and its interval; None where there are none."""
-
-    def draw() -> Any:
-        from vitkit.analysis.figures import difference_figure  # matplotlib: only a page draws
-
-        return difference_figure(drawn, axis)
-
-    return Plot(draw, "differences", alt) if drawn else None
+    return Plot(lambda: figures().difference_figure(drawn, axis), "differences", alt) if drawn else None
