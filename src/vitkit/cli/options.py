@@ -13,18 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
+from vitkit.cli import verb_options
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, PAGES, VERBS, HelpPage, usage, write_help
-from vitkit.cli.verb_options import (
-    CSV,
-    JSON,
-    Option,
-    dataclass_in,
-    describe,
-    parse_words,
-    read,
-    read_signature,
-)
+from vitkit.cli.verb_options import CSV, JSON, Option, describe, read
 from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_names
@@ -61,7 +53,7 @@ class Verb:
     ) -> None:
         self.name, self.module, self.function, self.of_training = name, module, function, of_training
         self.main = main or self._main
-        self.signature = read_signature(module, function)
+        self.signature = verb_options.read_signature(module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
@@ -158,7 +150,9 @@ def parse_given(
     if {*ASKING} & {*arguments}:
         print(write_help(verb, command, options, page, everything=ALL in arguments))
         raise SystemExit(0)
-    return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
+    return verb_options.parse_words(
+        verb, read(arguments, options), options, partial(usage, verb, options, page)
+    )
 
 
 # Files, folders and models that are not there are refused before torch is imported, which takes seconds. Jobs
@@ -225,7 +219,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequen
     named |= {name: listener for name in hints if name == "listener"}
     for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
         within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
-        named[section] = dataclass_in(hints[section])(**within)
+        named[section] = verb_options.dataclass_in(hints[section])(**within)
     with in_options(options, given):
         return function(*positional, **named)
 

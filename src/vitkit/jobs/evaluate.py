@@ -18,17 +18,7 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation import run_model
-from vitkit.evaluation.protocols import (
-    ProtocolResult,
-    count_right,
-    five_likeliest,
-    imagenet_wnids,
-    is_wnid,
-    list_labelled,
-    outputs_of_classes,
-    read_wnids,
-)
+from vitkit.evaluation import protocols, run_model
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, added_up, hushed
@@ -399,7 +389,7 @@ def evaluate_protocol(
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **model: Unpack[ModelOptions],
-) -> ProtocolResult:
+) -> protocols.ProtocolResult:
     """Evaluate a model of ImageNet's classes by the protocol of a test set for such models.
 
     Args:
@@ -418,14 +408,14 @@ def evaluate_protocol(
     Unstable: its parameters and what it returns may change in any release.
     """
     listener, place = hushed(listener, quiet), kind_of(path)
-    rules, all_wnids = PROTOCOLS[protocol], imagenet_wnids()
-    given = None if wnids is None else read_wnids(str(wnids))
+    rules, all_wnids = PROTOCOLS[protocol], protocols.imagenet_wnids()
+    given = None if wnids is None else protocols.read_wnids(str(wnids))
     with listener.progress("listing images"):
-        images = list_labelled(protocol, str(data), None if labels is None else str(labels))
+        images = protocols.list_labelled(protocol, str(data), None if labels is None else str(labels))
     ready = load_ready(place, "evaluation", **model)
     names = ready.model.card.class_names
-    columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
-    candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])
+    columns, note = protocols.outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
+    candidates = np.array([all_wnids.index(wnid) for wnid in protocols.imagenet_wnids(rules.mark)])
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
@@ -441,8 +431,8 @@ def evaluate_protocol(
             columns=columns[candidates],
             progress=added_up(progress),
         )
-    output_names = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
-    counted = count_right(
-        protocol, images, logits.ids, five_likeliest(logits), candidates, note, output_names
-    )
+    is_named = bool(names) and not protocols.is_wnid(names[columns[0]])
+    output_names = [names[column] for column in columns] if is_named else []
+    likeliest = protocols.five_likeliest(logits)
+    counted = protocols.count_right(protocol, images, logits.ids, likeliest, candidates, note, output_names)
     return replace(counted, rejects=rejects)

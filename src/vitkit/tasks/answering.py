@@ -17,26 +17,15 @@ from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import (
-    THRESHOLD,
-    CalibrationBin,
-    Classification,
-    ClassScore,
-    MultiLabel,
-    classification,
-    explain_no_classes,
-    mark_repeated_labels,
-    mark_repeats,
-    multi_label,
-    percentage,
-)
+from vitkit.evaluation import classify
+from vitkit.evaluation.classify import THRESHOLD, Classification, MultiLabel, percentage
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
-from vitkit.text import pluralize, visible
+from vitkit.text import join_names, pluralize, visible
 
 if TYPE_CHECKING:
     from vitkit.data.sources import Samples
@@ -95,7 +84,7 @@ class LabelAnswering(ABC):
     """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
     looked_at: tuple[str, str]
     """The caption of the images whose attention is shown, and the text without any."""
-    explain_unfit = staticmethod(explain_no_classes)
+    explain_unfit = staticmethod(classify.explain_no_classes)
     """Says why a model of a configuration has no answers, as a clause after its name; "" if it has: it needs
     a head and one row of logits for each image."""
 
@@ -290,8 +279,8 @@ class ClassificationAnswering(LabelAnswering):
 
     image_score = figure = "accuracy"
     numbers = Classification
-    measure = staticmethod(classification)
-    mark_repeats = staticmethod(mark_repeats)
+    measure = staticmethod(classify.classification)
+    mark_repeats = staticmethod(classify.mark_repeats)
     terms = (
         "Balanced accuracy: the mean of the classes' accuracies. Macro F1: the mean of the classes' F1 "
         "scores. Top-5: the true class is among the five likeliest."
@@ -467,26 +456,24 @@ def confused_pairs(result: Classification) -> Table:
     )
 
 
-def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
+def class_rows(result: Classification) -> list[tuple[classify.ClassScore, str]]:
     """List every class with the class that it is most often taken for, or several equally frequent ones."""
-    taken_for: dict[int, tuple[int, list[int]]] = {}
+    taken_for: list[list[tuple[int, str]]] = [[] for _ in result.per_class]
     for true, predicted, count in result.confusion_cells:
-        most, _ = taken_for.get(true, (1, []))
-        if true != predicted and count >= most:
-            others = taken_for[true][1] if true in taken_for and count == most else []
-            taken_for[true] = count, [*others, predicted]
-    names = result.class_names
+        if true != predicted:
+            taken_for[true].append((count, result.class_names[predicted]))
     rows = []
-    for i, score in enumerate(result.per_class):
-        count, others = taken_for.get(i, (0, []))
-        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
-        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
+    for score, mistakes in zip(result.per_class, taken_for, strict=True):
+        most = max((count for count, _ in mistakes), default=0)
+        others = [name for count, name in mistakes if count == most]
         each = " each" if len(others) > 1 else ""
-        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
+        rows.append((score, f"{join_names(others, TIES_SHOWN)} ({most}{each})" if others else ""))
     return rows
 
 
-def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
+def _calibration_plot(
+    models: Mapping[str, Sequence[classify.CalibrationBin]], what: str, data: str = ""
+) -> Plot:
     alt = f"Accuracy against confidence {what}."
     return Plot(lambda: figures().calibration_figure(models, data), "calibration", alt)
 
@@ -530,8 +517,8 @@ class MultiLabelAnswering(LabelAnswering):
     image_score = "fraction of labels right"
     figure = "average precision"
     numbers = MultiLabel
-    measure = staticmethod(multi_label)
-    mark_repeats = staticmethod(mark_repeated_labels)
+    measure = staticmethod(classify.multi_label)
+    mark_repeats = staticmethod(classify.mark_repeated_labels)
     several_labels = True
     terms = (
         "Mean average precision: of labels that occur. Micro average precision: all pairs of image and label "
@@ -581,7 +568,8 @@ class MultiLabelAnswering(LabelAnswering):
             ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
             for i in np.flatnonzero(predicted | targets).tolist()
         ]
-        return _listed([names[i] for i in np.flatnonzero(targets).tolist()]), _listed(answers)
+        true = [names[i] for i in np.flatnonzero(targets).tolist()]
+        return join_names(true, LABELS_SHOWN) or "no label", join_names(answers, LABELS_SHOWN) or "no label"
 
     def details(self, result: MultiLabel) -> Table:
         """Make the table of every label, the worst first."""
@@ -686,8 +674,3 @@ def _labels(result: MultiLabel, images: str) -> Section:
         ),
     )
     return Section("Label by label", blocks, name="labels", menu="Labels")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - LABELS_SHOWN} more" if len(names) > LABELS_SHOWN else ""
-    return (", ".join(names[:LABELS_SHOWN]) or "no label") + more
