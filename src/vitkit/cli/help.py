@@ -34,7 +34,7 @@ VERBS = {
     "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
     "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
-    "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
+    "models": ("list models with parameters and FLOPs", "jobs.cost:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "cli.verbs:STARTS"),
     "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
     "completion": ("let the shell complete verbs and options", "cli.verbs:COMPLETION"),
