@@ -527,15 +527,9 @@ def position_similarity_map(similarity: Floats) -> Figure:
     """
     rows, columns = similarity.shape[:2]
     step = -(-max(rows, columns) // TILES_SHOWN)
-    shown_rows, shown_columns = range(0, rows, step), range(0, columns, step)
     gap = max(1, round(0.12 * max(rows, columns)))
-    mosaic = np.full(
-        (len(shown_rows) * (rows + gap) - gap, len(shown_columns) * (columns + gap) - gap), np.nan, np.float32
-    )
-    for i, row in enumerate(shown_rows):
-        for j, column in enumerate(shown_columns):
-            top, left = i * (rows + gap), j * (columns + gap)
-            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
+    tiles = np.pad(similarity[::step, ::step], ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
+    mosaic = tiles.transpose(0, 2, 1, 3).reshape(len(tiles) * (rows + gap), -1)[:-gap, :-gap]
     height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
     size = max(width + 1.6, NARROWEST), height + 0.8
     with chart(*size, "Similarity of position embeddings") as (figure, axes):
@@ -543,15 +537,10 @@ def position_similarity_map(similarity: Floats) -> Figure:
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
         colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
         colours.set_label("cosine similarity")
-        every = max(1, len(shown_rows) // 7), max(1, len(shown_columns) // 7)
-        axes.set_yticks(
-            [i * (rows + gap) + (rows - 1) / 2 for i in range(0, len(shown_rows), every[0])],
-            [str(row + 1) for row in shown_rows[:: every[0]]],
-        )
-        axes.set_xticks(
-            [j * (columns + gap) + (columns - 1) / 2 for j in range(0, len(shown_columns), every[1])],
-            [str(column + 1) for column in shown_columns[:: every[1]]],
-        )
+        for axis, tile, count in zip((axes.yaxis, axes.xaxis), similarity.shape, tiles.shape, strict=False):
+            named = range(0, count, max(1, count // 7))
+            middles = [number * (tile + gap) + (tile - 1) / 2 for number in named]
+            axis.set_ticks(middles, [str(number * step + 1) for number in named])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set(xlabel="patch column", ylabel="patch row")
