@@ -39,7 +39,7 @@ class Verb:
         own: options that the verb itself reads; they come first in the help, but for --json.
         of_training: describes the options of training that the verb takes too, given its own and the command
             line. Of two of the same name, the verb's own is meant.
-        main: takes the command line in place of `main`, which parses it, calls the job and prints its result.
+        main: takes the command line in place of `run`, which parses it, calls the job and prints its result.
     """
 
     def __init__(
@@ -52,20 +52,15 @@ class Verb:
         main: Callable[[list[str]], None] | None = None,
     ) -> None:
         self.name, self.module, self.function, self.of_training = name, module, function, of_training
-        self.main = main or self._main
+        self.main = main or self.run
         self.signature = verb_options.read_signature(module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
-    def _main(self, arguments: list[str]) -> None:
-        """Parse the command line, call the job, and print its result."""
-        given = self.parse(arguments)
-        if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
-            given["images"] = read_names(given["images"])
-        self.run(arguments, given)
-
-    def run(self, arguments: Sequence[str], given: Mapping[str, Any]) -> None:
-        """Call the job with the options that are given, and print its result."""
+    def run(self, arguments: list[str], given: Mapping[str, Any] | None = None) -> None:
+        """Call the job with the options that are given, and print its result; left out, they are read from
+        the command line."""
+        given = self.parse(arguments) if given is None else given
         # The record of a study has the line that continues it.
         of_study = "command" in inspect.signature(self.signature).parameters
         line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
@@ -100,6 +95,8 @@ class Verb:
         require_images(*(own.get(option.path) for option in self.options if option.names_images))
         if "folder" in own:
             require_runs(own["folder"])
+        if isinstance(own.get("images"), tuple):  # files, of which standard input may name more
+            own["images"] = read_names(own["images"])
         return own, given
 
     def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:

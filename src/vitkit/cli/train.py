@@ -58,25 +58,6 @@ TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name 
 """The options that name the task, which decides what other options there are."""
 
 
-def parse_training(
-    arguments: list[str], verb: str, default: Run
-) -> tuple[dict[str, Any], tuple[Option, ...]]:
-    """Read a command line of training; return the values that are given by their paths, and all options.
-
-    Args:
-        arguments: what follows the verb.
-        verb: as it follows vitkit.
-        default: the run whose values the help shows as defaults.
-    """
-    task = read(arguments, TASKS).given.get("task", default.task)
-    options = describe_training(verb, with_task(default, task))
-    given = parse_given(None, options, arguments, verb)
-    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
-        start, data = sort_out(given.pop("start.start"))  # it stands alone
-        given |= {"start.start": start} if start else {"data": data}
-    return given, options
-
-
 def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are fields of a run."""
     names = {part.name for part in fields(Run)} - {"recipe"}
@@ -143,7 +124,12 @@ def main(arguments: list[str], verb: str) -> None:
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
-    given, table = parse_training(arguments, verb, default)
+    task = read(arguments, TASKS).given.get("task", default.task)
+    table = describe_training(verb, with_task(default, task))
+    given = parse_given(None, table, arguments, verb)
+    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
+        start, data = sort_out(given.pop("start.start"))  # it stands alone
+        given |= {"start.start": start} if start else {"data": data}
     if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
     options = options_of_run(given)

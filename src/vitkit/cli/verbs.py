@@ -14,7 +14,7 @@ from rich.text import Text as RichText
 
 from vitkit.cli import console, options, train
 from vitkit.cli.help import ASKING, VERBS
-from vitkit.cli.options import Verb, home_of, read_names
+from vitkit.cli.options import Verb, home_of
 from vitkit.cli.train import recipe_of
 from vitkit.cli.verb_options import CSV, JSON, PROCESSES, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
@@ -157,7 +157,6 @@ def _predict(arguments: list[str]) -> None:
     as_json, as_csv = bool(given.get("json")), bool(given.get("csv"))
     if "out" in given and (as_json or as_csv):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
-    given["images"] = read_names(given["images"])
     if "out" in given:
         out, (count, failures, continued) = given["out"], PREDICT.call(given)
         again = say_continued(continued)
@@ -349,12 +348,11 @@ def _starts(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
     given = STARTS.parse(arguments)
     listed = STARTS.call(given)
-    if given.get("json"):
-        console.print_json(
-            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
-        )
+    if not given.get("json"):
+        print_starts(listed)
         return
-    print_starts(listed)
+    records = [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+    console.print_json(records)
 
 
 STARTS = Verb("starts", "vitkit.weights.published", "starts", LONG, main=_starts)
@@ -409,27 +407,7 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
     Args:
         shell: the shell: bash or zsh.
     """
-    before = f"{OF_BASH}\n" if shell == "zsh" else ""
-    return before + _bash({verb: list_options(verb) for verb in VERBS})
-
-
-def _complete(arguments: list[str]) -> None:
-    """Parse the command line, and print the script."""
-    print(write_script(**COMPLETION.parse(arguments)), end="")
-
-
-def list_options(verb: str) -> tuple[Option, ...]:
-    """List the options of a verb, with its options that are read before the parser."""
-    if verb in train.FIRST:
-        options = train.describe_training(verb)
-    else:
-        parts = (CHECK, SHOW) if verb == "data" else (home_of(verb),)
-        options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
-    return tuple({option.name: option for option in options if not option.is_positional}.values())
-
-
-def _bash(by_verb: Mapping[str, Sequence[Option]]) -> str:
-    """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
+    by_verb = {verb: list_options(verb) for verb in VERBS}
     cases = "\n".join(
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
         for verb, options in by_verb.items()
@@ -440,7 +418,10 @@ def _bash(by_verb: Mapping[str, Sequence[Option]]) -> str:
         for option in options
         if option.choices
     )
+    before = f"{OF_BASH}\n" if shell == "zsh" else ""
+    # A function of the verb, the word at the cursor and the word before it.
     return f"""\
+{before}\
 _vitkit() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
   local verb="${{COMP_WORDS[1]}}" words=""
@@ -464,6 +445,21 @@ _vitkit() {{
 }}
 complete -o default -F _vitkit vitkit
 """
+
+
+def _complete(arguments: list[str]) -> None:
+    """Parse the command line, and print the script."""
+    print(write_script(**COMPLETION.parse(arguments)), end="")
+
+
+def list_options(verb: str) -> tuple[Option, ...]:
+    """List the options of a verb, with its options that are read before the parser."""
+    if verb in train.FIRST:
+        options = train.describe_training(verb)
+    else:
+        parts = (CHECK, SHOW) if verb == "data" else (home_of(verb),)
+        options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
+    return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
 COMPLETION = Verb("completion", "vitkit.cli.verbs", "write_script", main=_complete)

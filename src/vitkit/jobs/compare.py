@@ -248,9 +248,8 @@ class ModelComparison(study.StudyResult):
             title = "Are they as sure as they should be?"
             parts.append(Section(title, (sureness, ABOUT_SURENESS), page_only=True))
         if self.options:
-            lines = (line.partition(" ") for line in self.options)
-            values = ((name, each.partition(" -> ")) for name, _, each in lines)
-            rows = tuple((name, before, after) for name, (before, _, after) in values)
+            lines = (line.split(" ", 1) for line in self.options)
+            rows = tuple((name, *values.split(" -> ", 1)) for name, values in lines)
             options: Block = Table(("option", *self.labels), rows, text=range(3))
         elif self.options is None:
             options = "At least one of the two is no run, so that its options are not recorded."
@@ -552,15 +551,17 @@ def load_contenders(first: str, second: str, device: str, precision: Precision) 
     Raises:
         VitkitError: a model is not there or has no answers; or they have different tasks.
     """
-    labels = make_labels(first, second)
-    pair = (_load(first, labels[0], device, precision), _load(second, labels[1], device, precision))
-    tasks = [learned_by(contender.ready.model.card).name for contender in pair]
+    one, other = (
+        _load(given, label, device, precision)
+        for given, label in zip((first, second), make_labels(first, second), strict=True)
+    )
+    tasks = [learned_by(contender.ready.model.card).name for contender in (one, other)]
     if tasks[0] != tasks[1]:
         raise VitkitError(
             f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "
             "two models of the same task."
         )
-    return pair
+    return one, other
 
 
 def make_labels(first: str, second: str) -> tuple[str, str]:
@@ -657,19 +658,16 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
 
 def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[ClassChange, ...]:
     """Compare two models class by class, matched by name."""
-    of_first, of_second = (
-        answering.right_by_class(side.numbers, side.predictions) for side in (first, second)
-    )
-    pairs = {
-        name: (right.astype(float), of_second[name].astype(float))
-        for name, right in of_first.items()
-        if len(right)
-    }
-    flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
-    adjusted = statistics.holm([change.p for change in flips.values()])
+    sides = (answering.right_by_class(side.numbers, side.predictions) for side in (first, second))
+    of_first, of_second = ({name: right.astype(float) for name, right in each.items()} for each in sides)
+    names = [name for name, right in of_first.items() if len(right)]
+    flips = [statistics.count_flips(of_first[name], of_second[name]) for name in names]
+    adjusted = statistics.holm([change.p for change in flips])
     return tuple(
-        ClassChange(name, len(right), float(right.mean()), float(others.mean()), flips[name], p)
-        for (name, (right, others)), p in zip(pairs.items(), adjusted, strict=True)
+        ClassChange(
+            name, len(of_first[name]), float(of_first[name].mean()), float(of_second[name].mean()), *changed
+        )
+        for name, *changed in zip(names, flips, adjusted, strict=True)
     )
 
 
