@@ -1,5 +1,5 @@
 """`vitkit train`, `finetune` and `pretrain`: read the options of a run, train it, and name the commands that
-can follow. Other verbs that train describe their options by the functions of this file too.
+can follow. The studies of `verbs.py` describe their options by the functions of this file too.
 """
 
 import shlex
@@ -13,20 +13,16 @@ from typing import Any, get_args
 
 from vitkit.cli import console, streams
 from vitkit.cli.console import TerminalListener
-from vitkit.cli.help import ASKING
-from vitkit.cli.options import Verb, importing, in_options, parse_given, require_checkpoints, require_images
-from vitkit.cli.verb_options import JSON, PROCESSES, Option, describe, read
+from vitkit.cli.options import importing, in_options, parse_given, require_checkpoints, require_images
+from vitkit.cli.verb_options import PROCESSES, Option, describe, read
 from vitkit.errors import VitkitError, WrongCommandLine
 from vitkit.jobs.options import RESUMED, Job, ThenOptions, split_options
 from vitkit.jobs.recipes import recipe
-from vitkit.listener import hushed
 from vitkit.models.config import TaskName
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of, sort_out
-from vitkit.runs.run_options import SeriesOptions
 from vitkit.training.config import ClassificationConfig
 
-OF_SERIES = tuple(field.name for field in fields(SeriesOptions))
 YES = Option(
     "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
 )
@@ -68,11 +64,6 @@ def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
     """Return the run of the recipe that is given, or of none, with the task that a command line names."""
     base = recipe(given["recipe"]) if given.get("recipe") else Run()
     return with_task(base, read(arguments, TASKS).given.get("task", base.task))
-
-
-def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
-    """Describe the options of training that a study takes, by its recipe, which is among its own."""
-    return describe_training(default=recipe_of(own, arguments))
 
 
 def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:
@@ -140,7 +131,7 @@ def main(arguments: list[str], verb: str) -> None:
         job, _ = split_options(own)
     if not run.data and resume is None:
         raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
-    _require_inputs(run, given, resume)
+    require_inputs(run, given, resume)
     if run.data:
         purpose = _purpose(run, resume or given.get("out"), verb == "finetune" and resume is None)
         job.listener.show([("run", [purpose])])  # torch takes seconds to import
@@ -167,8 +158,8 @@ def main(arguments: list[str], verb: str) -> None:
     if given.get("dry_run"):
         again = [argument for argument in typed if argument != "--dry-run"]
         again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
-        console.print_lines("", "Nothing was trained, fetched or written. To do it:")
-        console.print_lines(f"         {shlex.join(again)}")
+        said = "Nothing was trained, fetched or written. To do it:"
+        console.print_lines("", said, f"         {shlex.join(again)}")
     elif folder.study is not None:
         console.print_result(folder.study, {})
     elif kind_of(folder).kind == "series":
@@ -203,7 +194,7 @@ def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:
     return with_task(Run(model=""), "masked-patches") if verb == "pretrain" else Run()
 
 
-def _require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None) -> None:
+def require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None) -> None:
     """Refuse images, weights and models that are not there."""
     require_images(given.get("sweep_data"), given.get("then"), run.fewshot.data)
     if resume is None:  # the images of a run may have moved, which training itself reports
@@ -251,84 +242,6 @@ def _print_run(folder: Path) -> None:
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
 
 
-def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str, instead: str) -> Run:
-    """Make the run that a study changes: a recipe with options of training over it, suited to its start.
-
-    Args:
-        given: the options of training that are given.
-        of_study: the study's own; its recipe is "" where there is none.
-        study: the name of the study in a sentence: "an ablation".
-        instead: its own options for several runs: "--seeds".
-
-    Raises:
-        VitkitError: an option belongs to a series of runs or to several processes.
-    """
-    if {"processes", "from_scratch", "log", "dry_run", *OF_SERIES} & {*given}:
-        raise VitkitError(
-            f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
-            "--dry-run."
-        )
-    options, default = options_of_run(given), recipe_of(of_study)
-    with in_options(describe_training("train", default), given):
-        run = with_options(default, options)
-        _require_inputs(run, given)
-        if not run.start.start:
-            return run
-        with importing():
-            from vitkit.jobs.finetune import finetune_run
-
-        # As in vitkit finetune.
-        console.download(run.start.start)
-        start, data = options.pop("start.start"), options.pop("data", default.data)
-        listener = hushed(TerminalListener(), bool(of_study.get("quiet")))
-        return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **options)
-
-
-# Studies whose arms are runs
-
-
-def _ablate(arguments: list[str]) -> None:
-    """Parse the command line, train the arms, and print their table and the conclusions."""
-    # The recipe decides which options there are.
-    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
-        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
-
-    given, of_run = ABLATE.parse_with_training(arguments)
-    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
-    ABLATE.run(arguments, given)
-
-
-def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
-    return describe_study({"recipe": "".join(line[:1])}, line)
-
-
-ABLATE = Verb(
-    "ablate", "vitkit.jobs.study.ablate", "ablate", JSON, of_training=_options_of_recipe, main=_ablate
-)
-
-
-def _scale(arguments: list[str]) -> None:
-    """Parse the command line, measure the law, and print it."""
-    given, of_run = SCALE.parse_with_training(arguments)
-    length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
-    if "budget" in given and length:
-        raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
-    with importing():
-        from vitkit.jobs.study.scale import propose_recipe, refuse_start
-
-    of_run["data"], start = given["data"], given.pop("start", "")
-    refuse_start(given.get("along", "data"), start)
-    if start:
-        of_run["start.start"] = start
-    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
-        listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
-        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
-    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
-    SCALE.run(arguments, given)
-
-
-SCALE = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study, main=_scale)
 TRAIN, FINETUNE, PRETRAIN = (
     SimpleNamespace(main=partial(main, verb=verb)) for verb in ("train", "finetune", "pretrain")
 )

@@ -1,11 +1,12 @@
-"""The verbs that do more than call their job and print its result; those that train are in `train.py`."""
+"""The verbs that do more than call their job and print its result; those that train a run are in `train.py`,
+which so starts without the signatures of these."""
 
 import base64
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,12 +16,13 @@ from rich.text import Text as RichText
 from vitkit.cli import console, options, train
 from vitkit.cli.help import ASKING, VERBS
 from vitkit.cli.options import Verb, home_of
-from vitkit.cli.train import recipe_of
 from vitkit.cli.verb_options import CSV, JSON, PROCESSES, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
+from vitkit.listener import hushed
 from vitkit.result import Block, Listing, Table, Text
-from vitkit.runs.config import Run, read_config
+from vitkit.runs.config import Run, read_config, with_options
 from vitkit.runs.folder import kind_of, require_folder
+from vitkit.runs.run_options import SeriesOptions
 from vitkit.text import csv_line, format_bytes, format_size, pluralize, say_continued, visible
 from vitkit.weights.published import SOURCES, PublishedStart, default_starts
 from vitkit.world import world_of_environment
@@ -230,7 +232,7 @@ SHOWN = 20
 
 
 def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]:
-    return describe(Run, recipe_of(own, line), without=("data", "recipe"))
+    return describe(Run, train.recipe_of(own, line), without=("data", "recipe"))
 
 
 SHOW = Verb("data show", "vitkit.jobs.data_show", "show", of_training=_describe)
@@ -389,6 +391,92 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
     name = listed[0].name if len(listed) == 1 else "START"
     addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
     console.print_next(*addresses, f"vitkit finetune {name} PATH")
+
+
+# Studies whose arms are runs
+
+
+def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
+    """Describe the options of training that a study takes, by its recipe, which is among its own."""
+    return train.describe_training(default=train.recipe_of(own, arguments))
+
+
+def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str, instead: str) -> Run:
+    """Make the run that a study changes: a recipe with options of training over it, suited to its start.
+
+    Args:
+        given: the options of training that are given.
+        of_study: the study's own; its recipe is "" where there is none.
+        study: the name of the study in a sentence: "an ablation".
+        instead: its own options for several runs: "--seeds".
+
+    Raises:
+        VitkitError: an option belongs to a series of runs or to several processes.
+    """
+    of_series = {field.name for field in fields(SeriesOptions)}
+    if {"processes", "from_scratch", "log", "dry_run", *of_series} & {*given}:
+        raise VitkitError(
+            f"The runs of {study} follow from its own options, one after another in one process: give "
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
+            "--dry-run."
+        )
+    changes, default = train.options_of_run(given), train.recipe_of(of_study)
+    with options.in_options(train.describe_training("train", default), given):
+        run = with_options(default, changes)
+        train.require_inputs(run, given)
+        if not run.start.start:
+            return run
+        with options.importing():
+            from vitkit.jobs.finetune import finetune_run
+
+        # As in vitkit finetune.
+        console.download(run.start.start)
+        start, data = changes.pop("start.start"), changes.pop("data", default.data)
+        listener = hushed(console.TerminalListener(), bool(of_study.get("quiet")))
+        return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **changes)
+
+
+def _ablate(arguments: list[str]) -> None:
+    """Parse the command line, train the arms, and print their table and the conclusions."""
+    # The recipe decides which options there are.
+    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
+        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
+
+    given, of_run = ABLATE.parse_with_training(arguments)
+    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
+    ABLATE.run(arguments, given)
+
+
+def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
+    return describe_study({"recipe": "".join(line[:1])}, line)
+
+
+ABLATE = Verb(
+    "ablate", "vitkit.jobs.study.ablate", "ablate", JSON, of_training=_options_of_recipe, main=_ablate
+)
+
+
+def _scale(arguments: list[str]) -> None:
+    """Parse the command line, measure the law, and print it."""
+    given, of_run = SCALE.parse_with_training(arguments)
+    length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
+    if "budget" in given and length:
+        raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
+    with options.importing():
+        from vitkit.jobs.study.scale import propose_recipe, refuse_start
+
+    of_run["data"], start = given["data"], given.pop("start", "")
+    refuse_start(given.get("along", "data"), start)
+    if start:
+        of_run["start.start"] = start
+    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
+        listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
+        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
+    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
+    SCALE.run(arguments, given)
+
+
+SCALE = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study, main=_scale)
 
 
 # Completion

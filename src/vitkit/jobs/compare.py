@@ -658,16 +658,19 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
 
 def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[ClassChange, ...]:
     """Compare two models class by class, matched by name."""
-    sides = (answering.right_by_class(side.numbers, side.predictions) for side in (first, second))
-    of_first, of_second = ({name: right.astype(float) for name, right in each.items()} for each in sides)
-    names = [name for name, right in of_first.items() if len(right)]
-    flips = [statistics.count_flips(of_first[name], of_second[name]) for name in names]
-    adjusted = statistics.holm([change.p for change in flips])
+    of_first, of_second = (
+        answering.right_by_class(side.numbers, side.predictions) for side in (first, second)
+    )
+    pairs = {
+        name: (right.astype(float), of_second[name].astype(float))
+        for name, right in of_first.items()
+        if len(right)
+    }
+    flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
+    adjusted = statistics.holm([change.p for change in flips.values()])
     return tuple(
-        ClassChange(
-            name, len(of_first[name]), float(of_first[name].mean()), float(of_second[name].mean()), *changed
-        )
-        for name, *changed in zip(names, flips, adjusted, strict=True)
+        ClassChange(name, len(right), float(right.mean()), float(others.mean()), flips[name], p)
+        for (name, (right, others)), p in zip(pairs.items(), adjusted, strict=True)
     )
 
 
