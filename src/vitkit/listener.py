@@ -249,13 +249,10 @@ class Bar:
         return f'<div style="font-variant-numeric:tabular-nums">{"&ensp;".join(filter(None, parts))}</div>'
 
     def _count(self) -> str:
-        if self.total is None and not self.done:
+        counts = [count for count in (self.done, self.total) if count is not None]
+        if counts == [0]:
             return ""
-        done, total = (
-            "" if count is None else format_bytes(count) if self.in_bytes else f"{count:,}"
-            for count in (self.done, self.total)
-        )
-        return f"{done} of {total}" if total else done
+        return " of ".join(format_bytes(count) if self.in_bytes else f"{count:,}" for count in counts)
 
     def _left(self) -> str:
         """Say how long the rest takes at the speed so far."""
@@ -276,17 +273,14 @@ class Curves:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the numbers of a line of the metrics log, if it is of training or validation."""
-        if line["kind"] == "train":
-            self._add("training loss", line["step"], line["loss"])
-        elif line["kind"] == "validation":
-            self._add("validation loss", line["step"], line["loss"])
+        values = {"training loss": line["loss"]} if line["kind"] == "train" else {}
+        if line["kind"] == "validation":
             scores = [name for name in line if name not in ("kind", "step", "epoch") and "loss" not in name]
-            for name in scores[:1]:
-                self._add(name.replace("_", " "), line["step"], line[name])
-
-    def _add(self, name: str, step: int, value: float) -> None:
-        if math.isfinite(value):
-            self.points.setdefault(name, []).append((step, value))
+            values = {"validation loss": line["loss"]}
+            values |= {name.replace("_", " "): line[name] for name in scores[:1]}
+        for name, value in values.items():
+            if math.isfinite(value):
+                self.points.setdefault(name, []).append((line["step"], value))
 
     def __repr__(self) -> str:
         """Write the last values as a line of text, where HTML is not shown."""

@@ -239,8 +239,17 @@ class ModelComparison(study.StudyResult):
         answering = find_task(self.task).answering
         assert answering is not None  # both were evaluated
         sureness = answering.compare_sureness(self.first.numbers, self.second.numbers, self.labels)
+        speeds, speed = self.speeds, None
+        if speeds is not None:
+            low, high = speeds.ratio_quartiles
+            speed = (
+                f"{self.second.label} computes {speeds.ratio:.2f} times as many images per second as "
+                f"{self.first.label} (middle half of {speeds.rounds} rounds: {low:.2f} to {high:.2f}), by "
+                f"{speeds.clock}, in turns, in batches of {speeds.batch_size}, on {speeds.device} with "
+                f"{pluralize(speeds.threads, 'thread')}."
+            )
         parts = [
-            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed_sentence(self))),
+            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed)),
             *(_flipped(self, answering, number) for number in (0, 1)),
             Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
@@ -764,20 +773,6 @@ def class_table(comparison: ModelComparison) -> Table:
     only = (f"only {label}" for label in comparison.labels)
     headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
-
-
-def speed_sentence(comparison: ModelComparison) -> str | None:
-    """Say how fast both models are, and how that was measured; None where it was not."""
-    speeds = comparison.speeds
-    if speeds is None:
-        return None
-    low, high = speeds.ratio_quartiles
-    return (
-        f"{comparison.second.label} computes {speeds.ratio:.2f} times as many images per second as "
-        f"{comparison.first.label} (middle half of {speeds.rounds} rounds: {low:.2f} to {high:.2f}), by "
-        f"{speeds.clock}, in turns, in batches of {speeds.batch_size}, on {speeds.device} with "
-        f"{pluralize(speeds.threads, 'thread')}."
-    )
 
 
 def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:

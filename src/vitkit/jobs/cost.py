@@ -110,17 +110,14 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
 def _memory(cost: Cost, batch_size: int, optimizer: str) -> Table:
     """Make a table of the parts of the memory."""
     parts = {
-        "weights": "weights",
         "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
         "average": "average of the weights",
-        "images": "images",
-        "gradients": "gradients",
         "activations": "activations kept for the backward pass",
         "temporaries": "gradients of activations",
         "peak": "training, most at one time",
     }
     memories = [asdict(memory) for memory in cost.training_memory.values()]
-    counts = {part: [memory[key] for memory in memories] for key, part in parts.items()}
+    counts = {parts.get(part, part): [memory[part] for memory in memories] for part in memories[0]}
     counts["prediction, most at one time"] = [memory.peak for memory in cost.prediction_memory.values()]
     rows = [(part, *map(format_bytes, sizes)) for part, sizes in counts.items() if any(sizes)]
     heading = f"memory of {batch_size:,} images of {format_size(cost.image_size)}"

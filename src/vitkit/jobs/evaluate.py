@@ -174,7 +174,18 @@ def evaluate(
             with listener.progress("listing images"):
                 images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
             if not ready.model.card.class_names:
-                listener.note(_match_by_order(place.name, ready.model, images))
+                names, outputs = images.class_names, ready.model.config.num_classes
+                shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+                if len(names) != outputs:
+                    raise VitkitError(
+                        f"{place.name} has {outputs:,} outputs and no class names, and {images.spec} has "
+                        f"{len(names):,} classes: {shown}. Classes are matched to such outputs in "
+                        "alphabetical order, so there must be one for each output."
+                    )
+                listener.note(
+                    f"{place.name} has no class names: the classes of {images.spec} are matched to its "
+                    f"outputs in alphabetical order: {shown}."
+                )
             trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
             images, split = choose_split(images, split, data is not None, trained_on)
         rejects: dict[str, str] = {}
@@ -223,9 +234,19 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
         name, part = parse_split(split)
         split = f"{name}{part or ''}"
         data = data.with_part(split)
-    if split is None or split not in data.splits:
-        raise VitkitError(_no_split(data, split, trained_on))
-    return data, split
+    if split is not None and split in data.splits:
+        return data, split
+    splits, missing = list(data.splits), split or "test or validation"
+    instead = f", only {', '.join(splits)}. Choose one with --split."
+    if splits == ["train"] and trained_on:
+        instead = (
+            ": the model was trained on all of it. Give other images with --data, or evaluate on these with "
+            "--split train."
+        )
+    elif len(splits) == 1:
+        whole = "it has no splits" if splits == ["train"] else f"its only split is {splits[0]}"
+        instead = f", {whole}. Leave out --split to evaluate on all of it."
+    raise VitkitError(f"{data.spec} has no {missing} split{instead}")
 
 
 def is_whole(data: ImageData, split: str, trained_on: bool) -> bool:
@@ -339,41 +360,6 @@ def keep_with_page(
     except OSError as error:  # a full disk, say: the numbers are printed all the same
         listener.warn(f"No page is written to {path}: {error.strerror or error}.")
         return replace(evaluation, folder=folder)
-
-
-def _match_by_order(path: str, model: Described, data: ImageData) -> str:
-    """Say that a model without class names takes the classes in alphabetical order.
-
-    Raises:
-        VitkitError: the model has another number of outputs.
-    """
-    names, outputs = data.class_names, model.config.num_classes
-    shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
-    if len(names) != outputs:
-        raise VitkitError(
-            f"{path} has {outputs:,} outputs and no class names, and {data.spec} has {len(names):,} classes: "
-            f"{shown}. Classes are matched to such outputs in alphabetical order, so there must be "
-            "one for each output."
-        )
-    return (
-        f"{path} has no class names: the classes of {data.spec} are matched to its outputs in alphabetical "
-        f"order: {shown}."
-    )
-
-
-def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
-    """Say which split is missing, and how to choose another."""
-    splits = list(data.splits)
-    if splits == ["train"] and trained_on:
-        return (
-            f"{data.spec} has no {split or 'test or validation'} split: the model was trained on all of it. "
-            "Give other images with --data, or evaluate on these with --split train."
-        )
-    if len(splits) == 1:
-        whole = "it has no splits" if splits == ["train"] else f"its only split is {splits[0]}"
-        return f"{data.spec} has no {split} split, {whole}. Leave out --split to evaluate on all of it."
-    missing = split or "test or validation"
-    return f"{data.spec} has no {missing} split, only {', '.join(splits)}. Choose one with --split."
 
 
 def evaluate_protocol(

@@ -33,7 +33,7 @@ from vitkit.runs import machine, trained_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.start import identify_any, load_model
-from vitkit.tasks.page import fraction_cell
+from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
 from vitkit.weights.files.download import cache_folder
@@ -145,10 +145,16 @@ class FewShot(Result):
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
         accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
         accuracies += unreadable(self.rejects, "were left out")
+        columns = zip(*(model.best.class_accuracy for model in self.models), strict=True)
+        by_class = zip(self.class_names, columns, strict=True)
+        # In rising order of the first checkpoint's accuracy; there is none of a class without test images.
+        order = sorted(by_class, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
+        headings = ("class", *(f"{model.name} ({model.best_way})" for model in self.models))
+        classes = Table(headings, tuple((name, *map(fraction_cell, each)) for name, each in order))
         parts = (
             Section("Before the numbers are used", warnings, page_only=True),
             Section("Accuracy by the number of images", accuracies),
-            Section("Class by class", (Text(of_classes, "caption"), _class_table(self)), page_only=True),
+            Section("Class by class", (Text(of_classes, "caption"), classes), page_only=True),
             Section("Data", self.notes, page_only=True),
         )
         return [part for part in parts if part.blocks]
@@ -163,7 +169,7 @@ def score_table(fewshot: FewShot) -> Table:
     for name, score in sorted(scores, key=lambda pair: methods.index(pair[1].method)):
         low, high = score.shown_interval or (None, None)
         measured = (
-            Number(f"{score.shots:,}", score.shots),
+            count_cell(score.shots),
             Number(f"{score.mean:.2%}", score.mean),
             "" if score.deviation is None else f"{score.deviation:.2%}",
             "" if low is None else f"{low:.1%} to {high:.1%}",
@@ -227,16 +233,6 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
             lambda: figures.pretraining_plot(curves, tested, method, chance, seeds), "images", alt
         )
     return plots
-
-
-def _class_table(fewshot: FewShot) -> Table:
-    """Make a row for each class, in rising order of the first checkpoint's accuracy."""
-    columns = zip(*(model.best.class_accuracy for model in fewshot.models), strict=True)
-    rows = zip(fewshot.class_names, columns, strict=True)
-    # Of a class without test images there is no accuracy: it comes last.
-    order = sorted(rows, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
-    headings = ("class", *(f"{model.name} ({model.best_way})" for model in fewshot.models))
-    return Table(headings, tuple((name, *map(fraction_cell, accuracies)) for name, accuracies in order))
 
 
 def fewshot(
