@@ -60,14 +60,23 @@ class Listener:
     does so in a notebook.
     """
 
+    relayed_to: "Listener | None" = None
+    """The listener that hears what a subclass does not hear itself; None where nobody does."""
+
     def note(self, sentence: str) -> None:
         """Hear a sentence that a person should read and that is no error."""
+        if self.relayed_to is not None:
+            self.relayed_to.note(sentence)
 
     def warn(self, sentence: str) -> None:
         """Hear of a probable mistake."""
+        if self.relayed_to is not None:
+            self.relayed_to.warn(sentence)
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         """Hear a summary: headings, each with its lines."""
+        if self.relayed_to is not None:
+            self.relayed_to.show(rows)
 
     def progress(
         self, what: str, total: int | None = None, *, unit: str = ""
@@ -79,6 +88,8 @@ class Listener:
             total: its units; None if unknown.
             unit: "bytes" for downloads; left out for anything that is counted.
         """
+        if self.relayed_to is not None:
+            return self.relayed_to.progress(what, total, unit=unit)
         return nullcontext(lambda *_, **__: None)
 
     def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
@@ -92,39 +103,12 @@ class Listener:
             step: the steps made before; 0 where the run begins.
             total: the steps of the whole run.
         """
+        if self.relayed_to is not None:
+            return self.relayed_to.run(folder, step, total)
         return nullcontext(lambda line: None)
 
 
 SILENT = Listener()
-
-
-class RelayingListener(Listener):
-    """Passes everything on to a listener; a subclass overrides the methods that it changes."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-
-    @property
-    def listener(self) -> Listener:
-        """The listener that hears everything."""
-        return self._listener
-
-    def note(self, sentence: str) -> None:
-        self.listener.note(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.listener.warn(sentence)
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        self.listener.show(rows)
-
-    def progress(
-        self, what: str, total: int | None = None, *, unit: str = ""
-    ) -> AbstractContextManager[Progress]:
-        return self.listener.progress(what, total, unit=unit)
-
-    def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
-        return self.listener.run(folder, step, total)
 
 
 class WarningsAlone(Listener):
@@ -346,14 +330,14 @@ def find_display() -> Callable[..., Any] | None:
     return display
 
 
-class AutomaticListener(RelayingListener):
+class AutomaticListener(Listener):
     """Hears a job that was given no listener: shown in a notebook, silent in a script."""
 
     @property
-    def listener(self) -> Listener:
+    def relayed_to(self) -> Listener | None:  # type: ignore[override]
         """The listener of the place where the program runs, which may become a notebook after the import."""
         display = find_display()
-        return super().listener if display is None else NotebookListener(display)
+        return None if display is None else NotebookListener(display)
 
 
-AUTOMATIC = AutomaticListener(SILENT)
+AUTOMATIC = AutomaticListener()
