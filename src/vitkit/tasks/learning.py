@@ -24,7 +24,7 @@ from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Block, Number, Plot, Section, Table, Text
-from vitkit.tasks.page import Curve, TaskReport, figures
+from vitkit.tasks.page import Curve, TaskReport, count_cell, figures
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import ALONE, World, prepared_together
@@ -407,13 +407,9 @@ class MaskedImagesLearning(Learning):
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
-            rows = tuple(
-                (
-                    Number(f"{line['step']:,}", line["step"]),
-                    *(Number(f"{line[name]:.4f}", line[name]) for name in names),
-                )
-                for line in measured
-            )
+            losses = ([Number(f"{line[name]:.4f}", line[name]) for name in names] for line in measured)
+            steps = (count_cell(line["step"]) for line in measured)
+            rows = tuple((step, *row) for step, row in zip(steps, losses, strict=True))
             table = Table(("step", *names.values()), rows, sortable=True)
             beside = "The loss beside losses that need no model"
             sections.append(Section(beside, (table,), name="baselines", menu="Baselines"))
