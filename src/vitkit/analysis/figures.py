@@ -63,6 +63,7 @@ STYLE: dict[str, Any] = {
 }
 
 Floats = NDArray[Any]
+Scores = Sequence[FewShotScore]
 
 
 def enlarged(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -403,18 +404,13 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 
 
 def _bars(
-    bars: Sequence[_Bar],
-    what: str,
-    singular: str,
-    plural: str,
-    data: str,
-    across: str,
-    images: int | None = None,
+    bars: Sequence[_Bar], what: str, one: str, many: str, data: str, across: str, images: int | None = None
 ) -> Figure:
     """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
-    many the worst alone. Given the number of all images, a dot shows the fraction that is of a class."""
+    many the worst alone. `one` and `many` are the words for a class and for several. Given the number of all
+    images, a dot shows the fraction that is of a class."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
-    which = f"each {singular}" if len(bars) == every else f"the {len(bars)} worst of {every} {plural}"
+    which = f"each {one}" if len(bars) == every else f"the {len(bars)} worst of {every} {many}"
     rows, size = range(len(bars)), (WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
     with chart(*size, f"{what} {which}, {data}") as (figure, axes):
         axes.barh(rows, [value for value, *_ in bars], height=0.7, color=SKY)
@@ -425,7 +421,7 @@ def _bars(
             chance = [count / images for *_, count in bars]
             axes.plot(chance, rows, "o", color=VERMILION, markersize=3)
         axes.set_yticks(rows, [f"{shortened(name, 26)}  ({count})" for _, _, name, count in bars])
-        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{singular} (images)")
+        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{one} (images)")
         axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)
@@ -480,14 +476,10 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 def _smoothed(y: Floats) -> Floats:
     """Average over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
-    half = len(y) // 40
-    finite = np.isfinite(y)
-    sums = np.concatenate([[0.0], np.where(finite, y, 0).cumsum()])
-    counts = np.concatenate([[0], finite.cumsum()])
-    first = np.maximum(np.arange(len(y)) - half, 0)
-    last = np.minimum(np.arange(len(y)) + half + 1, len(y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        smoothed: Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
+    window, finite = np.ones(2 * (len(y) // 40) + 1), np.isfinite(y)
+    sums, counts = (np.convolve(part, window, "same") for part in (np.where(finite, y, 0.0), finite))
+    with np.errstate(invalid="ignore"):
+        smoothed: Floats = sums / counts
     return smoothed
 
 
@@ -509,8 +501,8 @@ def filter_grid(components: Floats, explained: Floats) -> Figure:
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
     size = max(0.95 * columns + 0.2, NARROWEST), 1.12 * rows + 0.5
-    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
-    with chart(*size, "Filters that see the pixels", **shape) as (figure, grid):
+    title = "Filters that see the pixels"
+    with chart(*size, title, nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
         for axes in grid.flat:
             bare(axes)
         for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
@@ -588,8 +580,7 @@ def rollout_gallery(images: Sequence[NDArray[np.uint8]], maps: Floats, captions:
     below = [wrapped(caption, 36) for caption in captions]
     lines = max((caption.count("\n") + 1 for caption in below), default=1)
     size = 2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4
-    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
-    with chart(*size, "Attention rollout", **shape) as (figure, grid):
+    with chart(*size, "Attention rollout", nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
         for axes in grid.flat:
             bare(axes)
         for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
@@ -675,8 +666,7 @@ def line_figure(
     """
     places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
     size = WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
-    grid: dict[str, Any] = {"ncols": len(panels), "sharey": True, "squeeze": False}
-    with chart(*size, *title, **grid) as (figure, every):
+    with chart(*size, *title, ncols=len(panels), sharey=True, squeeze=False) as (figure, every):
         for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
             _draw_lines(axes, lines, named=number == 0)
             if chance is not None:
@@ -742,9 +732,7 @@ def _short(number: float, _place: float) -> str:
     return f"{number:,.5g}" if number < 1e5 else format_count(number)
 
 
-def fewshot_plot(
-    models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
-) -> Figure:
+def fewshot_plot(models: Mapping[str, Scores], images: str, chance: float, seeds: int) -> Figure:
     """Draw mean accuracy against the number of shots, with the standard deviation over draws.
 
     Args:
@@ -765,11 +753,7 @@ def fewshot_plot(
 
 
 def pretraining_plot(
-    models: Mapping[str, Sequence[tuple[int, Sequence[FewShotScore]]]],
-    images: str,
-    method: Method,
-    chance: float,
-    seeds: int,
+    models: Mapping[str, Sequence[tuple[int, Scores]]], images: str, method: Method, chance: float, seeds: int
 ) -> Figure:
     """Draw few-shot accuracy against the number of pre-training images, as Figure 4 (right) of the paper.
 
@@ -867,9 +851,8 @@ def scale_plot(
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.xaxis.set_major_formatter(_short)
         # Less than half a decade would hold a single round number.
-        axes.yaxis.set_major_locator(
-            ticker.LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else ticker.MaxNLocator(6)
-        )
+        is_wide = top > 3 * bottom
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)) if is_wide else ticker.MaxNLocator(6))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
         axes.yaxis.set_major_formatter(percentage if is_fraction else "{x:.4g}")
     return figure

@@ -158,9 +158,7 @@ RULE = (
 )
 
 
-def write_help(
-    verb: str, command: object, options: Sequence[Option], page: HelpPage, *, everything: bool
-) -> str:
+def write_help(verb: str, command: object, options: Sequence[Option], page: HelpPage, *, whole: bool) -> str:
     """Write the help of a verb in lines of at most 80 columns.
 
     Args:
@@ -168,7 +166,7 @@ def write_help(
         command: the function of its job, whose docstring says what the verb does.
         options: all options, those that the verb itself reads included.
         page: the choice of what the first page shows.
-        everything: show every option with its whole text, in groups.
+        whole: show every option with its whole text, in groups.
     """
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
@@ -176,8 +174,8 @@ def write_help(
     paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", description)))
     parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), paragraphs]
     if positional:
-        parts.append("\n".join(_entry(option, everything) for option in positional))
-    if everything:
+        parts.append("\n".join(_entry(option, whole) for option in positional))
+    if whole:
         # The options of the verb itself have no group and come first.
         ordered = sorted(named, key=lambda option: bool(option.group))
         for group, members in groupby(ordered, lambda option: option.group):
@@ -192,7 +190,7 @@ def write_help(
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
     parts.append("\n".join(["Examples:", *(f"  {example}" for example in page.examples(verb))]))
-    if not everything:
+    if not whole:
         parts.append(_wrapped(f"vitkit {verb} {ALL} lists all {pluralize(len(named), 'option')}."))
     return "\n\n".join(part for part in parts if part)
 

@@ -34,8 +34,8 @@ class Verb:
 
     Args:
         name: the verb.
-        module, function: the job, which is imported when it is called, and so neither for help nor for a
-            misspelt option.
+        job: its module below vitkit and its function, "jobs.embed:embed"; it is imported when it is called,
+            and so neither for help nor for a misspelt option.
         own: options that the verb itself reads; they come first in the help, but for --json.
         of_training: describes the options of training that the verb takes too, given its own and the command
             line. Of two of the same name, the verb's own is meant.
@@ -45,15 +45,15 @@ class Verb:
     def __init__(
         self,
         name: str,
-        module: str,
-        function: str,
+        job: str,
         *own: Option,
         of_training: Describe = lambda *_: (),
         main: Callable[[list[str]], None] | None = None,
     ) -> None:
-        self.name, self.module, self.function, self.of_training = name, module, function, of_training
-        self.main = main or self.run
-        self.signature = verb_options.read_signature(module, function)
+        module, _, function = job.partition(":")
+        self.name, self.module, self.function = name, f"vitkit.{module}", function
+        self.main, self.of_training = main or self.run, of_training
+        self.signature = verb_options.read_signature(self.module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
@@ -125,16 +125,14 @@ def home_of(name: str) -> Any:
     module, _, attribute = VERBS[name][1].partition(":")
     if module.startswith("cli."):
         return getattr(import_module(f"vitkit.{module}"), attribute)
-    return Verb(name, f"vitkit.{module}", attribute, CSV, JSON)
+    return Verb(name, VERBS[name][1], CSV, JSON)
 
 
-def parse_given(
-    command: object, options: Sequence[Option], arguments: list[str], verb: str
-) -> dict[str, Any]:
+def parse_given(job: object, options: Sequence[Option], arguments: list[str], verb: str) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
 
     Args:
-        command: its docstring says in the help what the verb does.
+        job: its docstring says in the help what the verb does.
         options: all options of the verb.
         arguments: what follows the verb.
         verb: the name in the help.
@@ -145,11 +143,10 @@ def parse_given(
     """
     page = PAGES.get(verb, HelpPage("", ""))
     if {*ASKING} & {*arguments}:
-        print(write_help(verb, command, options, page, everything=ALL in arguments))
+        print(write_help(verb, job, options, page, whole=ALL in arguments))
         raise SystemExit(0)
-    return verb_options.parse_words(
-        verb, read(arguments, options), options, partial(usage, verb, options, page)
-    )
+    reading = read(arguments, options)
+    return verb_options.parse_words(verb, reading, options, partial(usage, verb, options, page))
 
 
 # Files, folders and models that are not there are refused before torch is imported, which takes seconds. Jobs

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # Evaluate
 
-PROTOCOL = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
-KEEP_EVALUATION = Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page")
+PROTOCOL = Verb("evaluate", "jobs.evaluate:evaluate_protocol")
+KEEP_EVALUATION = Verb("evaluate", "jobs.evaluate:keep_with_page")
 OWN = (*PROTOCOL.only("protocol", "labels", "wnids"), *KEEP_EVALUATION.only("out"), CSV, JSON, PROCESSES)
 
 
@@ -61,12 +61,12 @@ def _evaluate(arguments: list[str]) -> None:
     console.print_result(KEEP_EVALUATION.call(given, EVALUATE.call(given)), given)
 
 
-EVALUATE = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OWN, main=_evaluate)
+EVALUATE = Verb("evaluate", "jobs.evaluate:evaluate", *OWN, main=_evaluate)
 
 
 # Few-shot
 
-KEEP_FEWSHOT = Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
+KEEP_FEWSHOT = Verb("fewshot", "jobs.fewshot:keep_fewshot")
 
 
 def _fewshot(arguments: list[str]) -> None:
@@ -85,9 +85,7 @@ def _fewshot(arguments: list[str]) -> None:
     console.print_next(f"{following}   (to compare them)")
 
 
-FEWSHOT = Verb(
-    "fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP_FEWSHOT.only("out"), PROCESSES, main=_fewshot
-)
+FEWSHOT = Verb("fewshot", "jobs.fewshot:fewshot", JSON, *KEEP_FEWSHOT.only("out"), PROCESSES, main=_fewshot)
 
 
 # Report
@@ -104,7 +102,7 @@ def _report(arguments: list[str]) -> None:
     console.print_next(f"open {path} in a browser")
 
 
-REPORT = Verb("report", "vitkit.jobs.report", "write_report", main=_report)
+REPORT = Verb("report", "jobs.report:write_report", main=_report)
 
 
 # Reproduce
@@ -140,7 +138,7 @@ def _reproduce(arguments: list[str]) -> None:
     REPRODUCE.run(arguments, given)
 
 
-REPRODUCE = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON, main=_reproduce)
+REPRODUCE = Verb("reproduce", "jobs.reproduce.reproduce:reproduce", LIST, JSON, main=_reproduce)
 
 
 # Predict
@@ -200,7 +198,7 @@ def _predict(arguments: list[str]) -> None:
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
 
 
-PREDICT = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS, main=_predict)
+PREDICT = Verb("predict", "jobs.predict:predict_images", *FORMS, main=_predict)
 
 
 def _record(predicted: "PredictedImage") -> dict[str, object]:
@@ -235,7 +233,7 @@ def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]
     return describe(Run, train.recipe_of(own, line), without=("data", "recipe"))
 
 
-SHOW = Verb("data show", "vitkit.jobs.data_show", "show", of_training=_describe)
+SHOW = Verb("data show", "jobs.data_show:show", of_training=_describe)
 
 
 def _data(arguments: list[str]) -> None:
@@ -256,7 +254,7 @@ def _data(arguments: list[str]) -> None:
         raise VitkitError("Training refuses these images as they are:\n" + "\n".join(checked.problems))
 
 
-CHECK = Verb("data check", "vitkit.jobs.data_show", "check", JSON, main=_data)
+CHECK = Verb("data check", "jobs.data_show:check", JSON, main=_data)
 
 
 def _show(arguments: list[str]) -> None:
@@ -357,7 +355,7 @@ def _starts(arguments: list[str]) -> None:
     console.print_json(records)
 
 
-STARTS = Verb("starts", "vitkit.weights.published", "starts", LONG, main=_starts)
+STARTS = Verb("starts", "weights.published:starts", LONG, main=_starts)
 
 
 def print_starts(listed: Sequence[PublishedStart]) -> None:
@@ -451,9 +449,7 @@ def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
     return describe_study({"recipe": "".join(line[:1])}, line)
 
 
-ABLATE = Verb(
-    "ablate", "vitkit.jobs.study.ablate", "ablate", JSON, of_training=_options_of_recipe, main=_ablate
-)
+ABLATE = Verb("ablate", "jobs.study.ablate:ablate", JSON, of_training=_options_of_recipe, main=_ablate)
 
 
 def _scale(arguments: list[str]) -> None:
@@ -476,7 +472,7 @@ def _scale(arguments: list[str]) -> None:
     SCALE.run(arguments, given)
 
 
-SCALE = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study, main=_scale)
+SCALE = Verb("scale", "jobs.study.scale:scale", JSON, of_training=describe_study, main=_scale)
 
 
 # Completion
@@ -550,4 +546,4 @@ def list_options(verb: str) -> tuple[Option, ...]:
     return tuple({option.name: option for option in options if not option.is_positional}.values())
 
 
-COMPLETION = Verb("completion", "vitkit.cli.verbs", "write_script", main=_complete)
+COMPLETION = Verb("completion", "cli.verbs:write_script", main=_complete)

@@ -361,10 +361,8 @@ def bench(
     described, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
-    with (
-        timing.use_threads(threads),
-        listener.progress("measuring", round(total), unit="seconds") as progress,
-    ):
+    measuring = listener.progress("measuring", round(total), unit="seconds")
+    with timing.use_threads(threads), measuring as progress:
         clock, started = timing.Clock(chosen, torch.get_num_threads()), time.perf_counter()
         for (name, config, phase), weight in zip(cases, work, strict=True):
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
@@ -462,9 +460,8 @@ def _measure(
     step = step_of(ways[0], "inference", images[:1], optimizers)
     step()
     # Two threads mean wall time: other load on the machine counts too.
-    forward = statistics.median(
-        timing.Clock(device, threads=2).seconds(step) for _ in range(timing.LEAST_ROUNDS)
-    )
+    wall = timing.Clock(device, threads=2)
+    forward = statistics.median(wall.seconds(step) for _ in range(timing.LEAST_ROUNDS))
     least = (timing.LEAST_ROUNDS + 1) * len(ways) * forward * (3 if is_training else 1)
     while batch * least > PATIENCE * seconds:
         batch //= 2

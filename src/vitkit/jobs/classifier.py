@@ -261,9 +261,8 @@ def _write_images(
     import pyarrow.parquet as pq
 
     features = {"info": {"features": {"label": {"names": list(names), "_type": "ClassLabel"}}}}
-    schema = pa.schema(
-        {"image": pa.binary(), "label": pa.int64()}, metadata={"huggingface": json.dumps(features)}
-    )
+    metadata = {"huggingface": json.dumps(features)}
+    schema = pa.schema({"image": pa.binary(), "label": pa.int64()}, metadata=metadata)
     stream = io.BytesIO()
     pq.write_table(pa.table({"image": list(encoded), "label": numbers.astype(np.int64)}, schema), stream)
     if not table.exists():

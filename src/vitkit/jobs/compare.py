@@ -762,11 +762,10 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
     rows: list[tuple[Cell, ...]] = []
+    images = comparison.images
     for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain))):
-        scores = (
-            Number(shown_score(comparison.images, score), score) for score in (change.first, change.second)
-        )
-        gain = Number(points(comparison.images, change.gain, signed=True), change.gain)
+        scores = (Number(shown_score(images, score), score) for score in (change.first, change.second))
+        gain = Number(points(images, change.gain, signed=True), change.gain)
         p = Number(shown_p(change.adjusted_p), change.adjusted_p)
         counts = map(count_cell, (change.flips.first_only, change.flips.second_only, change.count))
         rows.append((change.name, *scores, gain, p, *counts))

@@ -73,10 +73,8 @@ class Parity:
         return [(name, most, scale) for name, most, scale in both if most is not None]
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} (up to {scale:.2g}) differ by at most {most:.1e}"
-            for name, most, scale in self._compared()
-        ]
+        compared = self._compared()
+        parts = [f"{name} (up to {scale:.2g}) differ by at most {most:.1e}" for name, most, scale in compared]
         if self.agreement is not None:
             parts.append(f"top-1 agreement {self.agreement:.0%}")
         return f"{', '.join(parts)}, on {self.images} images"
@@ -265,11 +263,8 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
     """Measure the difference of two models' logits and features on the same fixed images."""
     images = fixed_images(model)
     outputs = []
-    with (
-        evaluation_mode(model),
-        evaluation_mode(other),
-        listener.progress("comparing images", IMAGES) as progress,
-    ):
+    comparing = listener.progress("comparing images", IMAGES)
+    with evaluation_mode(model), evaluation_mode(other), comparing as progress:
         # One at a time bounds the memory of the largest models' activations.
         for done, image in enumerate(images.chunk(IMAGES), 1):
             outputs.append((model.features(image), other.features(image), model(image), other(image)))

@@ -314,9 +314,8 @@ def matching(patterns: Sequence[str]) -> list[str]:
     listed = [] if patterns else models
     for pattern in patterns:
         small = pattern.lower()
-        names = fnmatch.filter(models, pattern) or [
-            name for name in models if fnmatch.fnmatch(name.lower(), small)
-        ]
+        names = fnmatch.filter(models, pattern)
+        names = names or [name for name in models if fnmatch.fnmatch(name.lower(), small)]
         if not names and not set(pattern) & set("*?["):
             names = [name for name in models if small in name.lower()]
             if not names:  # the zoo's grammar can make others

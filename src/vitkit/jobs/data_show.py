@@ -137,14 +137,12 @@ def see_images(
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
     count, images = len(samples), list[SeenImage]()
-    orders = [
-        sample_at(np.arange(epoch * count, (epoch + 1) * count), count, seed)[1] for epoch in range(versions)
-    ]
+    epochs = np.arange(versions * count).reshape(versions, count)
+    orders = [sample_at(epoch, count, seed)[1] for epoch in epochs]
     with listener.progress("drawing images", most) as progress:
         for sample in orders[0].tolist():
-            places = [
-                epoch * count + int(np.flatnonzero(order == sample)[0]) for epoch, order in enumerate(orders)
-            ]
+            within = (int(np.flatnonzero(order == sample)[0]) for order in orders)
+            places = [epoch * count + place for epoch, place in enumerate(within)]
             batches = [next(loader.batches(place, place + 1)) for place in places]
             if not batches[0].mask[0]:
                 continue  # the file cannot be read: vitkit data check lists it
@@ -196,10 +194,8 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
 
 def _picture(images: Sequence[SeenImage], sentences: Sequence[str]) -> bytes:
     """Make the picture: a row for each image, with its name before it and the words above all."""
-    tiles = [
-        [enlarged(channels.to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
-        for image in images
-    ]
+    rows = ((image.tested, *image.versions) for image in images)
+    tiles = [[enlarged(channels.to_rgb(pixels), TILE) for pixels in row] for row in rows]
     height, width = tiles[0][0].shape[:2]
     columns = len(tiles[0])
     across = LABEL + columns * (width + MARGIN) + MARGIN

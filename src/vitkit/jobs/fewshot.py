@@ -351,9 +351,8 @@ def keep_fewshot(
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        saved = [
-            figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()
-        ]
+        plots = plots_of(fewshot).items()
+        saved = [figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots]
         return [numbers, *chain(*saved), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:
         if out is not None:

@@ -430,10 +430,8 @@ class Predictor(Result):
 
 def _check_arguments(images: Any, top: int, function: str) -> None:
     """Refuse a single image, whose rows or letters would be taken for images."""
-    is_single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or hasattr(
-        images, "read"
-    )
-    if is_single or getattr(images, "ndim", 4) != 4:
+    one_image = (str, bytes, bytearray, os.PathLike, Image.Image)
+    if isinstance(images, one_image) or hasattr(images, "read") or getattr(images, "ndim", 4) != 4:
         raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
     if function == "many" and not hasattr(images, "__len__"):
         raise VitkitError("many() takes a list: give a generator to stream().")

@@ -109,11 +109,8 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     if weights:
         head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
     say("training curves")
-    sections = [
-        *made.sections,
-        _curves(content, task.learning),
-        *fewshot_sections(content.followed, content.config),
-    ]
+    sections = [*made.sections, _curves(content, task.learning)]
+    sections += fewshot_sections(content.followed, content.config)
     ids = None if split is None else content.evaluations[split][1].ids
     say("attention rollout")
     looked_at = _attention(model, samples, made, split)
@@ -283,16 +280,12 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
     if counts:
         images = data.get("images", {})  # an image with several labels counts once
         sums = {split: images.get(split, sum(of_class.values())) for split, of_class in counts.items()}
-        rows = tuple(
-            (name, *(page.count_cell(split.get(name, 0)) for split in counts.values())) for name in names
-        )
+        splits = list(counts.values())
+        rows = tuple((name, *(page.count_cell(split.get(name, 0)) for split in splits)) for name in names)
         yield Table(("class", *(f"{split} images" for split in counts)), rows, sortable=True)
         yield "All: " + ", ".join(f"{count:,} {split} images" for split, count in sums.items()) + "."
-    rejects = [
-        (split, key, reason)
-        for split, files in data.get("rejects", {}).items()
-        for key, reason in files.items()
-    ]
+    by_split = data.get("rejects", {}).items()
+    rejects = [(split, key, reason) for split, files in by_split for key, reason in files.items()]
     if not rejects:
         yield "No file was rejected."
         return
@@ -344,9 +337,8 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     chosen = {shown.index: shown for shown in made.attention.images}
     images = model_images(model, samples, list(chosen), page.ATTENTION_SHOWN)
     size, pixels = attention_batch(model), list(images.values())
-    maps = [
-        inspect.attention_rollout(model, _batch(pixels[i : i + size])) for i in range(0, len(pixels), size)
-    ]
+    batches = (_batch(pixels[first : first + size]) for first in range(0, len(pixels), size))
+    maps = [inspect.attention_rollout(model, batch) for batch in batches]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
         large = figures.enlarged(to_rgb(image), page.THUMBNAIL)
@@ -409,11 +401,8 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
             f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         draw = partial(figures.tracking_plot, steps, curves, images)
-        blocks = (
-            Plot(draw, evaluator, alt),
-            Text(caption, "caption"),
-            Table(("step", *curves), rows, sortable=True),
-        )
+        table = Table(("step", *curves), rows, sortable=True)
+        blocks = (Plot(draw, evaluator, alt), Text(caption, "caption"), table)
         yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 

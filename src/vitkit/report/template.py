@@ -65,10 +65,8 @@ def drawn(block: Any) -> Any:
 
 def emphasised(sentence: str) -> Markup:
     """Escape a text, and show the words between two pairs of asterisks bold."""
-    parts = sentence.split("**")
-    return Markup("").join(
-        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
-    )
+    bold = Markup("<b>{}</b>").format
+    return Markup("").join(bold(part) if i % 2 else part for i, part in enumerate(sentence.split("**")))
 
 
 ENVIRONMENT = jinja2.Environment(
@@ -106,9 +104,9 @@ def render_page(
         footer: the last line.
     """
     blocks = [block for section in sections for block in section.blocks if block]
-    lead = [
-        Text(block, "answer") if block is answer[0] and isinstance(block, str) else block for block in answer
-    ]
+    lead = list(answer)
+    if lead and isinstance(lead[0], str):
+        lead[0] = Text(lead[0], "answer")
     scripted = any(
         isinstance(block, Photos) or (isinstance(block, Table) and (block.sortable or block.folded))
         for block in blocks

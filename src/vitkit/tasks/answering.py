@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitkit.config import read
 from vitkit.errors import VitkitError
 from vitkit.evaluation import classify
-from vitkit.evaluation.classify import THRESHOLD, Classification, MultiLabel, percentage
+from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from vitkit.data.sources import Samples
 
 
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Evaluated = tuple[Any, Predictions]
+"""The numbers of a split, and what they are counted from."""
 FACTS = 3
 """Measures in the tiles at the head of a page."""
 
@@ -88,7 +92,7 @@ class LabelAnswering(ABC):
     """Says why a model of a configuration has no answers, as a clause after its name; "" if it has: it needs
     a head and one row of logits for each image."""
 
-    def read_evaluation(self, path: Path) -> tuple[Any, Predictions]:
+    def read_evaluation(self, path: Path) -> Evaluated:
         """Read numbers from `path`, a `.json` file, and the predictions that were saved beside it.
 
         Raises:
@@ -112,10 +116,10 @@ class LabelAnswering(ABC):
         # Counted anew, which takes no longer than a check: somebody may have given the file away.
         return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
 
-    def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
+    def score_images(self, predictions: Predictions) -> Floats:
         """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
         these scores of the same images. It is right or wrong, or has a fraction of its labels right."""
-        scores: NDArray[np.float64] = np.atleast_2d(predictions.right.T).mean(0)
+        scores: Floats = np.atleast_2d(predictions.right.T).mean(0)
         return scores
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
@@ -171,11 +175,7 @@ class LabelAnswering(ABC):
         return {"predictions": shown}
 
     def show(
-        self,
-        result: Any,
-        predictions: Predictions,
-        rows: NDArray[np.int64],
-        sure: NDArray[np.float64] | None = None,
+        self, result: Any, predictions: Predictions, rows: Rows, sure: Floats | None = None
     ) -> list[ShownImage]:
         """Name the true and the predicted classes of the images of these rows, and how sure the model is.
 
@@ -195,10 +195,7 @@ class LabelAnswering(ABC):
         """Name the true and the predicted classes of the image of a row."""
 
     def report(
-        self,
-        evaluations: Mapping[str, tuple[Any, Predictions]],
-        split: str | None,
-        samples: "Samples | None" = None,
+        self, evaluations: Mapping[str, Evaluated], split: str | None, samples: "Samples | None" = None
     ) -> TaskReport:
         """Make the task's part of the report: how good the model is, where it fails, and whether it is as
         sure as it should be.
@@ -261,9 +258,7 @@ class LabelAnswering(ABC):
         """
 
     @abstractmethod
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose the rows of the images whose attention is shown, in order; `mistakes` are the rows of the
         surest."""
 
@@ -340,7 +335,7 @@ class ClassificationAnswering(LabelAnswering):
         right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
         return Pooled(right, images, binomial_interval(right, images))
 
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+    def answers(self, outputs: NDArray[np.float32]) -> Rows:
         """Give the class with the largest logit, which either loss predicts."""
         return likeliest(outputs, 1)
 
@@ -351,9 +346,7 @@ class ClassificationAnswering(LabelAnswering):
         names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
         return {"class": names, "probability": shares}
 
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images of as many classes as there is room for, a quarter of them wrong."""
         right = np.flatnonzero(predictions.right)
         # The first image of every class, then the second of every class, and so on.
@@ -420,12 +413,9 @@ def _classes(result: Classification, images: str) -> Section:
         },
         sortable=True,
     )
+    alt = f"Accuracy by class on {images}."
     blocks = (
-        Plot(
-            lambda: figures().class_accuracy(result.per_class, images),
-            "classes",
-            f"Accuracy by class on {images}.",
-        ),
+        Plot(lambda: figures().class_accuracy(result.per_class, images), "classes", alt),
         Text(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
             "is long there are few images, and the order says little.",
@@ -471,9 +461,7 @@ def class_rows(result: Classification) -> list[tuple[classify.ClassScore, str]]:
     return rows
 
 
-def _calibration_plot(
-    models: Mapping[str, Sequence[classify.CalibrationBin]], what: str, data: str = ""
-) -> Plot:
+def _calibration_plot(models: Mapping[str, Sequence[CalibrationBin]], what: str, data: str = "") -> Plot:
     alt = f"Accuracy against confidence {what}."
     return Plot(lambda: figures().calibration_figure(models, data), "calibration", alt)
 
@@ -575,7 +563,7 @@ class MultiLabelAnswering(LabelAnswering):
         """Make the table of every label, the worst first."""
         return label_table(result, worst_first=True)
 
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+    def answers(self, outputs: NDArray[np.float32]) -> Rows:
         """Give 1 for each predicted label, else 0, `(B, K)`."""
         return (probabilities(outputs, "sigmoid") >= THRESHOLD).astype(np.int64)
 
@@ -591,9 +579,7 @@ class MultiLabelAnswering(LabelAnswering):
         there = [guess.name for guess in guesses if guess.probability >= THRESHOLD]
         return {"labels": there, **super().guess_json(guesses)}
 
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images with labels, a label at a time, its most probable images first."""
         surest = [
             rows[np.argsort(-predictions.logits[rows, label], kind="stable")][:ATTENTION_TRIED].tolist()
@@ -650,12 +636,9 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
 
 
 def _labels(result: MultiLabel, images: str) -> Section:
+    alt = f"Average precision by label on {images}."
     blocks = (
-        Plot(
-            lambda: figures().label_precision(result.per_label, result.count, images),
-            "labels",
-            f"Average precision by label on {images}.",
-        ),
+        Plot(lambda: figures().label_precision(result.per_label, result.count, images), "labels", alt),
         Text(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
