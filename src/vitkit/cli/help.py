@@ -197,11 +197,8 @@ def write_help(verb: str, command: object, options: Sequence[Option], page: Help
 
 def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
     """Write the form of a verb's command line: "vitkit card CHECKPOINT [OPTIONS]"."""
-    parts = [
-        _name(option) if option.is_required else f"[{_name(option)}]"
-        for option in options
-        if option.is_positional
-    ]
+    places = (option for option in options if option.is_positional)
+    parts = [_name(option) if option.is_required else f"[{_name(option)}]" for option in places]
     if len(options) > len(parts):
         parts.append("[OPTIONS]")
     return f"vitkit {verb} {page.usage or ' '.join(parts)}".rstrip()
@@ -223,9 +220,8 @@ def _entry(option: Option, everything: bool) -> str:
     default = "on" if option.default is True else option.default_text
     if default:
         text += f" [default: {default}]"
-    lines = textwrap.wrap(
-        text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=len(text.split(" ", 1)[0]) > WIDTH
-    )
+    is_long = len(text.split(" ", 1)[0]) > WIDTH
+    lines = textwrap.wrap(text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=is_long)
     head, below = f"  {name}", textwrap.indent("\n".join(lines), " " * COLUMN)
     return head + below[len(head) :] if len(head) < COLUMN - 1 else f"{head}\n{below}"
 

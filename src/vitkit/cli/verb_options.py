@@ -501,12 +501,8 @@ def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option
 def _meant(verb: str, written: str, options: Sequence[Option]) -> tuple[str, str]:
     """Return the option that does what an unknown one does elsewhere, or "", and a sentence on it."""
     names = [name for option in options if not option.is_positional for name in option.names]
-    positional = {
-        f"--{label}": option.name
-        for option in options
-        if option.is_positional
-        for label in (option.field, option.name.lower())
-    }
+    places = (option for option in options if option.is_positional)
+    positional = {f"--{label}": place.name for place in places for label in (place.field, place.name.lower())}
     name = written.lstrip("-").replace("_", "-").lower()
     for ours, others in OTHER_NAMES.items():
         if name in (ours[2:], *others) and ours in names:

@@ -263,9 +263,8 @@ def _show(arguments: list[str]) -> None:
     out, run = SHOW.call(given, **options)
     from vitkit.jobs.data_show import describe_augmentation
 
-    console.print_lines(
-        f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.", str(out)
-    )
+    changed = "; ".join(describe_augmentation(run.augmentation)) or "nothing"
+    console.print_lines(f"Changed at random: {changed}.", str(out))
     path = given["path"]
     # Nobody fine-tunes the digits of the demonstration from a start for photos.
     following = "vitkit train --recipe digits" if path == "digits" else f"vitkit finetune {shlex.quote(path)}"
@@ -380,9 +379,8 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
     for start in listed if len(listed) <= DESCRIBED else ():
         size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
         lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
-        lines.append(
-            f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ") if start.is_pinned else UNPINNED
-        )
+        pinned_to = f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ")
+        lines.append(pinned_to if start.is_pinned else UNPINNED)
         lines += (f"published also as {address}" for address in start.other_addresses)
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))

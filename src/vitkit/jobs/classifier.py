@@ -154,12 +154,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         state: Any = 0 if self.random_state is None else self.random_state
         is_number = isinstance(state, int | np.integer)
         seed = int(state if is_number else check_random_state(state).randint(2**31 - 1))
-        options: dict[str, Any] = {
-            "splits_val_fraction": 0.0,
-            "splits_test_fraction": 0.0,
-            "select": "last",
-            "seed": seed,
-        }
+        options: dict[str, Any] = {"splits_val_fraction": 0.0, "splits_test_fraction": 0.0}
+        options |= {"select": "last", "seed": seed}
         named = {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
         for name, value in (named | dict(self.options or {})).items():
             # A search over numpy.arange gives numbers of numpy.

@@ -450,11 +450,9 @@ def _evaluate(
                 f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
             )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
-        device, precision = contender.ready.device, contender.ready.precision
-        loading: Any = {"batch_size": batch_size, "workers": workers}
-        result, predictions = evaluate_split(
-            model, data, tested.split, device, {}, **loading, precision=precision, listener=listener
-        )
+        loading: Any = {"batch_size": batch_size, "workers": workers, "precision": contender.ready.precision}
+        of_split = model, data, tested.split, contender.ready.device
+        result, predictions = evaluate_split(*of_split, {}, **loading, listener=listener)
         result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
         folder.mkdir(exist_ok=True)
         write_evaluation(folder, tested.split, result, predictions)
@@ -560,10 +558,8 @@ def load_contenders(first: str, second: str, device: str, precision: Precision) 
     Raises:
         VitkitError: a model is not there or has no answers; or they have different tasks.
     """
-    one, other = (
-        _load(given, label, device, precision)
-        for given, label in zip((first, second), make_labels(first, second), strict=True)
-    )
+    labelled = zip((first, second), make_labels(first, second), strict=True)
+    one, other = (_load(given, label, device, precision) for given, label in labelled)
     tasks = [learned_by(contender.ready.model.card).name for contender in (one, other)]
     if tasks[0] != tasks[1]:
         raise VitkitError(
@@ -670,11 +666,8 @@ def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[Cl
     of_first, of_second = (
         answering.right_by_class(side.numbers, side.predictions) for side in (first, second)
     )
-    pairs = {
-        name: (right.astype(float), of_second[name].astype(float))
-        for name, right in of_first.items()
-        if len(right)
-    }
+    present = ((name, right) for name, right in of_first.items() if len(right))
+    pairs = {name: (right.astype(float), of_second[name].astype(float)) for name, right in present}
     flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
     adjusted = statistics.holm([change.p for change in flips.values()])
     return tuple(
@@ -727,10 +720,8 @@ def _flips(comparison: ModelComparison) -> str:
 
 def _classes(comparison: ModelComparison) -> str:
     """Say in which classes the two models differ, and by how many points, the largest change first."""
-    sure = sorted(
-        (change for change in comparison.classes if change.adjusted_p < statistics.SURE),
-        key=lambda c: -abs(c.gain),
-    )
+    changed = (change for change in comparison.classes if change.adjusted_p < statistics.SURE)
+    sure = sorted(changed, key=lambda change: -abs(change.gain))
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
     if not sure:
         return f"In no single class was a difference found ({over})."

@@ -106,10 +106,8 @@ def show(
         source = png_address(_picture(seen, ()))
         alt = "a row for each image: as it is tested, and as training sees it"
         named = tuple((visible(image.name), visible(image.label)) for image in seen)
-        parts = [
-            Section("Images", [Photo(source, alt)]),
-            Section("Names, in the same order", [Table(("image", "class"), named)]),
-        ]
+        names = Section("Names, in the same order", [Table(("image", "class"), named)])
+        parts = [Section("Images", [Photo(source, alt)]), names]
         title, footer = f"{name}, as a model sees it", "Made by vitkit data show."
         content = render_page(title, sentences, parts, footer=footer).encode()
     # The same command again writes the same bytes; another file of that name may be one of the images.

@@ -102,10 +102,8 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         made = task.learning.report(content.examples, validations)
     start, weights = card.origin.get("start", {}).get("from"), str(card.origin.get("weights", ""))
     trained = f", trained on {data['name']}" if data.get("name") else ""
-    head: list[Block] = [
-        Text(f"{model.card.name or 'ViT'}{trained}{f', begun from {start}' if start else ''}", "caption"),
-        *made.answer,
-    ]
+    begun = f", begun from {start}" if start else ""
+    head: list[Block] = [Text(f"{model.card.name or 'ViT'}{trained}{begun}", "caption"), *made.answer]
     if weights:
         head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
     say("training curves")
@@ -170,11 +168,8 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
     validation = _columns(validations, sorted(names))
     objective = content.config.get("objective", {})
     # Options that change the training loss and not the validation loss.
-    altered = " and ".join(
-        f"{name.replace('_', ' ')} {objective[name]:g}"
-        for name in ("label_smoothing", "mixup")
-        if objective.get(name)
-    )
+    given = {name: objective[name] for name in ("label_smoothing", "mixup") if objective.get(name)}
+    altered = " and ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in given.items())
     blocks: list[Block] = ["No metrics were logged."]
     if len(train["step"]) or len(validation["step"]):
         steps = int(max([*train["step"], *validation["step"]]))

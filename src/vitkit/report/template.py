@@ -107,10 +107,8 @@ def render_page(
     lead = list(answer)
     if lead and isinstance(lead[0], str):
         lead[0] = Text(lead[0], "answer")
-    scripted = any(
-        isinstance(block, Photos) or (isinstance(block, Table) and (block.sortable or block.folded))
-        for block in blocks
-    )
+    scripted = any(block.sortable or block.folded for block in blocks if isinstance(block, Table))
+    scripted = scripted or any(isinstance(block, Photos) for block in blocks)
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
     page = ENVIRONMENT.get_template("page.html.j2").render(
         title=title,

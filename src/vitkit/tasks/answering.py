@@ -164,10 +164,8 @@ class LabelAnswering(ABC):
         names = card.class_names or tuple(f"{kind} {i}" for i in range(outputs.shape[1]))
         every = (-outputs).argsort(1, kind="stable") if self.several_labels else None
         classes = likeliest(outputs, min(top, len(names))) if every is None else every
-        return [
-            [Guess(names[i], float(row[i])) for i in chosen]
-            for row, chosen in zip(rows, classes.tolist(), strict=True)
-        ]
+        pairs = zip(rows, classes.tolist(), strict=True)
+        return [[Guess(names[i], float(row[i])) for i in chosen] for row, chosen in pairs]
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
@@ -185,10 +183,8 @@ class LabelAnswering(ABC):
             sure: `(N,)` confidences; left out, those of the predictions.
         """
         sure = predictions.confidence if sure is None else sure
-        return [
-            ShownImage(int(predictions.ids[row]), *self.named(result, predictions, row), float(sure[row]))
-            for row in rows.tolist()
-        ]
+        shown = ((row, self.named(result, predictions, row)) for row in rows.tolist())
+        return [ShownImage(int(predictions.ids[row]), *names, float(sure[row])) for row, names in shown]
 
     @abstractmethod
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
