@@ -494,11 +494,9 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
         for verb, options in by_verb.items()
     )
+    choosing = ((verb, option) for verb, own in by_verb.items() for option in own if option.choices)
     choices = "\n".join(
-        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
-        for verb, options in by_verb.items()
-        for option in options
-        if option.choices
+        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;' for verb, option in choosing
     )
     before = f"{OF_BASH}\n" if shell == "zsh" else ""
     # A function of the verb, the word at the cursor and the word before it.

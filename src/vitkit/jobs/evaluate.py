@@ -189,18 +189,10 @@ def evaluate(
             trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
             images, split = choose_split(images, split, data is not None, trained_on)
         rejects: dict[str, str] = {}
+        loading: Any = {"batch_size": batch_size, "workers": workers, "worker_timeout": worker_timeout}
+        of_split = ready.model, images, split, ready.device, rejects
         result, predictions = steps.evaluate_split(
-            ready.model,
-            images,
-            split,
-            ready.device,
-            rejects,
-            batch_size=batch_size,
-            workers=workers,
-            worker_timeout=worker_timeout,
-            precision=ready.precision,
-            listener=listener,
-            world=world,
+            *of_split, **loading, precision=ready.precision, listener=listener, world=world
         )
     if world.writes:
         result = without_training_images(
@@ -316,13 +308,11 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
             answering, predictions = evaluation.answering, evaluation.predictions
             samples, card = evaluation.data.splits[evaluation.split], evaluation.card
             # The images on which the model is not wholly right, with what it takes for likeliest.
-            mistakes = [
-                {
-                    "image": samples.key(int(predictions.ids[row])),
-                    **answering.guess_json(answering.guesses(predictions.logits[row : row + 1], card, 1)[0]),
-                }
-                for row in np.flatnonzero(answering.score_images(predictions) < 1).tolist()
-            ]
+            rows = np.flatnonzero(answering.score_images(predictions) < 1).tolist()
+            names = (samples.key(int(predictions.ids[row])) for row in rows)
+            guesses = (answering.guesses(predictions.logits[row : row + 1], card, 1)[0] for row in rows)
+            guessed = zip(names, map(answering.guess_json, guesses), strict=True)
+            mistakes = [{"image": name, **guess} for name, guess in guessed]
             replace_json(run / "evaluation" / f"{split}.mistakes.json", mistakes)
         trained_model.write_evaluation(run, split, evaluation.result, evaluation.predictions)
     except OSError as error:  # somebody else's run, say: the numbers are printed all the same
@@ -408,15 +398,9 @@ def evaluate_protocol(
     samples = Samples(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
+    computing: Any = {"device": ready.device, "precision": ready.precision, "columns": columns[candidates]}
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:
-        logits = run_model.predict(
-            ready.model,
-            batches,
-            device=ready.device,
-            precision=ready.precision,
-            columns=columns[candidates],
-            progress=added_up(progress),
-        )
+        logits = run_model.predict(ready.model, batches, **computing, progress=added_up(progress))
     is_named = bool(names) and not protocols.is_wnid(names[columns[0]])
     output_names = [names[column] for column in columns] if is_named else []
     likeliest = protocols.five_likeliest(logits)

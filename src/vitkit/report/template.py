@@ -110,18 +110,10 @@ def render_page(
     scripted = any(block.sortable or block.folded for block in blocks if isinstance(block, Table))
     scripted = scripted or any(isinstance(block, Photos) for block in blocks)
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
-    page = ENVIRONMENT.get_template("page.html.j2").render(
-        title=title,
-        answer=lead,
-        facts=facts,
-        folders=folders,
-        command=command,
-        script=Markup(PAGE_SCRIPT),
-        script_digest=digest,
-        footer=footer,
-        files=files,
-        parts=[(section, [drawn(block) for block in section.blocks if block]) for section in sections],
-    )
+    shown = {"title": title, "answer": lead, "facts": facts, "folders": folders, "files": files}
+    shown |= {"command": command, "footer": footer, "script": Markup(PAGE_SCRIPT), "script_digest": digest}
+    parts = [(section, [drawn(block) for block in section.blocks if block]) for section in sections]
+    page = ENVIRONMENT.get_template("page.html.j2").render(shown, parts=parts)
     # Names of files and classes need not be valid text.
     return page.encode("utf-8", "replace").decode("utf-8")
 

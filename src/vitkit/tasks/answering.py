@@ -225,12 +225,10 @@ class LabelAnswering(ABC):
         chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
         shown = Section("Most confident mistakes", mistakes, name="mistakes", menu="Mistakes")
         made = self.describe(result, split, images, shown)
-        return replace(
-            made,
-            facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
-            sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
-            attention=Chosen(chosen, *self.looked_at),
-        )
+        facts = tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS])
+        results = Section("Results", (splits, terms), name="splits", menu="Results")
+        attention = Chosen(chosen, *self.looked_at)
+        return replace(made, facts=facts, sections=(results, *made.sections), attention=attention)
 
     def split_table(self, results: Mapping[str, Any]) -> Table:
         """Make the table of the evaluated splits: what they are measured by, and the images."""
@@ -368,15 +366,14 @@ class ClassificationAnswering(LabelAnswering):
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
-        return TaskReport(
-            answer=page.answer_texts(answer, result, right, without, split, images),
-            sections=(
-                _confusion(result, images),
-                _classes(result, images),
-                mistakes,
-                _calibration(result, images),
-            ),
+        sections = (
+            _confusion(result, images),
+            _classes(result, images),
+            mistakes,
+            _calibration(result, images),
         )
+        answers = page.answer_texts(answer, result, right, without, split, images)
+        return TaskReport(answers, sections=sections)
 
 
 def _confusion(result: Classification, images: str) -> Section:
@@ -602,10 +599,8 @@ class MultiLabelAnswering(LabelAnswering):
             precision = percent(repeated.mean_average_precision_without)
             of_labels = f"of {repeated.labels_that_occur} labels."
             without = f"**without them the mean average precision is {precision}**, {of_labels}"
-        return TaskReport(
-            answer=page.answer_texts(answer, result, "", without, split, images),
-            sections=(_labels(result, images), mistakes),
-        )
+        answers = page.answer_texts(answer, result, "", without, split, images)
+        return TaskReport(answers, sections=(_labels(result, images), mistakes))
 
 
 def label_table(result: MultiLabel, worst_first: bool = False) -> Table:

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from vitkit.training.masked_images import MaskedImages
 
 
+Picture = NDArray[np.uint8]
+"""`(H, W, 3)`."""
+
+
 @dataclass(frozen=True)
 class Validation:
     """The values from which the evaluators of a run are made."""
@@ -125,9 +129,7 @@ class Learning(ABC):
         """Say why a model of this configuration cannot do the task with these options of the objective, as a
         clause after its name; "" if it can."""
 
-    def examples(
-        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
-    ) -> NDArray[np.uint8] | None:
+    def examples(self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor") -> Picture | None:
         """Show some images and their predictions, in rows of one picture `(H, W, 3)`; None where the task
         shows none.
 
@@ -137,9 +139,7 @@ class Learning(ABC):
         """
         return None
 
-    def report(
-        self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
-    ) -> TaskReport:
+    def report(self, examples: Picture | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
         """Make the part of the report of a task without answers.
 
         Args:
@@ -225,24 +225,13 @@ class LabelLearning(Learning):
 # With few validation images a metric soon stops changing; among equals the smaller loss wins.
 _best = partial(Monitor, direction="max", tie_breaker="loss", tie_direction="min")
 
-CLASSIFICATION = LabelLearning(
-    _best("accuracy"),
-    Curve(
-        "Validation accuracy",
-        "fraction of images right",
-        "the fraction of validation images classified rightly; the circle is the best.",
-    ),
-    "classification",
-    classification,
-    ("accuracy",),
-)
+_RIGHT = "the fraction of validation images classified rightly; the circle is the best."
+_ACCURACY = Curve("Validation accuracy", "fraction of images right", _RIGHT)
+CLASSIFICATION = LabelLearning(_best("accuracy"), _ACCURACY, "classification", classification, ("accuracy",))
+_MEAN = "the mean of the labels' average precisions on validation images; the circle is the best."
 MULTI_LABEL = LabelLearning(
     _best("mean_average_precision"),
-    Curve(
-        "Validation mAP",
-        "mean average precision",
-        "the mean of the labels' average precisions on validation images; the circle is the best.",
-    ),
+    Curve("Validation mAP", "mean average precision", _MEAN),
     "multi-label",
     partial(multi_label, intervals=False),
     ("mean_average_precision", "macro_f1"),
@@ -355,9 +344,7 @@ class MaskedImagesLearning(Learning):
             "choose the task simmim, or a model without"
         )
 
-    def examples(
-        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
-    ) -> NDArray[np.uint8]:
+    def examples(self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor") -> Picture:
         """Show images in three rows: as they are, what the model sees of them, and what it predicts."""
         import torch
 
@@ -374,9 +361,7 @@ class MaskedImagesLearning(Learning):
         sheet = rows.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)  # (3 * H, B * W, C)
         return to_rgb(sheet.numpy())
 
-    def report(
-        self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
-    ) -> TaskReport:
+    def report(self, examples: Picture | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
         """Compare the loss with losses that need no model, and show predictions."""
         measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
         answer = [Text("This model was trained to give features: it names no classes.", "answer")]
