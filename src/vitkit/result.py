@@ -222,11 +222,9 @@ class Result:
         whole in front."""
         data = self.to_json()
         whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"": data}
-        lists = {  # of objects alone, as a table holds rows
-            name: part
-            for name, part in whole.items()
-            if isinstance(part, list) and part and all(isinstance(record, Mapping) for record in part)
-        }
+        filled = {name: part for name, part in whole.items() if isinstance(part, list) and part}
+        # Of objects alone, as a table holds rows.
+        lists = {name: part for name, part in filled.items() if all(isinstance(x, Mapping) for x in part)}
         longest = max(lists, key=lambda name: len(lists[name]), default="")
         common = flatten({name: part for name, part in whole.items() if name not in lists})
         rows = [common | flatten(record, longest) for record in lists.get(longest, [{}])]

@@ -698,6 +698,7 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bo
     """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend, and if not
     `joined`, their points alone."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.6, "elinewidth": 1}
     for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
         values = np.array([value for _, value, _ in points])
         ends = np.array([interval or (value, value) for _, value, interval in points])
@@ -708,11 +709,8 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bo
             label=shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
             color=colour,
             linestyle=dashes if joined else "none",
-            marker="o",
-            markersize=4,
-            linewidth=1.6,
-            elinewidth=1,
             capsize=2 if any(interval for _, _, interval in points) else 0,
+            **style,
         )
     axes.grid(True)
 

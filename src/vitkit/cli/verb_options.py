@@ -224,11 +224,8 @@ def describe(
     if isinstance(command, type):
         default = command() if default is None else default
         texts, hints = read_field_texts(command), typing.get_type_hints(command)
-        parameters += (
-            (field.name, hints[field.name], getattr(default, field.name), False)
-            for field in fields(command)
-            if field.metadata != IN_PYTHON_ALONE
-        )
+        names = (field.name for field in fields(command) if field.metadata != IN_PYTHON_ALONE)
+        parameters += ((name, hints[name], getattr(default, name), False) for name in names)
     else:
         texts = in_shell(read_argument_texts(command))
         for name, parameter in inspect.signature(command).parameters.items():
@@ -298,22 +295,14 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
     else:
         name = "--" + (f"{section}.{field}" if section in PREFIXED else field).replace("_", "-")
+    # Files are several arguments: a comma may be a part of a name.
+    may_be_list = bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)
+    whole = " ".join(text.split())
+    described = name, path, value, whole, default, group, choices, number, most, is_positional
     return Option(
-        name,
-        path,
-        value,
-        " ".join(text.split()),
-        default,
-        group,
-        choices,
-        number,
-        most,
-        is_positional,
+        *described,
         is_required=default is REQUIRED,
-        # Files are several arguments: a comma may be a part of a name.
-        is_list=most > 1
-        and not is_positional
-        and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
+        is_list=most > 1 and not is_positional and may_be_list,
         is_optional=is_optional,
         names_weights=item == str | Path and value in WEIGHTS,
         names_images=value == "DATA" or field == "root" or (field, item) == ("path", str),

@@ -112,11 +112,9 @@ class Converted(Result):
     def sections(self) -> Sequence[Section]:
         """Return what was read, what was written, and how they compare."""
         source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
-        rows = [
-            ("from", [f"{self.given}: {described(source)}"]),
-            *(("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items()),
-            *(("note", [note]) for note in self.notes),
-        ]
+        rows = [("from", [f"{self.given}: {described(source)}"])]
+        rows += (("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items())
+        rows += (("note", [note]) for note in self.notes)
         if self.new_classes is not None:
             names, before = source.card.class_names, source.config.num_classes
             shown = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)},"
@@ -134,11 +132,9 @@ class Converted(Result):
         elif libraries:
             other = libraries[0]
             evidence = f"this is vitkit beside itself, --against {other} runs {other}'s own model"
-        rows += [
-            ("to", [f"{self.path} ({self.format})"]),
-            ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
-            *([("lost", [lost])] if self.lost else []),
-        ]
+        rows.append(("to", [f"{self.path} ({self.format})"]))
+        rows.append(("parity", [f"read back by vitkit: {self.parity}; {evidence}"]))
+        rows += [("lost", [lost])] if self.lost else []
         return (Section("", (Facts(tuple(rows)),)),)
 
     def following(self) -> Sequence[str]:
@@ -435,11 +431,8 @@ class CheckpointCard(Result):
         """Return the commands that use such a checkpoint."""
         checkpoint = shlex.quote(self.source)
         predicts = answers(self.identity.card, self.identity.config)
-        return (
-            *([f"vitkit predict {checkpoint} IMAGE"] if predicts else []),
-            f"vitkit inspect {checkpoint}",
-            f"vitkit convert {checkpoint} OUT",
-        )
+        uses = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
+        return [f"vitkit predict {checkpoint} IMAGE", *uses] if predicts else uses
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole description as plain data."""

@@ -15,15 +15,8 @@ from vitkit.data.sources import Samples
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
+from vitkit.evaluation.fewshot import methods as protocol
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
-from vitkit.evaluation.fewshot.methods import (
-    MAX_ITERATIONS,
-    FewShotData,
-    FewShotScore,
-    count_repeated,
-    measure_data,
-    open_fewshot_data,
-)
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
@@ -58,7 +51,7 @@ class FewShotModel:
     """D, the number of features of an image."""
     trained_on_these: bool
     """Whether the model was trained on this data."""
-    scores: tuple[FewShotScore, ...]
+    scores: tuple[protocol.FewShotScore, ...]
     """The scores of each method and number of shots."""
     architecture: str = ""
     """The name of the model, such as "ViT-B/16"."""
@@ -66,7 +59,7 @@ class FewShotModel:
     """Number of images of the first training of its weights; None if unknown."""
 
     @property
-    def best(self) -> FewShotScore:
+    def best(self) -> protocol.FewShotScore:
         """The best score among the methods, with the most shots."""
         most = max(score.shots for score in self.scores)
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
@@ -200,8 +193,8 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
         failed = sum(not converged for score in model.scores for converged in score.converged)
         if failed:
             yield (
-                f"{model.name}: logistic regression did not converge in {MAX_ITERATIONS:,} iterations in "
-                f"{pluralize(failed, 'fit')}; its numbers are of the last iteration."
+                f"{model.name}: logistic regression did not converge in {protocol.MAX_ITERATIONS:,} "
+                f"iterations in {pluralize(failed, 'fit')}; its numbers are of the last iteration."
             )
         interval = model.best.interval
         if interval is not None and interval[0] <= max(fewshot.chance, fewshot.majority):
@@ -221,7 +214,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
     sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
     if len({images for images, _ in sized}) > 1:
         method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
-        curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
+        curves: dict[str, list[tuple[int, Sequence[protocol.FewShotScore]]]] = {}
         for images, model in sorted(sized, key=lambda pair: pair[0]):
             curve = curves.setdefault(model.architecture or model.name, [])
             curve.append((images, [score for score in model.scores if score.method == method]))
@@ -299,7 +292,7 @@ def fewshot(
         with prepared_together(world):
             place = machine.find_device(device)
             models, trained_on, max_pixels = _identify(names, data, format_names.LoadOptions(**load))
-            opened = open_fewshot_data(data, trained_on, world)
+            opened = protocol.open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
         measured = []
@@ -394,7 +387,7 @@ def _identify(
 def _measure(
     learning: Learning,
     model: FewShotModel,
-    data: FewShotData,
+    data: protocol.FewShotData,
     extractor: features.FeatureExtractor,
     cached: bool,
     world: World,
@@ -411,7 +404,7 @@ def _measure(
 
         return features.cached_features(fingerprint, samples, indices, cache, anew, world)
 
-    measured = measure_data(data, learning, compute, listener, model.name)
+    measured = protocol.measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed
     rejects = {data.pool.key(index): reason for index, reason in lost.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
@@ -430,7 +423,7 @@ def _measure(
         shots=learning.shots,
         seeds=learning.seeds,
         fewer={names[i]: int(readable[i]) for i in few},
-        repeated=count_repeated(data, measured),
+        repeated=protocol.count_repeated(data, measured),
         rejects=rejects,
         notes=data.data.notes,
         models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),

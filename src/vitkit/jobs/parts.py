@@ -153,11 +153,8 @@ def _owner(record: PartsRecord) -> Owner:
     def changes(folder: Path) -> list[str]:
         if (before := read(PartsRecord, folder / PARTS_RECORD)) is None:
             return []
-        listed = [
-            DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
-            for name, value in record.facts.items()
-            if before.facts.get(name) != value
-        ]
+        changed = [name for name, value in record.facts.items() if before.facts.get(name) != value]
+        listed = [DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}") for name in changed]
         if not listed and (before.rows, before.part_rows) != (record.rows, record.part_rows):
             return [f"{before.rows:,} rows in parts of {before.part_rows:,}"]
         return listed

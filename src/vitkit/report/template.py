@@ -69,12 +69,9 @@ def emphasised(sentence: str) -> Markup:
     return Markup("").join(bold(part) if i % 2 else part for i, part in enumerate(sentence.split("**")))
 
 
+_FILES = jinja2.FileSystemLoader(Path(__file__).parent)
 ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=_FILES, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 """The templates of this folder."""
 ENVIRONMENT.filters |= {"emphasised": emphasised, "percent": percent, "count": "{:,}".format}

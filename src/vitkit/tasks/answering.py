@@ -22,7 +22,7 @@ from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
-from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of
+from vitkit.result import Block, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
 from vitkit.text import join_names, pluralize, visible
@@ -366,14 +366,9 @@ class ClassificationAnswering(LabelAnswering):
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
-        sections = (
-            _confusion(result, images),
-            _classes(result, images),
-            mistakes,
-            _calibration(result, images),
-        )
+        parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
         answers = page.answer_texts(answer, result, right, without, split, images)
-        return TaskReport(answers, sections=sections)
+        return TaskReport(answers, sections=parts)
 
 
 def _confusion(result: Classification, images: str) -> Section:
@@ -393,19 +388,16 @@ def _confusion(result: Classification, images: str) -> Section:
 def _classes(result: Classification, images: str) -> Section:
     # Classes without images, which have no recall, come last.
     rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
-    table = table_of(
-        rows,
-        {
-            "class": lambda row: row[0].name,
-            "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
-            "precision": lambda row: fraction_cell(row[0].precision),
-            "F1": lambda row: fraction_cell(row[0].f1),
-            "most often taken for": lambda row: row[1],
-            "images": lambda row: count_cell(row[0].count),
-            "right": lambda row: count_cell(row[0].correct),
-        },
-        sortable=True,
-    )
+    columns: Mapping[str, Callable[[tuple[classify.ClassScore, str]], Cell]] = {
+        "class": lambda row: row[0].name,
+        "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
+        "precision": lambda row: fraction_cell(row[0].precision),
+        "F1": lambda row: fraction_cell(row[0].f1),
+        "most often taken for": lambda row: row[1],
+        "images": lambda row: count_cell(row[0].count),
+        "right": lambda row: count_cell(row[0].correct),
+    }
+    table = table_of(rows, columns, sortable=True)
     alt = f"Accuracy by class on {images}."
     blocks = (
         Plot(lambda: figures().class_accuracy(result.per_class, images), "classes", alt),
@@ -428,15 +420,13 @@ def _classes(result: Classification, images: str) -> Section:
 def confused_pairs(result: Classification) -> Table:
     """List the classes that are most often taken for another, with that class."""
     wrong = [cell for cell in result.confusion_cells if cell[0] != cell[1]]
-    return table_of(
-        sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN],
-        {
-            "true class": lambda cell: result.class_names[cell[0]],
-            "predicted": lambda cell: result.class_names[cell[1]],
-            "images": lambda cell: count_cell(cell[2]),
-            "of": lambda cell: count_cell(result.per_class[cell[0]].count),
-        },
-    )
+    columns: Mapping[str, Callable[[tuple[int, int, int]], Cell]] = {
+        "true class": lambda cell: result.class_names[cell[0]],
+        "predicted": lambda cell: result.class_names[cell[1]],
+        "images": lambda cell: count_cell(cell[2]),
+        "of": lambda cell: count_cell(result.per_class[cell[0]].count),
+    }
+    return table_of(sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN], columns)
 
 
 def class_rows(result: Classification) -> list[tuple[classify.ClassScore, str]]:
@@ -608,22 +598,19 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
     scores = list(result.per_label)
     if worst_first:
         scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
-    return table_of(
-        scores,
-        {
-            "label": lambda score: score.name,
-            "AP": lambda score: fraction_cell(score.average_precision),
-            "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
-            "precision": lambda score: fraction_cell(score.precision),
-            "recall": lambda score: fraction_cell(score.recall),
-            "F1": lambda score: fraction_cell(score.f1),
-            "best F1": lambda score: fraction_cell(score.best_f1),
-            "at": lambda score: fraction_cell(score.best_threshold),
-            "images": lambda score: count_cell(score.count),
-            "predicted": lambda score: count_cell(score.predicted),
-        },
-        sortable=True,
-    )
+    columns: Mapping[str, Callable[[classify.LabelScore], Cell]] = {
+        "label": lambda score: score.name,
+        "AP": lambda score: fraction_cell(score.average_precision),
+        "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
+        "precision": lambda score: fraction_cell(score.precision),
+        "recall": lambda score: fraction_cell(score.recall),
+        "F1": lambda score: fraction_cell(score.f1),
+        "best F1": lambda score: fraction_cell(score.best_f1),
+        "at": lambda score: fraction_cell(score.best_threshold),
+        "images": lambda score: count_cell(score.count),
+        "predicted": lambda score: count_cell(score.predicted),
+    }
+    return table_of(scores, columns, sortable=True)
 
 
 def _labels(result: MultiLabel, images: str) -> Section:

@@ -416,13 +416,10 @@ def judge_loss(measured: Mapping[str, float]) -> str:
 
 
 MONITOR = Monitor("loss", "min")
-_curve = partial(
-    Curve,
-    "Validation loss",
-    "loss",
-    "the loss on the hidden patches of validation images, the same ones each time; the circle is the best.",
-    False,
+_HIDDEN = (
+    "the loss on the hidden patches of validation images, the same ones each time; the circle is the best."
 )
+_curve = partial(Curve, "Validation loss", "loss", _HIDDEN, False)
 
 MASKED_PATCHES = MaskedImagesLearning(
     MONITOR, _curve("cross entropy of colours, or squared difference"), "masked-patches"
