@@ -663,11 +663,11 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
 
 def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[ClassChange, ...]:
     """Compare two models class by class, matched by name."""
-    of_first, of_second = (
+    of_first, of_other = (
         answering.right_by_class(side.numbers, side.predictions) for side in (first, second)
     )
     present = ((name, right) for name, right in of_first.items() if len(right))
-    pairs = {name: (right.astype(float), of_second[name].astype(float)) for name, right in present}
+    pairs = {name: (right.astype(float), of_other[name].astype(float)) for name, right in present}
     flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
     adjusted = statistics.holm([change.p for change in flips.values()])
     return tuple(

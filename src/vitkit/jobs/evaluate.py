@@ -186,8 +186,8 @@ def evaluate(
                     f"{place.name} has no class names: the classes of {images.spec} are matched to its "
                     f"outputs in alphabetical order: {shown}."
                 )
-            trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
-            images, split = choose_split(images, split, data is not None, trained_on)
+            is_own = data is None or trained_model.is_training_data(ready.model.card, data)
+            images, split = choose_split(images, split, data is not None, is_own)
         rejects: dict[str, str] = {}
         loading: Any = {"batch_size": batch_size, "workers": workers, "worker_timeout": worker_timeout}
         of_split = ready.model, images, split, ready.device, rejects
@@ -195,12 +195,10 @@ def evaluate(
             *of_split, **loading, precision=ready.precision, listener=listener, world=world
         )
     if world.writes:
-        result = without_training_images(
-            ready.model, images, split, trained_on, result, predictions, listener
-        )
+        result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
     options = model.get("image_size"), model.get("max_pixels")
     of_model = ready.model.card, model.get("engine") in (None, "torch") and options == (None, None)
-    return Evaluation(split, images, place, result, predictions, rejects, trained_on, *of_model)
+    return Evaluation(split, images, place, result, predictions, rejects, is_own, *of_model)
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:

@@ -48,6 +48,8 @@ ImageLike: TypeAlias = (
 """A path, an address `data:image/...`, the bytes of a file, a file opened for reading bytes, a Pillow image,
 or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
 channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
+CountDone: TypeAlias = Callable[[int], None]
+"""A function that is called with the number of images that are done."""
 SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
 """Several images, or an array or a tensor of four dimensions."""
 
@@ -152,11 +154,7 @@ def _open(
 
 
 def _predict(
-    predictor: "Predictor",
-    images: Sequence[NamedImage],
-    top: int,
-    batch_size: int,
-    progress: Callable[[int], None],
+    predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, progress: CountDone
 ) -> Iterator[PredictedImage]:
     """Predict the readable images of each batch all at once."""
     classes = len(predictor.class_names)
@@ -192,7 +190,7 @@ def open_rows(
     text, numbers = pa.string(), pa.list_(pa.float64())
     columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
 
-    def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
+    def compute(first: int, last: int, progress: CountDone) -> pa.Table:
         predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
         rows = {
             "image": [image.name for image in predicted],
