@@ -229,8 +229,7 @@ def convert(
                     f"{against}'s logits differ from vitkit's: {library_parity}. Nothing is left at {out}."
                 )
         out = out.with_name(written.name)
-        if out.exists():
-            raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+        refuse_taken(out)
         written.rename(out)
     lost += _lost_of_the_card(model, again)
     before = identity.config.num_classes
