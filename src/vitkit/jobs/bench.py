@@ -31,10 +31,8 @@ from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import AUTOMATIC, Listener, hushed
-from vitkit.models import measure
-from vitkit.models.build import build_model
+from vitkit.models import build, image_model, measure
 from vitkit.models.config import PLAIN, Precision
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, table_of
@@ -190,7 +188,7 @@ def vitkit_contestants(
     config: ModelConfig, device: torch.device, phase: timing.BenchPhase, precisions: Sequence[TorchPrecision]
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
-    model: ImageModel = build_model(config).to(device)
+    model: image_model.ImageModel = build.build_model(config).to(device)
     for precision in precisions:
         of_phase: Literal["training", "evaluation"] = "training" if phase == "training" else "evaluation"
         way = machine.choose_for(config, device, precision, phase=of_phase, exact=False)

@@ -12,16 +12,14 @@ from typing import Any, Literal
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
-from vitkit.models import measure
+from vitkit.models import measure, zoo
 from vitkit.models.config import Phase, Precision, Size, height_and_width
-from vitkit.models.zoo import ModelConfig, list_models, model_config, with_image_size
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
 from vitkit.text import format_bytes, format_count, format_size, pluralize
 from vitkit.training.config import OptimizerConfig
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import identify
+from vitkit.weights import format_names, loading
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PHASES: tuple[Phase, ...] = ("training", "prediction")
@@ -85,9 +83,9 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     blocks: list[Block] = [table_of(costs, columns), meant, *memory, ABOUT]
     for cost in costs:
         model = cost.model
-        cut_off = "" if is_checkpoint(model) else model_config(model, image_size=cost.image_size).cut_off
+        cut_off = "" if is_checkpoint(model) else zoo.model_config(model, image_size=cost.image_size).cut_off
         if cut_off:  # the patches do not fill the image: another model may have been meant
-            of_size = list_models(f"{model.split('/')[0]}/*")
+            of_size = zoo.list_models(f"{model.split('/')[0]}/*")
             near = difflib.get_close_matches(model, of_size, n=1)
             other = f" Did you mean {near[0]}?" if near and near[0] != model else ""
             blocks.append(f"{model}: {cut_off}.{other}")
@@ -175,7 +173,7 @@ def count_costs(
         raise VitkitError(f"epochs and images are above 0, found {epochs:g} and {images}.")
     if not 0 < utilization <= 1:
         raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
-    load = LoadOptions(num_classes, image_size, num_heads=num_heads)
+    load = format_names.LoadOptions(num_classes, image_size, num_heads=num_heads)
     state = OptimizerConfig(optimizer=optimizer)
     of_training = partial(measure.training_memory, state_bytes=state.state_bytes, average=average)
     of_prediction, device, costs = measure.inference_memory, find_device("auto"), []
@@ -199,7 +197,7 @@ def count_costs(
     return _list(costs, batch_size, optimizer, utilization)
 
 
-def configuration(name: str, options: LoadOptions) -> ModelConfig:
+def configuration(name: str, options: format_names.LoadOptions) -> zoo.ModelConfig:
     """Return the configuration of a model, by a name of the zoo's grammar or from a checkpoint.
 
     Args:
@@ -217,9 +215,9 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
                 f"--num-heads is for a checkpoint that does not record it, and {name} is a name: name other "
                 "heads as ViT-WIDTHxDEPTHxHEADS/PATCH."
             )
-        return model_config(name, 1000 if classes is None else classes, size or 224)
-    config = identify(name, options).config
-    config = with_image_size(config, size or config.image_size)
+        return zoo.model_config(name, 1000 if classes is None else classes, size or 224)
+    config = loading.identify(name, options).config
+    config = zoo.with_image_size(config, size or config.image_size)
     return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
@@ -256,7 +254,7 @@ def count_table6() -> Listing:
     """
     counts, rows = list[dict[str, Any]](), []
     for model, epochs, paper, _ in TABLE_6:
-        ours = measure.training_flops(model_config(model), JFT_IMAGES * epochs) / 1e18
+        ours = measure.training_flops(zoo.model_config(model), JFT_IMAGES * epochs) / 1e18
         ratio = ours / paper
         counts.append({"model": model, "epochs": epochs, "paper": paper, "ours": ours, "ratio": ratio})
         numbers = Number(f"{paper:,}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
@@ -288,7 +286,7 @@ def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | N
     """
     rows, sizes = [], []
     for name in matching(patterns):
-        config = model_config(name, num_classes, image_size or 224)
+        config = zoo.model_config(name, num_classes, image_size or 224)
         heads = "–" if config.attention == "none" else str(config.num_heads)
         tokens = "–" if config.num_tokens is None else str(config.num_tokens)
         # A ResNet's layers are the units of each stage; a hybrid has both.
@@ -310,7 +308,7 @@ def matching(patterns: Sequence[str]) -> list[str]:
     Raises:
         VitkitError: a pattern that is none of these.
     """
-    models = list_models()
+    models = zoo.list_models()
     listed = [] if patterns else models
     for pattern in patterns:
         small = pattern.lower()
@@ -320,7 +318,7 @@ def matching(patterns: Sequence[str]) -> list[str]:
             names = [name for name in models if small in name.lower()]
             if not names:  # the zoo's grammar can make others
                 try:
-                    model_config(pattern)
+                    zoo.model_config(pattern)
                     names = [pattern]
                 except VitkitError as error:
                     if not str(error).startswith("No model is named"):

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.analysis import figures
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import Samples
+from vitkit.data import paths, sources
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
@@ -22,9 +21,8 @@ from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
 from vitkit.report.template import write_page
 from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
-from vitkit.runs import machine, trained_model
+from vitkit.runs import machine, processes, trained_model
 from vitkit.runs.folder import kind_of
-from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.start import identify_any, load_model
 from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
@@ -285,10 +283,10 @@ def fewshot(
         raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
     learning = Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
     listener = hushed(listener, quiet)
-    world = join_processes(listener.warn)
+    world = processes.join_processes(listener.warn)
     listener = listener if world.writes else SILENT  # process 0 alone shows messages
-    divide_threads(world)
-    with lost_processes_explained(world):
+    processes.divide_threads(world)
+    with processes.lost_processes_explained(world):
         with prepared_together(world):
             place = machine.find_device(device)
             models, trained_on, max_pixels = _identify(names, data, format_names.LoadOptions(**load))
@@ -376,7 +374,7 @@ def _identify(
             raise VitkitError(f"{start} {reason}.")
         same = trained_model.is_training_data(card, data)
         if card.data is not None:  # these images may have been moved since
-            trained_on.append(replace(card.data, spec=absolute_spec(data)) if same else card.data)
+            trained_on.append(replace(card.data, spec=paths.absolute_spec(data)) if same else card.data)
         images = pretraining_images(start, card)
         models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
         max_pixels.append(model_card.fit_preprocessing(card.preprocessing, config).decode.max_pixels)
@@ -397,7 +395,7 @@ def _measure(
     cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cached else ""
 
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
         def anew() -> features.Features:
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)

@@ -19,20 +19,16 @@ from numpy.typing import NDArray
 
 from vitkit.analysis import figures, inspect
 from vitkit.config import to_json
-from vitkit.data.channels import to_rgb
-from vitkit.data.sources import Samples
-from vitkit.data.transforms import preprocess
+from vitkit.data import channels, sources, transforms
 from vitkit.evaluation.fewshot.config import SEEDS
+from vitkit.models import measure, vit
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops
-from vitkit.models.vit import ViT
 from vitkit.report.template import render_page
 from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
 from vitkit.text import format_count, format_duration, join_names, pluralize
-from vitkit.training.checkpoint import Progress
-from vitkit.training.evaluators import judge
+from vitkit.training import checkpoint, evaluators
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
@@ -62,7 +58,7 @@ class ReportContent:
     evaluations: Mapping[str, tuple[Any, Any]]
     """Evaluations by split, "test" or "val": numbers and predictions of the task that the model's card
     names."""
-    samples: Mapping[str, Samples]
+    samples: Mapping[str, sources.Samples]
     """Images by split, for the pictures; empty if the data is missing."""
     commands: Sequence[str]
     """Commands that made the run, and the next useful ones."""
@@ -142,7 +138,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """Collect the facts at the head of the page beside the accuracy: a value and its name each."""
     config = content.model.config
     facts = [(format_count(sum(weight.numel() for weight in content.model.parameters())), "parameters")]
-    flops = format_count(forward_flops(config, head=True))
+    flops = format_count(measure.forward_flops(config, head=True))
     facts.append((flops, f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}"))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)
@@ -159,7 +155,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
 
 def _curves(content: ReportContent, learning: Learning) -> Section:
     """Draw the training, as far as it was logged."""
-    curve, monitor, progress = learning.curve, learning.monitor, Progress()
+    curve, monitor, progress = learning.curve, learning.monitor, checkpoint.Progress()
     training, validations = (
         [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
     )
@@ -175,7 +171,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         steps = int(max([*train["step"], *validation["step"]]))
         for row in range(len(validation["step"])):  # as the run itself chose its best step
             numbers = {name: float(column[row]) for name, column in validation.items()}
-            progress = judge(monitor, numbers, row, progress)
+            progress = evaluators.judge(monitor, numbers, row, progress)
         shape = (monitor.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
         drawn = figures.training_curves(train, validation, altered, *shape)
         pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
@@ -204,7 +200,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
 
 
 def _attention(
-    model: ImageModel, samples: Samples | None, made: page.TaskReport, split: str | None
+    model: ImageModel, samples: sources.Samples | None, made: page.TaskReport, split: str | None
 ) -> list[Block]:
     """Show where the model looks on some of the images that its task has chosen."""
     if not inspect.has_attention_maps(model):
@@ -225,7 +221,7 @@ def _attention(
 
 
 def _inside(
-    model: ImageModel, samples: Samples | None, ids: NDArray[np.int64] | None, split: str | None
+    model: ImageModel, samples: sources.Samples | None, ids: NDArray[np.int64] | None, split: str | None
 ) -> list[Block]:
     """Draw the three panels of the paper's Figure 7, as far as the model has them."""
     blocks: list[Block] = [Text("Filters that see the pixels", "heading")]
@@ -321,7 +317,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]:
+def rollouts(model: vit.ViT, samples: sources.Samples, made: page.TaskReport) -> list[Photo]:
     """Show images of a task's choice, and beside each where the model looks.
 
     Args:
@@ -336,21 +332,21 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     maps = [inspect.attention_rollout(model, batch) for batch in batches]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = figures.enlarged(to_rgb(image), page.THUMBNAIL)
+        large = figures.enlarged(channels.to_rgb(image), page.THUMBNAIL)
         beside = figures.image_data_uri(page.shrunk(figures.heat_overlay(large, heat)))
         photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 
 
 def model_images(
-    model: ImageModel, samples: Samples, indices: Sequence[int], count: int
+    model: ImageModel, samples: sources.Samples, indices: Sequence[int], count: int
 ) -> dict[int, NDArray[np.uint8]]:
     """Read the first `count` readable images of `indices`, `(H, W, C)` as the model sees them, by index."""
     preprocessing, images = preprocessing_of(model), dict[int, NDArray[np.uint8]]()
     for index in indices:
         image = page.decode(samples, index)
         if image is not None:
-            images[index] = preprocess(image, preprocessing)
+            images[index] = transforms.preprocess(image, preprocessing)
         if len(images) == count:
             break
     return images
@@ -360,7 +356,7 @@ def _batch(images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def attention_batch(model: ViT) -> int:
+def attention_batch(model: vit.ViT) -> int:
     """Return the number of images whose attention in one layer fits into `ATTENTION_FLOATS`."""
     config = model.config
     return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
