@@ -323,8 +323,7 @@ def find_display() -> Callable[..., Any] | None:
     ipython, displays = sys.modules.get("IPython"), sys.modules.get("IPython.display")
     if ipython is None or displays is None:
         return None
-    shell = ipython.get_ipython()
-    if getattr(shell, "kernel", None) is None:
+    if getattr(ipython.get_ipython(), "kernel", None) is None:
         return None
     display: Callable[..., Any] = displays.display
     return display

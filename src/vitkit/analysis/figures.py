@@ -271,8 +271,7 @@ def training_curves(
     with _panel(train, "Loss", "loss (nats)") as (loss, axes):
         if len(steps):
             axes.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            named = wrapped(training, LEGEND_COLUMNS)
-            axes.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=named)
+            axes.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=wrapped(training, LEGEND_COLUMNS))
         if has_validation:
             axes.plot(validation["step"], validation["loss"], label="validation", **marks)
     with _panel(train, title, label) as (middle, axes):
@@ -293,8 +292,7 @@ def training_curves(
             axes.yaxis.set_major_formatter(percentage)
     with _panel(train, "Learning rate", "learning rate") as (rate, axes):
         if len(steps):
-            rates = _thinned(steps, train["learning_rate"])
-            axes.plot(*rates, color=GREEN, linewidth=1.6, marker=dots)
+            axes.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.set_ylim(bottom=0)
     return loss, middle, rate
@@ -418,8 +416,7 @@ def _bars(
             if interval is not None:
                 axes.hlines(row, *interval, color="black", linewidth=1.2)
         if images is not None:
-            chance = [count / images for *_, count in bars]
-            axes.plot(chance, rows, "o", color=VERMILION, markersize=3)
+            axes.plot([count / images for *_, count in bars], rows, "o", color=VERMILION, markersize=3)
         axes.set_yticks(rows, [f"{shortened(name, 26)}  ({count})" for _, _, name, count in bars])
         axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{one} (images)")
         axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
@@ -527,8 +524,7 @@ def position_similarity_map(similarity: Floats) -> Figure:
     with chart(*size, "Similarity of position embeddings") as (figure, axes):
         lowest = min(0.0, float(similarity.min()))
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
-        colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
-        colours.set_label("cosine similarity")
+        figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02).set_label("cosine similarity")
         for axis, tile, count in zip((axes.yaxis, axes.xaxis), similarity.shape, tiles.shape, strict=False):
             named = range(0, count, max(1, count // 7))
             middles = [number * (tile + gap) + (tile - 1) / 2 for number in named]
@@ -796,8 +792,7 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
         for name, values in curves.items()
     }
-    title = (f"Few-shot accuracy on {images}",)
-    return line_figure({"": lines}, "step", RIGHT, title=title, steps=True)
+    return line_figure({"": lines}, "step", RIGHT, title=(f"Few-shot accuracy on {images}",), steps=True)
 
 
 def scale_plot(

@@ -170,8 +170,7 @@ def write_help(verb: str, command: object, options: Sequence[Option], page: Help
     """
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
-    description = page.description or summary_of(command)
-    paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", description)))
+    paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", page.description or summary_of(command))))
     parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), paragraphs]
     if positional:
         parts.append("\n".join(_entry(option, whole) for option in positional))
@@ -214,8 +213,7 @@ def _entry(option: Option, everything: bool) -> str:
     name, text = _name(option), option.text
     if not everything:
         text = re.split(r"(?<=\.)\s+(?=[A-Z])", text, maxsplit=1)[0].rstrip(".")
-    hidden = option.choices and not all(choice in f"{name} {text}" for choice in option.choices)
-    if hidden:
+    if option.choices and not all(choice in f"{name} {text}" for choice in option.choices):
         text += f"{' One' if everything else '; one'} of {', '.join(option.choices)}"
     default = "on" if option.default is True else option.default_text
     if default:

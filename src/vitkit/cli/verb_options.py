@@ -181,8 +181,7 @@ class Option:
         if self.value:
             return (self.name,)
         before, dot, last = self.name.rpartition(".")
-        opposite = f"{before}.no-{last}" if dot else f"--no-{self.name[2:]}"
-        return (self.name, opposite)
+        return (self.name, f"{before}.no-{last}" if dot else f"--no-{self.name[2:]}")
 
     @property
     def default_text(self) -> str:
@@ -278,8 +277,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     section, _, field = path.rpartition(".")
     item, most = value_type(hint)
     is_optional = type(None) in typing.get_args(hint)
-    is_literal = typing.get_origin(item) is Literal
-    choices = tuple(map(str, typing.get_args(item))) if is_literal else ()
+    choices = tuple(map(str, typing.get_args(item))) if typing.get_origin(item) is Literal else ()
     number = item if item in (int, float) else None
     if item is bool and most == 1:
         choices, value = (("True", "False"), "True|False") if is_optional else ((), "")

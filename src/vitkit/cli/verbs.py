@@ -97,8 +97,7 @@ def _report(arguments: list[str]) -> None:
     if kind_of(given["run"]).kind != "series":
         read_config(Path(given["run"]))  # raises where it is no run
     path = REPORT.call(given)
-    size = format_bytes(path.stat().st_size)
-    console.print_lines(f"{path} ({size})")
+    console.print_lines(f"{path} ({format_bytes(path.stat().st_size)})")
     console.print_next(f"open {path} in a browser")
 
 

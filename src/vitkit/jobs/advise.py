@@ -121,8 +121,7 @@ class Advice(Result):
             return tuple(f"open {page} in a browser" for page in pages)
         if self.can_go:
             starts = [option.start for option in self.options if option.start]
-            given = shlex.join(dict.fromkeys([self.data, *starts]))
-            return (f"vitkit advise {given} --go   (trains so)",)
+            return (f"vitkit advise {shlex.join(dict.fromkeys([self.data, *starts]))} --go   (trains so)",)
         if self.default:
             return (f"vitkit finetune {images}   (from {self.default})",)
         return (f"vitkit advise {images} START",)
@@ -443,7 +442,6 @@ def _option(run: Run, seconds: float, device: torch.device, cache: bool, listene
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
     folded = probe_features(run, data, seconds, device=device, cache=cache, listener=listener)
     cost = budget.measure_cost(run, data, _config(run, data), device, listener)
-    start = find_start(run.start)
-    seen = trained_model.is_training_data(start.card, run.data)
+    seen = trained_model.is_training_data(find_start(run.start).card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
     return Option(**vars(cost), start=run.start.start, folded=folded, notes=notes)

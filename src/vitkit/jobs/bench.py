@@ -144,8 +144,7 @@ class Bench(Result):
         last = timed[-1].precision  # the fastest, where there are several
         for speed in timed:
             if speed.precision == last:
-                point = speed.image_size[0], speed.images_per_second, None
-                lines.setdefault(speed.model, []).append(point)
+                lines.setdefault(speed.model, []).append((speed.image_size[0], speed.images_per_second, None))
         title = f"Speed by image size in {last} on {shortened(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."

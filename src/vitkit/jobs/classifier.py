@@ -143,8 +143,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Paths stay paths, so that files are read a few at a time, and an error names its file.
         images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
-        answers = predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)
-        for row, answer in enumerate(answers):
+        for row, answer in enumerate(predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)):
             for guess in answer:
                 probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities

@@ -265,8 +265,7 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
             outputs.append((model.features(image), other.features(image), model(image), other(image)))
             progress(done)
     ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    has_head = model.config.num_classes > 0
-    return _parity((our_logits, their_logits) if has_head else None, (ours, theirs))
+    return _parity((our_logits, their_logits) if model.config.num_classes else None, (ours, theirs))
 
 
 def compare_with_library(model: ImageModel, path: Path, library: Library) -> Parity:

@@ -85,8 +85,7 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
         model = cost.model
         cut_off = "" if is_checkpoint(model) else zoo.model_config(model, image_size=cost.image_size).cut_off
         if cut_off:  # the patches do not fill the image: another model may have been meant
-            of_size = zoo.list_models(f"{model.split('/')[0]}/*")
-            near = difflib.get_close_matches(model, of_size, n=1)
+            near = difflib.get_close_matches(model, zoo.list_models(f"{model.split('/')[0]}/*"), n=1)
             other = f" Did you mean {near[0]}?" if near and near[0] != model else ""
             blocks.append(f"{model}: {cut_off}.{other}")
     if is_trained:

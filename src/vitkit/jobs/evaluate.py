@@ -313,11 +313,9 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
             mistakes = [{"image": name, **guess} for name, guess in guessed]
             replace_json(run / "evaluation" / f"{split}.mistakes.json", mistakes)
         trained_model.write_evaluation(run, split, evaluation.result, evaluation.predictions)
-    except OSError as error:  # somebody else's run, say: the numbers are printed all the same
-        listener.note(f"Not kept in {run}: {error.strerror}.")
-        return None
-    except VitkitError as error:
-        listener.note(f"Not kept: {error}")
+    except (OSError, VitkitError) as error:  # somebody else's run, say: the numbers are printed all the same
+        reason = f" in {run}: {error.strerror}." if isinstance(error, OSError) else f": {error}"
+        listener.note(f"Not kept{reason}")
         return None
     return (run / "evaluation" / f"{split}.json").parent
 

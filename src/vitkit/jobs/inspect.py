@@ -143,8 +143,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         if answers(model.card, model.config):
             with evaluation_mode(model):
                 logits = model(batch[:SHOWN]).float().cpu().numpy()
-            guesses = answering_of(model.card).guesses(logits, model.card, top=1)
-            for number, likely in enumerate(guesses):
+            for number, likely in enumerate(answering_of(model.card).guesses(logits, model.card, top=1)):
                 said = ", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in likely) or "nothing"
                 captions[number] += f": predicted {said}"
         shown = [channels.to_rgb(image) for image in pixels[:SHOWN]]

@@ -114,8 +114,7 @@ class Job(SeriesOptions):
                 "--dry-run shows a single run, found options for several: leave --runs, --sweep and "
                 "--cross-validate out. The runs of a series differ from it in seed, rate or fold."
             )
-        heard = log_to(*self.log, listener=hushed(self.listener, self.quiet))
-        object.__setattr__(self, "listener", heard)
+        object.__setattr__(self, "listener", log_to(*self.log, listener=hushed(self.listener, self.quiet)))
 
     @property
     def folder(self) -> Path | None:

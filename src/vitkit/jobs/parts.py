@@ -221,8 +221,7 @@ class _Worker:
         """Compute and write the part of a number, and return the number and the facts of the file."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
-        part = _write(self._record.parts(self._folder)[number], table)
-        return {"part": number, **to_json(part)}
+        return {"part": number, **to_json(_write(self._record.parts(self._folder)[number], table))}
 
 
 def _on_ray(
@@ -238,8 +237,7 @@ def _on_ray(
         # A cluster that RAY_ADDRESS names, else this machine.
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False  # the listener has its own
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the listener has its own
     parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
     try:
         done = parts.map(

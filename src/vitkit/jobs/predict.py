@@ -168,8 +168,7 @@ def _predict(
                 read.append(error)
         guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
         for image, pixels in zip(batch, read, strict=True):
-            unread = isinstance(pixels, DecodeError)
-            named, reason = ([], str(pixels)) if unread else (next(guesses), None)
+            named, reason = ([], str(pixels)) if isinstance(pixels, DecodeError) else (next(guesses), None)
             yield PredictedImage(image.path, predictor.answering, named, reason, classes)
         progress(start + len(batch))
 

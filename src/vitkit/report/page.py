@@ -252,8 +252,7 @@ def _inside(
     measured = inspect.attention_distance(model, _batch(images), attention_batch(model))
     height, width = model.config.image_size
     shown = f"{len(images)} {split} image{'s' * (len(images) != 1)} of {height} x {width} pixels"
-    even = inspect.even_attention_distance(model)
-    draw = partial(figures.attention_distance_plot, measured, even, shown)
+    draw = partial(figures.attention_distance_plot, measured, inspect.even_attention_distance(model), shown)
     alt = f"Mean attention distance of every head by layer, {shown}."
     return [*blocks, Plot(draw, "distances", alt)]
 

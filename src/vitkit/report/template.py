@@ -124,6 +124,5 @@ def write_page(result: Result, path: Path, *, folders: Sequence[str] = (), comma
         folders, command: as for `render_page`.
     """
     whole = result.heading(), result.headline(), result.sections()
-    page = render_page(*whole, folders=folders, command=command)
-    replace_file(path, [page.encode()])
+    replace_file(path, [render_page(*whole, folders=folders, command=command).encode()])
     return path

@@ -367,8 +367,7 @@ class ClassificationAnswering(LabelAnswering):
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
         parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
-        answers = page.answer_texts(answer, result, right, without, split, images)
-        return TaskReport(answers, sections=parts)
+        return TaskReport(page.answer_texts(answer, result, right, without, split, images), sections=parts)
 
 
 def _confusion(result: Classification, images: str) -> Section:
