@@ -10,6 +10,7 @@ import html
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -34,6 +35,10 @@ class Text:
     kind: Literal["plain", "answer", "caption", "warning", "heading", "command"] = "plain"
     """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes; heading:
     above a part of a section; command: as it is typed."""
+
+
+Caption = partial(Text, kind="caption")
+"""A paragraph below what it describes."""
 
 
 @dataclass(frozen=True)

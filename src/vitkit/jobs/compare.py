@@ -40,7 +40,7 @@ from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.result import Block, Cell, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Caption, Cell, Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run
 from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
@@ -78,20 +78,17 @@ PICTURES_SHOWN = 12
 """The most images on which one model alone is right that the page shows."""
 CLASSES_DRAWN = 30
 """The most bars of the drawing by class; the table has every class."""
-ABOUT_INTERVALS = Text(
-    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image.",
-    "caption",
+ABOUT_INTERVALS = Caption(
+    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image."
 )
-ABOUT_CLASSES = Text(
+ABOUT_CLASSES = Caption(
     "Difference in points, and the images that one model alone is right on. p: McNemar's exact test within "
-    "the class, by Holm over all classes: there is a difference below 0.05. Click a heading to sort.",
-    "caption",
+    "the class, by Holm over all classes: there is a difference below 0.05. Click a heading to sort."
 )
-ABOUT_SURENESS = Text(
+ABOUT_SURENESS = Caption(
     "Images in 15 bins of equal width by confidence (the probability of the predicted class): the fraction "
     "that is right, with its 95% interval, at the bin's mean confidence. Points below the dashed line: too "
-    "sure. Below: how many images have which confidence.",
-    "caption",
+    "sure. Below: how many images have which confidence."
 )
 
 
@@ -794,7 +791,7 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
         "disagree, look at the label too."
     )
-    return Section(title, (Photos(load), Text(caption, "caption")), page_only=True)
+    return Section(title, (Photos(load), Caption(caption)), page_only=True)
 
 
 def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]:
@@ -813,4 +810,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return study.plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
+    return study.plot_differences(differences, axis, caption), Caption(caption) if drawn else None

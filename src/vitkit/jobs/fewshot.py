@@ -20,7 +20,7 @@ from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
 from vitkit.report.template import write_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
+from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs import machine, processes, trained_model
 from vitkit.runs.folder import kind_of
 from vitkit.runs.start import identify_any, load_model
@@ -134,7 +134,7 @@ class FewShot(Result):
             "the mean by Student's t; every checkpoint meets the same shots and the same test images."
         )
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
-        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
+        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Caption(explained)]
         accuracies += unreadable(self.rejects, "were left out")
         columns = zip(*(model.best.class_accuracy for model in self.models), strict=True)
         by_class = zip(self.class_names, columns, strict=True)
@@ -145,7 +145,7 @@ class FewShot(Result):
         parts = (
             Section("Before the numbers are used", warnings, page_only=True),
             Section("Accuracy by the number of images", accuracies),
-            Section("Class by class", (Text(of_classes, "caption"), classes), page_only=True),
+            Section("Class by class", (Caption(of_classes), classes), page_only=True),
             Section("Data", self.notes, page_only=True),
         )
         return [part for part in parts if part.blocks]

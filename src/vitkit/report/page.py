@@ -24,7 +24,7 @@ from vitkit.evaluation.fewshot.config import SEEDS
 from vitkit.models import measure, vit
 from vitkit.models.image_model import ImageModel
 from vitkit.report.template import render_page
-from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
+from vitkit.result import Block, Caption, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
 from vitkit.text import format_count, format_duration, join_names, pluralize
@@ -99,9 +99,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     start, weights = card.origin.get("start", {}).get("from"), str(card.origin.get("weights", ""))
     trained = f", trained on {data['name']}" if data.get("name") else ""
     begun = f", begun from {start}" if start else ""
-    head: list[Block] = [Text(f"{model.card.name or 'ViT'}{trained}{begun}", "caption"), *made.answer]
+    head: list[Block] = [Caption(f"{model.card.name or 'ViT'}{trained}{begun}"), *made.answer]
     if weights:
-        head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
+        head.append(Caption(f"Weights: {weights.removeprefix('weights ')}."))
     say("training curves")
     sections = [*made.sections, _curves(content, task.learning)]
     sections += fewshot_sections(content.followed, content.config)
@@ -192,7 +192,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
             "images may also be augmented and dropout be on, so the two losses need not meet; a validation "
             "loss that rises while the training loss falls means overfitting."
         )
-        blocks = [Plots(plots), Text(caption, "caption")]
+        blocks = [Plots(plots), Caption(caption)]
         if not len(validation["step"]):
             blocks.append("This run has no validation.")
     blocks += [Text(sentence, "warning") for sentence in content.left_out]
@@ -217,7 +217,7 @@ def _attention(
         "least, in each image by itself, so that colours of two images cannot be compared. "
         f"{made.attention.caption} It shows where information flows from, not why the model decides."
     )
-    return [Photos(lambda: photos), Text(caption, "caption")]
+    return [Photos(lambda: photos), Caption(caption)]
 
 
 def _inside(
@@ -263,7 +263,7 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
     if described:
         yield ", ".join(described)
     if data.get("fingerprint"):
-        yield Text(f"fingerprint {data['fingerprint']}", "caption")
+        yield Caption(f"fingerprint {data['fingerprint']}")
     yield from data.get("notes", [])
     counts = data.get("counts", {})
     names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
@@ -392,7 +392,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         )
         draw = partial(figures.tracking_plot, steps, curves, images)
         table = Table(("step", *curves), rows, sortable=True)
-        blocks = (Plot(draw, evaluator, alt), Text(caption, "caption"), table)
+        blocks = (Plot(draw, evaluator, alt), Caption(caption), table)
         yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 

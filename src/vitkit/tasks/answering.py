@@ -22,7 +22,7 @@ from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
-from vitkit.result import Block, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
+from vitkit.result import Block, Caption, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
 from vitkit.text import join_names, pluralize, visible
@@ -218,9 +218,9 @@ class LabelAnswering(ABC):
             mistakes = (f"{page.NOT_AT_HAND}, so they cannot be shown.",)
         elif len(rows):
             count = f"The {min(len(rows), page.MISTAKES_SHOWN):,} of {images}"
-            mistakes = (Photos(load), Text(f"{count} {caption}", "caption"))
+            mistakes = (Photos(load), Caption(f"{count} {caption}"))
         loss = page.LOSS_LABELS[getattr(result, "loss_function", "sigmoid")]
-        terms = Text(f"Loss: the mean over the images of the {loss}. {self.terms}", "caption")
+        terms = Caption(f"Loss: the mean over the images of the {loss}. {self.terms}")
         splits = self.split_table({split: result for split, (result, _) in evaluations.items()})
         chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
         shown = Section("Most confident mistakes", mistakes, name="mistakes", menu="Mistakes")
@@ -377,10 +377,10 @@ def _confusion(result: Classification, images: str) -> Section:
         "fraction of the row, on a scale of square roots so that rare confusions can be seen."
     )
     of_pairs = "The pairs that are confused most often, and how many images are of the true class."
-    listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
+    listed = (pairs, Caption(of_pairs)) if pairs.rows else ()
     cells, names = result.confusion_cells, result.class_names
     drawn = Plot(lambda: figures().confusion_matrix(cells, names, images), "confusion", alt)
-    blocks = (drawn, Text(about, "caption"), *listed)
+    blocks = (drawn, Caption(about), *listed)
     return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
@@ -400,17 +400,15 @@ def _classes(result: Classification, images: str) -> Section:
     alt = f"Accuracy by class on {images}."
     blocks = (
         Plot(lambda: figures().class_accuracy(result.per_class, images), "classes", alt),
-        Text(
+        Caption(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
-            "is long there are few images, and the order says little.",
-            "caption",
+            "is long there are few images, and the order says little."
         ),
         table,
-        Text(
+        Caption(
             "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
             "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
-            "there is nothing to divide by. Click a heading to sort.",
-            "caption",
+            "there is nothing to divide by. Click a heading to sort."
         ),
     )
     return Section("Class by class", blocks, name="classes", menu="Classes")
@@ -457,12 +455,11 @@ def _calibration(result: Classification, images: str) -> Section:
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     blocks = (
         _calibration_plot({"accuracy, with its 95% interval": result.calibration}, f"on {images}", images),
-        Text(
+        Caption(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
             "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
-            "many images are in each bin. Points below the dashed line: the model is too sure of itself.",
-            "caption",
+            "many images are in each bin. Points below the dashed line: the model is too sure of itself."
         ),
         Text(
             f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged "
@@ -616,21 +613,19 @@ def _labels(result: MultiLabel, images: str) -> Section:
     alt = f"Average precision by label on {images}."
     blocks = (
         Plot(lambda: figures().label_precision(result.per_label, result.count, images), "labels", alt),
-        Text(
+        Caption(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
             "interval, which allows for the average precision of few images being too high; a label on "
-            "fewer than three images has none. The dot is the average precision of a random ranking.",
-            "caption",
+            "fewer than three images has none. The dot is the average precision of a random ranking."
         ),
         label_table(result),
-        Text(
+        Caption(
             "Predicted: images on which the label has a probability of 0.5 or more. Precision: the fraction "
             "of them that have it. Recall: the fraction of the images with the label on which it is "
             "predicted. F1: their harmonic mean. Best F1: the largest that another threshold would reach, "
             "and the threshold; chosen on these very images, so that on others it is lower. A dash: there "
-            "is nothing to divide by. Click a heading to sort.",
-            "caption",
+            "is nothing to divide by. Click a heading to sort."
         ),
     )
     return Section("Label by label", blocks, name="labels", menu="Labels")

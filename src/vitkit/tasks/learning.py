@@ -23,7 +23,7 @@ from vitkit.evaluation.classify import classification, explain_no_classes, multi
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Block, Number, Plot, Section, Table, Text
+from vitkit.result import Block, Caption, Number, Plot, Section, Table, Text
 from vitkit.tasks.page import Curve, TaskReport, count_cell, figures
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
@@ -386,7 +386,7 @@ class MaskedImagesLearning(Learning):
             alt = "Images, what the model sees of them, and what it predicts."
             pictures = (
                 Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt),
-                Text(caption, "caption"),
+                Caption(caption),
             )
         hidden = "Hidden patches and their predictions"
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
