@@ -200,7 +200,18 @@ class ModelComparison(study.StudyResult):
 
     def headline(self) -> Sequence[str]:
         """Say the conclusions in sentences, the answer first."""
-        sentences = [_difference(self), _flips(self)]
+        flips, (first, second) = self.difference.flips, self.labels
+        neither = self.images - flips.first_only - flips.second_only - flips.both_right
+        of_images = (
+            f"{first} alone is right on {pluralize(flips.first_only, 'image')}, {second} alone on "
+            f"{flips.second_only:,}; both are right on {flips.both_right:,}, neither on {neither:,}."
+        )
+        if flips.graded:
+            of_images = (
+                f"{first} is better on {pluralize(flips.first_only, 'image')}, {second} on "
+                f"{flips.second_only:,}; both are wholly right on {flips.both_right:,}."
+            )
+        sentences = [_difference(self), of_images]
         if len(self.classes) > 1:
             sentences.append(_classes(self))
         sides = self.first, self.second
@@ -697,21 +708,6 @@ def _difference(comparison: ModelComparison) -> str:
     if difference.detectable >= 1:
         would = "These are too few images to find any difference."
     return f"No difference found: {size} on {comparison.tested} ({sure}). {would}"
-
-
-def _flips(comparison: ModelComparison) -> str:
-    """Say how many images one model alone gets right."""
-    flips, (first, second) = comparison.difference.flips, comparison.labels
-    neither = comparison.images - flips.first_only - flips.second_only - flips.both_right
-    if flips.graded:
-        return (
-            f"{first} is better on {pluralize(flips.first_only, 'image')}, {second} on "
-            f"{flips.second_only:,}; both are wholly right on {flips.both_right:,}."
-        )
-    return (
-        f"{first} alone is right on {pluralize(flips.first_only, 'image')}, {second} alone on "
-        f"{flips.second_only:,}; both are right on {flips.both_right:,}, neither on {neither:,}."
-    )
 
 
 def _classes(comparison: ModelComparison) -> str:

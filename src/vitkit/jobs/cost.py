@@ -78,9 +78,24 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
     columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
     about = f"the most of a training step of {batch_size:,} images"
-    memory = [_memory(costs[0], batch_size, optimizer)] if len(costs) == 1 else []
     meant = f"forward and training: FLOPs for each image; memory: {about}."
-    blocks: list[Block] = [table_of(costs, columns), meant, *memory, ABOUT]
+    blocks: list[Block] = [table_of(costs, columns), meant]
+    if len(costs) == 1:
+        parts = {
+            "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
+            "average": "average of the weights",
+            "activations": "activations kept for the backward pass",
+            "temporaries": "gradients of activations",
+            "peak": "training, most at one time",
+        }
+        memories = [asdict(memory) for memory in costs[0].training_memory.values()]
+        counts = {parts.get(part, part): [memory[part] for memory in memories] for part in memories[0]}
+        predicting = costs[0].prediction_memory.values()
+        counts["prediction, most at one time"] = [memory.peak for memory in predicting]
+        sizes = ((part, *map(format_bytes, each)) for part, each in counts.items() if any(each))
+        heading = f"memory of {batch_size:,} images of {format_size(costs[0].image_size)}"
+        blocks.append(Table((heading, *PRECISIONS), tuple(sizes)))
+    blocks.append(ABOUT)
     for cost in costs:
         model = cost.model
         cut_off = "" if is_checkpoint(model) else zoo.model_config(model, image_size=cost.image_size).cut_off
@@ -102,23 +117,6 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     # The compute of a training is left out where none is estimated.
     rows = [{k: v for k, v in asdict(cost).items() if v is not None or k == "tokens"} for cost in costs]
     return Listing(counted, blocks, (use,), rows)
-
-
-def _memory(cost: Cost, batch_size: int, optimizer: str) -> Table:
-    """Make a table of the parts of the memory."""
-    parts = {
-        "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
-        "average": "average of the weights",
-        "activations": "activations kept for the backward pass",
-        "temporaries": "gradients of activations",
-        "peak": "training, most at one time",
-    }
-    memories = [asdict(memory) for memory in cost.training_memory.values()]
-    counts = {parts.get(part, part): [memory[part] for memory in memories] for part in memories[0]}
-    counts["prediction, most at one time"] = [memory.peak for memory in cost.prediction_memory.values()]
-    rows = [(part, *map(format_bytes, sizes)) for part, sizes in counts.items() if any(sizes)]
-    heading = f"memory of {batch_size:,} images of {format_size(cost.image_size)}"
-    return Table((heading, *PRECISIONS), tuple(rows))
 
 
 ABOUT = (

@@ -179,7 +179,6 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         def plot(figure: Figure, name: str, what: str) -> Plot:
             return Plot(lambda: figure, name, f"{what} over {steps:,} steps of training.")
 
-        plots = tuple(map(plot, drawn, pictures, pictures.values()))
         but = (
             f", but the training loss is computed with {altered} and the validation loss without: the two "
             "are different quantities, and which of them is lower says nothing"
@@ -192,7 +191,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
             "images may also be augmented and dropout be on, so the two losses need not meet; a validation "
             "loss that rises while the training loss falls means overfitting."
         )
-        blocks = [Plots(plots), Caption(caption)]
+        blocks = [Plots(tuple(map(plot, drawn, pictures, pictures.values()))), Caption(caption)]
         if not len(validation["step"]):
             blocks.append("This run has no validation.")
     blocks += [Text(sentence, "warning") for sentence in content.left_out]
@@ -391,8 +390,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
             f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         draw = partial(figures.tracking_plot, steps, curves, images)
-        table = Table(("step", *curves), rows, sortable=True)
-        blocks = (Plot(draw, evaluator, alt), Caption(caption), table)
+        blocks = (Plot(draw, evaluator, alt), Caption(caption), Table(("step", *curves), rows, sortable=True))
         yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 

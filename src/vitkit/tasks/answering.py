@@ -462,11 +462,10 @@ def _calibration(result: Classification, images: str) -> Section:
             "many images are in each bin. Points below the dashed line: the model is too sure of itself."
         ),
         Text(
-            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged "
-            "over the images, a bin's confidence differs from its accuracy by "
-            f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
-            f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is "
-            f"{verdict}."
+            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged over the "
+            f"images, a bin's confidence differs from its accuracy by {100 * result.calibration_error:.1f} "
+            f"percentage points. Over all images the model is {percent(confidence)} sure and "
+            f"{percent(result.accuracy)} right: as a whole it is {verdict}."
         ),
     )
     return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")

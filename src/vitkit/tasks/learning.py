@@ -384,10 +384,8 @@ class MaskedImagesLearning(Learning):
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
             )
             alt = "Images, what the model sees of them, and what it predicts."
-            pictures = (
-                Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt),
-                Caption(caption),
-            )
+            sheet = Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt)
+            pictures = (sheet, Caption(caption))
         hidden = "Hidden patches and their predictions"
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
