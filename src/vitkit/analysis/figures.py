@@ -402,13 +402,13 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 
 
 def _bars(
-    bars: Sequence[_Bar], what: str, one: str, many: str, data: str, across: str, images: int | None = None
+    bars: Sequence[_Bar], what: str, noun: str, nouns: str, data: str, across: str, images: int | None = None
 ) -> Figure:
     """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
-    many the worst alone. `one` and `many` are the words for a class and for several. Given the number of all
-    images, a dot shows the fraction that is of a class."""
+    many the worst alone. `noun` and `nouns` are the words for a class and for several. Given the number of
+    all images, a dot shows the fraction that is of a class."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
-    which = f"each {one}" if len(bars) == every else f"the {len(bars)} worst of {every} {many}"
+    which = f"each {noun}" if len(bars) == every else f"the {len(bars)} worst of {every} {nouns}"
     rows, size = range(len(bars)), (WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
     with chart(*size, f"{what} {which}, {data}") as (figure, axes):
         axes.barh(rows, [value for value, *_ in bars], height=0.7, color=SKY)
@@ -418,7 +418,7 @@ def _bars(
         if images is not None:
             axes.plot([count / images for *_, count in bars], rows, "o", color=VERMILION, markersize=3)
         axes.set_yticks(rows, [f"{shortened(name, 26)}  ({count})" for _, _, name, count in bars])
-        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{one} (images)")
+        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{noun} (images)")
         axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)

@@ -566,14 +566,14 @@ def load_contenders(first: str, second: str, device: str, precision: Precision) 
         VitkitError: a model is not there or has no answers; or they have different tasks.
     """
     labelled = zip((first, second), make_labels(first, second), strict=True)
-    one, other = (_load(given, label, device, precision) for given, label in labelled)
-    tasks = [learned_by(contender.ready.model.card).name for contender in (one, other)]
+    left, right = (_load(given, label, device, precision) for given, label in labelled)
+    tasks = [learned_by(contender.ready.model.card).name for contender in (left, right)]
     if tasks[0] != tasks[1]:
         raise VitkitError(
             f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "
             "two models of the same task."
         )
-    return one, other
+    return left, right
 
 
 def make_labels(first: str, second: str) -> tuple[str, str]:

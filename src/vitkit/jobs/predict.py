@@ -48,6 +48,7 @@ ImageLike: TypeAlias = (
 """A path, an address `data:image/...`, the bytes of a file, a file opened for reading bytes, a Pillow image,
 or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
 channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
+Pixels: TypeAlias = NDArray[np.uint8]
 CountDone: TypeAlias = Callable[[int], None]
 """A function that is called with the number of images that are done."""
 SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
@@ -160,7 +161,7 @@ def _predict(
     classes = len(predictor.class_names)
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
-        read: list[NDArray[np.uint8] | DecodeError] = []
+        read: list[Pixels | DecodeError] = []
         for image in batch:
             try:
                 read.append(decode(image.content(), predictor.preprocessing.decode))
@@ -357,7 +358,7 @@ class Predictor(Result):
 
         def predicted() -> Iterator[list[Guess]]:
             with ThreadPoolExecutor(1) as ahead:
-                waiting: Future[list[NDArray[np.uint8]]] | None = None
+                waiting: Future[list[Pixels]] | None = None
                 while batch := list(islice(given, batch_size)):
                     decoded, waiting = waiting, ahead.submit(self._read, batch, unit_range)
                     if decoded is not None:
@@ -367,7 +368,7 @@ class Predictor(Result):
 
         return predicted()
 
-    def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
+    def _guess(self, pixels: Sequence[Pixels], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
         if isinstance(self.model, folder.EngineModel):
@@ -386,11 +387,11 @@ class Predictor(Result):
             )
         return self.answering.guesses(logits, self.card, top)
 
-    def _read(self, images: Iterable[Any], unit_range: bool) -> list[NDArray[np.uint8]]:
+    def _read(self, images: Iterable[Any], unit_range: bool) -> list[Pixels]:
         """Preprocess images: `(height, width, C)` at the model's size."""
         return [preprocess(self._pixels(image, unit_range), self.preprocessing) for image in images]
 
-    def _pixels(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
+    def _pixels(self, image: Any, unit_range: bool) -> Pixels:
         """Return the pixels `(height, width, C)` of an image that is given in any of the ways."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
@@ -453,9 +454,7 @@ def _data_of(address: str) -> bytes:
     return content
 
 
-def _from_array(
-    image: NDArray[Any], channels: int, unit_range: bool, channels_first: bool
-) -> NDArray[np.uint8]:
+def _from_array(image: NDArray[Any], channels: int, unit_range: bool, channels_first: bool) -> Pixels:
     """Return an array, or the numbers of a tensor, as `(height, width, C)` of uint8."""
     if image.size and (unit_range or image.dtype == np.uint8):
         # Where both ends could be channels, tensors have them first and arrays last.
