@@ -23,12 +23,10 @@ from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, wi
 from vitkit.runs.folder import kind_of, sort_out
 from vitkit.training.config import ClassificationConfig
 
-YES = Option(
-    "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
-)
-RECIPE = Option(
-    "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
-)
+YES_TEXT = "fetch the start that is chosen where none is given, without asking."
+YES = Option("--yes", "download", "", YES_TEXT, False)
+RECIPE_TEXT = "begin with the options of a recipe: vitkit recipes lists them."
+RECIPE = Option("--recipe", "recipe", "RECIPE", RECIPE_TEXT)
 RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
 START_TEXT = (
     "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
@@ -38,9 +36,10 @@ START_TEXT = (
 START = Option("START", "start.start", "START", START_TEXT, is_positional=True)
 DATA_TEXT = "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files."
 DATA = Option("DATA", "data", "DATA", DATA_TEXT, is_positional=True)
-UNLABELLED = replace(
-    DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
+UNLABELLED_TEXT = (
+    "images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
 )
+UNLABELLED = replace(DATA, text=UNLABELLED_TEXT)
 LEARNED = ("masked-patches", "simmim", "mae")
 LEARNED_TEXT = "what is learned: masked-patches (the paper), simmim or mae."
 OBJECTIVE = Option("--objective", "task", "|".join(LEARNED), LEARNED_TEXT, LEARNED[0], choices=LEARNED)
@@ -242,6 +241,4 @@ def _print_run(folder: Path) -> None:
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
 
 
-TRAIN, FINETUNE, PRETRAIN = (
-    SimpleNamespace(main=partial(main, verb=verb)) for verb in ("train", "finetune", "pretrain")
-)
+TRAIN, FINETUNE, PRETRAIN = (SimpleNamespace(main=partial(main, verb=verb)) for verb in FIRST)

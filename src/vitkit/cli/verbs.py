@@ -106,13 +106,11 @@ REPORT = Verb("report", "jobs.report:write_report", main=_report)
 
 # Reproduce
 
-LIST = Option(
-    "--list",
-    "list",
-    text="list the figures and tables: what each is, what it needs, how long it takes here and at the "
-    "paper's size.",
-    default=False,
+LIST_TEXT = (
+    "list the figures and tables: what each is, what it needs, how long it takes here and at the paper's "
+    "size."
 )
+LIST = Option("--list", "list", text=LIST_TEXT, default=False)
 
 
 def _reproduce(arguments: list[str]) -> None:

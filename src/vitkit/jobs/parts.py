@@ -249,7 +249,12 @@ def _on_ray(
         for row in done.iter_rows():
             yield row["part"], PartFile(row["bytes"], row["xxh3_128"])
     except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
-        raise VitkitError(_reason(error)) from error
+        # Our own error in a process of the cluster has a message for people; of others the last line has.
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(inner, VitkitError):
+            inner = getattr(inner, "cause", None) or inner.__cause__
+        last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise VitkitError(f"Ray could not compute it: {last}" if inner is None else str(inner)) from error
 
 
 def _import_ray() -> Any:
@@ -264,13 +269,3 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise VitkitError('--on ray needs Ray: pip install "vitkit[ray]".') from error
     return ray
-
-
-def _reason(error: BaseException) -> str:
-    """Return the message of our own error in a process of a cluster; else the last line of its error."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, VitkitError):
-            return str(inner)
-        inner = getattr(inner, "cause", None) or inner.__cause__
-    return f"Ray could not compute it: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"

@@ -368,14 +368,12 @@ class MaskedImagesLearning(Learning):
         if measured:
             last = measured[-1]
             verdict = judge_loss(last)
-            answer.append(
-                Text(
-                    f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
-                    f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
-                    f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
-                    "warning" if verdict else "plain",
-                )
+            losses = (
+                f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
+                f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
+                f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else ".")
             )
+            answer.append(Text(losses, "warning" if verdict else "plain"))
         use = "Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune."
         answer.append(Text(use))
         pictures: tuple[Block, ...] = ("There are no pictures of predictions.",)
@@ -390,9 +388,9 @@ class MaskedImagesLearning(Learning):
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
-            losses = ([Number(f"{line[name]:.4f}", line[name]) for name in names] for line in measured)
+            cells = ([Number(f"{line[name]:.4f}", line[name]) for name in names] for line in measured)
             steps = (count_cell(line["step"]) for line in measured)
-            rows = tuple((step, *row) for step, row in zip(steps, losses, strict=True))
+            rows = tuple((step, *row) for step, row in zip(steps, cells, strict=True))
             table = Table(("step", *names.values()), rows, sortable=True)
             beside = "The loss beside losses that need no model"
             sections.append(Section(beside, (table,), name="baselines", menu="Baselines"))
@@ -419,8 +417,7 @@ _HIDDEN = (
 )
 _curve = partial(Curve, "Validation loss", "loss", _HIDDEN, False)
 
-MASKED_PATCHES = MaskedImagesLearning(
-    MONITOR, _curve("cross entropy of colours, or squared difference"), "masked-patches"
-)
+_COLOURS = _curve("cross entropy of colours, or squared difference")
+MASKED_PATCHES = MaskedImagesLearning(MONITOR, _COLOURS, "masked-patches")
 SIMMIM = MaskedImagesLearning(MONITOR, _curve("absolute difference of normalised pixels"), "simmim")
 MAE = MaskedImagesLearning(MONITOR, _curve("squared difference of normalised pixels"), "mae")

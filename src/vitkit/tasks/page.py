@@ -152,12 +152,11 @@ def answer_texts(
         too = f"{repeated:,} of these images are training images too, pixel for pixel{right}: {others}"
         texts.append(Text(too, "warning"))
     if split != "test":
-        texts.append(
-            Text(
-                f"**There is no evaluation on a test split**: these are {images}. If they helped to choose "
-                "the model or its settings, the figures on new images are probably somewhat lower."
-            )
+        caution = (
+            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+            "model or its settings, the figures on new images are probably somewhat lower."
         )
+        texts.append(Text(caution))
     return tuple(texts)
 
 
