@@ -36,10 +36,8 @@ START_TEXT = (
 START = Option("START", "start.start", "START", START_TEXT, is_positional=True)
 DATA_TEXT = "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files."
 DATA = Option("DATA", "data", "DATA", DATA_TEXT, is_positional=True)
-UNLABELLED_TEXT = (
-    "images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
-)
-UNLABELLED = replace(DATA, text=UNLABELLED_TEXT)
+IMAGES_TEXT = "images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
+UNLABELLED = replace(DATA, text=IMAGES_TEXT)
 LEARNED = ("masked-patches", "simmim", "mae")
 LEARNED_TEXT = "what is learned: masked-patches (the paper), simmim or mae."
 OBJECTIVE = Option("--objective", "task", "|".join(LEARNED), LEARNED_TEXT, LEARNED[0], choices=LEARNED)

@@ -210,12 +210,9 @@ class _Worker:
             os.chdir(working)
         self._folder = Path(folder)
         if not (self._folder / PARTS_RECORD).is_file():
-            raise VitkitError(
-                f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
-            )
-        record, _, self._compute = open_rows(SILENT)
-        _owner(record).refuse_others(self._folder)  # other images and weights on this machine
-        self._record = record
+            raise VitkitError(f"{folder} cannot be seen by all machines: put --out on a disk that all share.")
+        self._record, _, self._compute = open_rows(SILENT)
+        _owner(self._record).refuse_others(self._folder)  # other images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute and write the part of a number, and return the number and the facts of the file."""
