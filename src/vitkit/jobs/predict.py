@@ -200,6 +200,14 @@ def open_rows(
         }
         return pa.table(rows, columns)
 
+    digest = hashlib.sha256()  # of the paths of images, and the sizes and times of change of their files
+    for image in images:
+        try:
+            state = image.holder.stat()
+            version = f"{state.st_size} {state.st_mtime_ns}"
+        except (OSError, ValueError):
+            version = "missing"
+        digest.update(os.fsencode(image.path.absolute()) + b"\0" + version.encode() + b"\0")
     facts = {
         "model": _hash_model(path, model.get("num_heads")),
         "engine": model.get("engine"),
@@ -207,24 +215,11 @@ def open_rows(
         "image_size": list(predictor.preprocessing.image_size),
         "position_interpolation": model.get("position_interpolation"),
         "max_pixels": predictor.preprocessing.decode.max_pixels,
-        "images": _hash_images(images),
+        "images": digest.hexdigest(),
         "top": top,
         "batch_size": batch_size,
     }
     return PartsRecord(facts, len(images), part_rows(batch_size)), columns, compute
-
-
-def _hash_images(images: Sequence[NamedImage]) -> str:
-    """Hash the paths of images, and the sizes and times of change of their files."""
-    digest = hashlib.sha256()
-    for image in images:
-        try:
-            state = image.holder.stat()
-            facts = f"{state.st_size} {state.st_mtime_ns}"
-        except (OSError, ValueError):
-            facts = "missing"
-        digest.update(os.fsencode(image.path.absolute()) + b"\0" + facts.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _hash_model(path: StrPath, num_heads: int | None) -> str:
