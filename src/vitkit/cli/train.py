@@ -72,13 +72,10 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
             the objective; left out, one of the verb's usual task.
     """
     task = next((option.default for option in FIRST.get(verb, ()) if option.path == "task"), Run.task)
-    options = (
-        *describe(Run, default or with_task(Run(), task), without=("recipe",)),
-        *describe(Job),
-        PROCESSES,
-        *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
-    )
-    options = (*FIRST.get(verb, ()), *sorted(options, key=lambda option: bool(option.group)))
+    of_run = describe(Run, default or with_task(Run(), task), without=("recipe",))
+    of_verb = (YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()
+    others = sorted((*of_run, *describe(Job), PROCESSES, *of_verb), key=lambda option: bool(option.group))
+    options = (*FIRST.get(verb, ()), *others)
     # The defaults of fine-tuning and of images without labels follow from the images.
     return options if verb in ("", "train") else tuple(replace(option, default=None) for option in options)
 
