@@ -95,10 +95,8 @@ class _StandardError:
 
 
 # Of a terminal rich knows the width; COLUMNS goes first everywhere.
-_widths = [
-    None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
-    for stream in (sys.stdout, sys.stderr)
-]
+_is_given = os.environ.get("COLUMNS", "").isdigit()
+_widths = [None if _is_given or is_terminal(each) else WIDTH_OF_PIPES for each in (sys.stdout, sys.stderr)]
 out = Terminal(highlight=False, emoji=False, width=_widths[0])
 """Results."""
 err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_widths[1])

@@ -86,10 +86,8 @@ class Evaluation(Result):
         split = self.data.name if self.whole else self.split
         evaluated = {split: (self.result, self.predictions)}
         rejects = unreadable(self.rejects, "count for nothing")
-        return (
-            *self.answering.report(evaluated, split, self.data.splits[self.split]).sections,
-            *([Section("Images that could not be read", rejects)] if rejects else ()),
-        )
+        sections = self.answering.report(evaluated, split, self.data.splits[self.split]).sections
+        return (*sections, Section("Images that could not be read", rejects)) if rejects else sections
 
     def blocks(self) -> Sequence[Block]:
         """Return the numbers in a sentence, the figures of the page, the table of the task, if it has one,

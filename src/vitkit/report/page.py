@@ -287,10 +287,8 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
 def _columns(lines: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Collect numbers by the step, as arrays; NaN, which plots leave out, stands for one that is none."""
     of_step = {line["step"]: line for line in lines}
-    numbers = [
-        [value if isinstance(value := of_step[step].get(name), int | float) else math.nan for name in names]
-        for step in sorted(of_step)
-    ]
+    logged = ([of_step[step].get(name) for name in names] for step in sorted(of_step))
+    numbers = [[value if isinstance(value, int | float) else math.nan for value in row] for row in logged]
     table = np.array(numbers, np.float64)
     table[~np.isfinite(table)] = math.nan
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
@@ -377,10 +375,8 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         columns = _columns(measured, ("step", *names))
         steps = columns.pop("step").astype(int).tolist()
         curves = {_label(name): accuracies.tolist() for name, accuracies in columns.items()}
-        rows = tuple(
-            (page.count_cell(step), *(page.fraction_cell(accuracies[i]) for accuracies in curves.values()))
-            for i, step in enumerate(steps)
-        )
+        measurements = zip(steps, zip(*curves.values(), strict=True), strict=True)
+        rows = tuple((page.count_cell(step), *map(page.fraction_cell, row)) for step, row in measurements)
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
