@@ -247,8 +247,7 @@ def describe(
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)
         if nested is not None:
-            whole = " ".join((nested.__doc__ or "").split())
-            heading = text or re.split(r"(?<=\.)\s", whole, maxsplit=1)[0]
+            heading = text or re.split(r"(?<=\.)\s", " ".join((nested.__doc__ or "").split()), maxsplit=1)[0]
             options += describe(nested, value, path=f"{place}.", group=heading)
             continue
         if has_place:
