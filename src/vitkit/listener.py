@@ -60,14 +60,23 @@ class Listener:
     does so in a notebook.
     """
 
+    relayed_to: "Listener | None" = None
+    """The listener that hears what a subclass does not hear itself; None where nobody does."""
+
     def note(self, sentence: str) -> None:
         """Hear a sentence that a person should read and that is no error."""
+        if self.relayed_to is not None:
+            self.relayed_to.note(sentence)
 
     def warn(self, sentence: str) -> None:
         """Hear of a probable mistake."""
+        if self.relayed_to is not None:
+            self.relayed_to.warn(sentence)
 
     def show(self, rows: list[tuple[str, list[str]]]) -> None:
         """Hear a summary: headings, each with its lines."""
+        if self.relayed_to is not None:
+            self.relayed_to.show(rows)
 
     def progress(
         self, what: str, total: int | None = None, *, unit: str = ""
@@ -79,6 +88,8 @@ class Listener:
             total: its units; None if unknown.
             unit: "bytes" for downloads; left out for anything that is counted.
         """
+        if self.relayed_to is not None:
+            return self.relayed_to.progress(what, total, unit=unit)
         return nullcontext(lambda *_, **__: None)
 
     def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
@@ -92,46 +103,19 @@ class Listener:
             step: the steps made before; 0 where the run begins.
             total: the steps of the whole run.
         """
+        if self.relayed_to is not None:
+            return self.relayed_to.run(folder, step, total)
         return nullcontext(lambda line: None)
 
 
 SILENT = Listener()
 
 
-@dataclass(eq=False, repr=False)
-class RelayingListener(Listener):
-    """Passes everything on to a listener; a subclass overrides the methods that it changes."""
-
-    given: Listener
-
-    @property
-    def listener(self) -> Listener:
-        """The listener that hears everything."""
-        return self.given
-
-    def note(self, sentence: str) -> None:
-        self.listener.note(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self.listener.warn(sentence)
-
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        self.listener.show(rows)
-
-    def progress(
-        self, what: str, total: int | None = None, *, unit: str = ""
-    ) -> AbstractContextManager[Progress]:
-        return self.listener.progress(what, total, unit=unit)
-
-    def run(self, folder: Path, step: int, total: int) -> AbstractContextManager[Measured]:
-        return self.listener.run(folder, step, total)
-
-
-@dataclass(eq=False, repr=False)
 class WarningsAlone(Listener):
     """Passes warnings alone on to a listener: a silent mistake helps nobody."""
 
-    listener: Listener
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
 
     def warn(self, sentence: str) -> None:
         self.listener.warn(sentence)
@@ -249,13 +233,10 @@ class Bar:
         return f'<div style="font-variant-numeric:tabular-nums">{"&ensp;".join(filter(None, parts))}</div>'
 
     def _count(self) -> str:
-        if self.total is None and not self.done:
+        counts = [count for count in (self.done, self.total) if count is not None]
+        if counts == [0]:
             return ""
-        done, total = (
-            "" if count is None else format_bytes(count) if self.in_bytes else f"{count:,}"
-            for count in (self.done, self.total)
-        )
-        return f"{done} of {total}" if total else done
+        return " of ".join(format_bytes(count) if self.in_bytes else f"{count:,}" for count in counts)
 
     def _left(self) -> str:
         """Say how long the rest takes at the speed so far."""
@@ -276,17 +257,14 @@ class Curves:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the numbers of a line of the metrics log, if it is of training or validation."""
-        if line["kind"] == "train":
-            self._add("training loss", line["step"], line["loss"])
-        elif line["kind"] == "validation":
-            self._add("validation loss", line["step"], line["loss"])
+        values = {"training loss": line["loss"]} if line["kind"] == "train" else {}
+        if line["kind"] == "validation":
             scores = [name for name in line if name not in ("kind", "step", "epoch") and "loss" not in name]
-            for name in scores[:1]:
-                self._add(name.replace("_", " "), line["step"], line[name])
-
-    def _add(self, name: str, step: int, value: float) -> None:
-        if math.isfinite(value):
-            self.points.setdefault(name, []).append((step, value))
+            values = {"validation loss": line["loss"]}
+            values |= {name.replace("_", " "): line[name] for name in scores[:1]}
+        for name, value in values.items():
+            if math.isfinite(value):
+                self.points.setdefault(name, []).append((line["step"], value))
 
     def __repr__(self) -> str:
         """Write the last values as a line of text, where HTML is not shown."""
@@ -345,21 +323,20 @@ def find_display() -> Callable[..., Any] | None:
     ipython, displays = sys.modules.get("IPython"), sys.modules.get("IPython.display")
     if ipython is None or displays is None:
         return None
-    shell = ipython.get_ipython()
-    if getattr(shell, "kernel", None) is None:
+    if getattr(ipython.get_ipython(), "kernel", None) is None:
         return None
     display: Callable[..., Any] = displays.display
     return display
 
 
-class AutomaticListener(RelayingListener):
+class AutomaticListener(Listener):
     """Hears a job that was given no listener: shown in a notebook, silent in a script."""
 
     @property
-    def listener(self) -> Listener:
+    def relayed_to(self) -> Listener | None:  # type: ignore[override]
         """The listener of the place where the program runs, which may become a notebook after the import."""
         display = find_display()
-        return super().listener if display is None else NotebookListener(display)
+        return None if display is None else NotebookListener(display)
 
 
-AUTOMATIC = AutomaticListener(SILENT)
+AUTOMATIC = AutomaticListener()

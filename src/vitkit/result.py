@@ -10,6 +10,7 @@ import html
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -34,6 +35,10 @@ class Text:
     kind: Literal["plain", "answer", "caption", "warning", "heading", "command"] = "plain"
     """answer: larger; caption: smaller, below what it describes; warning: in the colour of mistakes; heading:
     above a part of a section; command: as it is typed."""
+
+
+Caption = partial(Text, kind="caption")
+"""A paragraph below what it describes."""
 
 
 @dataclass(frozen=True)
@@ -222,11 +227,9 @@ class Result:
         whole in front."""
         data = self.to_json()
         whole: Mapping[str, Any] = data if isinstance(data, Mapping) else {"": data}
-        lists = {  # of objects alone, as a table holds rows
-            name: part
-            for name, part in whole.items()
-            if isinstance(part, list) and part and all(isinstance(record, Mapping) for record in part)
-        }
+        filled = {name: part for name, part in whole.items() if isinstance(part, list) and part}
+        # Of objects alone, as a table holds rows.
+        lists = {name: part for name, part in filled.items() if all(isinstance(x, Mapping) for x in part)}
         longest = max(lists, key=lambda name: len(lists[name]), default="")
         common = flatten({name: part for name, part in whole.items() if name not in lists})
         rows = [common | flatten(record, longest) for record in lists.get(longest, [{}])]

@@ -99,10 +99,8 @@ def _plain(value: Any, where: str, lost: list[str]) -> Any:
         return _HALVES.sub(lambda match: _escape(match[0]), value)
     if isinstance(value, Mapping):
         dot = "." if where else ""
-        return {
-            _plain(str(key), "", []): _plain(part, f"{where}{dot}{_plain(str(key), '', [])}", lost)
-            for key, part in value.items()
-        }
+        parts = ((_plain(str(key), "", []), part) for key, part in value.items())
+        return {key: _plain(part, f"{where}{dot}{key}", lost) for key, part in parts}
     if isinstance(value, list | tuple):
         return [_plain(part, f"{where}[{i}]", lost) for i, part in enumerate(value)]
     return value

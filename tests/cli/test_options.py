@@ -170,7 +170,7 @@ def test_a_function_is_called_with_what_is_given_and_its_errors_name_options() -
 
 
 def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
-    verb = Verb("fewshot", "vitkit.jobs.fewshot", "fewshot")
+    verb = Verb("fewshot", "jobs.fewshot:fewshot")
     assert {option.path for option in verb.options if option.names_weights} == {"starts"}
     assert {option.path for option in verb.options if option.names_images} == {"data"}
     with pytest.raises(VitkitError, match="nowhere"):
@@ -178,7 +178,7 @@ def test_a_verb_knows_which_of_its_options_name_weights_and_images() -> None:
     with pytest.raises(VitkitError, match="No data at 'nothing'"):
         verb.parse(["hf:google/vit", "nothing"])  # an address is looked at when it is fetched
     assert verb.parse(["hf:google/vit", "digits"]) == {"starts": ("hf:google/vit",), "data": "digits"}
-    names = Verb("cost", "vitkit.jobs.cost", "count_costs")
+    names = Verb("cost", "jobs.cost:count_costs")
     assert names.parse(["ViT-B/16"]) == {"models": ("ViT-B/16",)}  # a name of a model is no path
 
 
@@ -190,7 +190,7 @@ def test_a_verb_fetches_weights_before_it_calls_the_job(monkeypatch: pytest.Monk
         order.append((source, num_heads))
 
     monkeypatch.setattr("vitkit.jobs.convert.read_card", read_card)
-    Verb("card", "vitkit.jobs.convert", "read_card").call({"source": "hf:google/vit", "num_heads": 3})
+    Verb("card", "jobs.convert:read_card").call({"source": "hf:google/vit", "num_heads": 3})
     assert order == [("hf:google/vit",), ("hf:google/vit", 3)]
 
 

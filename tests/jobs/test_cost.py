@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from vitkit.cli.main import run
-from vitkit.jobs.cost import JFT_IMAGES
-from vitkit.jobs.models import matching
+from vitkit.jobs.cost import JFT_IMAGES, matching
 from vitkit.models.measure import forward_flops, parameters, training_flops, training_memory
 from vitkit.models.zoo import list_models, model_config
 from vitkit.weights.create import create_model

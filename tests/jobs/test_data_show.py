@@ -32,7 +32,7 @@ RUN = Run(
 
 def test_the_versions_are_those_that_training_yields() -> None:
     """From the loader of a run with another batch size, in the first epochs; beside what is tested."""
-    view = see_images(RUN, 3, 4)
+    images = see_images(RUN, 3, 4)[2]
     samples = open_data("digits", RUN.splits).splits["train"]
     loader = TrainLoader(samples, RUN.preprocessing, RUN.augmentation, batch_size=64, seed=7)
     seen: dict[str, list[np.ndarray]] = {}
@@ -41,8 +41,8 @@ def test_the_versions_are_those_that_training_yields() -> None:
         for number, pixels in zip(batch.ids.tolist(), batch.images, strict=True):
             seen.setdefault(samples.key(number), []).append(pixels.permute(1, 2, 0).numpy())
     numbers = next(loader.batches(0, 1)).ids[:3].tolist()
-    assert [image.name for image in view.images] == [samples.key(number) for number in numbers]
-    for number, image in zip(numbers, view.images, strict=True):
+    assert [image.name for image in images] == [samples.key(number) for number in numbers]
+    for number, image in zip(numbers, images, strict=True):
         assert len(image.versions) == 4
         for version, expected in zip(image.versions, seen[image.name], strict=False):
             np.testing.assert_array_equal(version, expected)
@@ -56,10 +56,10 @@ def test_the_files_hold_the_same_pixels(tmp_path: Path) -> None:
     changes |= {"images": 3, "versions": 4, "seed": 7, "splits_subset": "[:10%]"}
     out, run = show("digits", out=tmp_path / "a.html", **changes)
     assert replace(run, augmentation=RUN.augmentation) == RUN
-    view, page = see_images(run, 3, 4), out.read_text()
+    images, page = see_images(run, 3, 4)[2], out.read_text()
     (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
-    expected = [pixels for image in view.images for pixels in (image.tested, *image.versions)]
-    assert all(f"<td>{image.name}</td>" in page for image in view.images)
+    expected = [pixels for image in images for pixels in (image.tested, *image.versions)]
+    assert all(f"<td>{image.name}</td>" in page for image in images)
     out, _ = show("digits", out=tmp_path / "a.png", **changes)
     factor = 7  # 16 pixels are enlarged to 112
     height, width = 16 * factor, 12 * factor
@@ -77,9 +77,9 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     photos = noise_images(tmp_path / "photos")
     (photos / "b").rename(photos / "<b>dogs")
     run = replace(RUN, data=str(photos))
-    names = [image.name for image in see_images(run, 100, 1).images]
+    names = [image.name for image in see_images(run, 100, 1)[2]]
     (photos / names[0]).write_bytes(b"no image")
-    assert [image.name for image in see_images(run, 100, 1).images] == names[1:]
+    assert [image.name for image in see_images(run, 100, 1)[2]] == names[1:]
     page = show(str(photos), out=tmp_path / "a.html", image_size=16)[0].read_text()
     assert "&lt;b&gt;dogs" in page and "<b>dogs" not in page
 
@@ -121,5 +121,5 @@ def test_changes_are_told_in_words() -> None:
     for part in ("a crop of 25% to 100% of the area", "mirrored", "by up to 10 degrees", "25% of the images"):
         assert part in description
     mixing = replace(RUN, augmentation=plain, objective=ClassificationConfig(mixup=0.2))
-    said = " ".join(see_images(mixing, 1, 1).sentences)
+    said = " ".join(see_images(mixing, 1, 1)[1])
     assert "Changed at random in training: nothing." in said and "Not shown: mixup" in said

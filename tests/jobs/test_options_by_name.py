@@ -146,7 +146,7 @@ def test_without_its_source_a_dataclass_has_no_texts(monkeypatch: pytest.MonkeyP
     "name",
     [
         *("convert.read_card", "cost.count_costs", "data_show.check", "list_runs.list_runs"),
-        *("models.measure_models", "predict.predict_images"),
+        *("cost.measure_models", "predict.predict_images"),
     ],
 )
 def test_a_signature_that_is_read_from_the_source_is_that_of_the_function(name: str) -> None:

@@ -63,6 +63,7 @@ STYLE: dict[str, Any] = {
 }
 
 Floats = NDArray[Any]
+Scores = Sequence[FewShotScore]
 
 
 def enlarged(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
@@ -270,8 +271,7 @@ def training_curves(
     with _panel(train, "Loss", "loss (nats)") as (loss, axes):
         if len(steps):
             axes.plot(x, y, color=BLUE, alpha=0.35, linewidth=0.8, marker=dots)
-            named = wrapped(training, LEGEND_COLUMNS)
-            axes.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=named)
+            axes.plot(x, _smoothed(y), color=BLUE, linewidth=1.6, label=wrapped(training, LEGEND_COLUMNS))
         if has_validation:
             axes.plot(validation["step"], validation["loss"], label="validation", **marks)
     with _panel(train, title, label) as (middle, axes):
@@ -292,8 +292,7 @@ def training_curves(
             axes.yaxis.set_major_formatter(percentage)
     with _panel(train, "Learning rate", "learning rate") as (rate, axes):
         if len(steps):
-            rates = _thinned(steps, train["learning_rate"])
-            axes.plot(*rates, color=GREEN, linewidth=1.6, marker=dots)
+            axes.plot(*_thinned(steps, train["learning_rate"]), color=GREEN, linewidth=1.6, marker=dots)
         axes.yaxis.set_major_formatter("{x:.3g}")
         axes.set_ylim(bottom=0)
     return loss, middle, rate
@@ -403,18 +402,13 @@ _Bar = tuple[float, tuple[float, float] | None, str, int]
 
 
 def _bars(
-    bars: Sequence[_Bar],
-    what: str,
-    singular: str,
-    plural: str,
-    data: str,
-    across: str,
-    images: int | None = None,
+    bars: Sequence[_Bar], what: str, noun: str, nouns: str, data: str, across: str, images: int | None = None
 ) -> Figure:
     """Draw bars with their intervals from the worst to the best, and the names and sizes of their classes; of
-    many the worst alone. Given the number of all images, a dot shows the fraction that is of a class."""
+    many the worst alone. `noun` and `nouns` are the words for a class and for several. Given the number of
+    all images, a dot shows the fraction that is of a class."""
     every, bars = len(bars), sorted(bars, key=lambda bar: bar[0])[:BARS_SHOWN]
-    which = f"each {singular}" if len(bars) == every else f"the {len(bars)} worst of {every} {plural}"
+    which = f"each {noun}" if len(bars) == every else f"the {len(bars)} worst of {every} {nouns}"
     rows, size = range(len(bars)), (WIDTH * 0.58, 1.3 + 0.2 * max(len(bars), 2))
     with chart(*size, f"{what} {which}, {data}") as (figure, axes):
         axes.barh(rows, [value for value, *_ in bars], height=0.7, color=SKY)
@@ -422,10 +416,9 @@ def _bars(
             if interval is not None:
                 axes.hlines(row, *interval, color="black", linewidth=1.2)
         if images is not None:
-            chance = [count / images for *_, count in bars]
-            axes.plot(chance, rows, "o", color=VERMILION, markersize=3)
+            axes.plot([count / images for *_, count in bars], rows, "o", color=VERMILION, markersize=3)
         axes.set_yticks(rows, [f"{shortened(name, 26)}  ({count})" for _, _, name, count in bars])
-        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{singular} (images)")
+        axes.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel=across, ylabel=f"{noun} (images)")
         axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.grid(True, axis="x")
         axes.tick_params(axis="y", length=0)
@@ -480,14 +473,10 @@ def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 def _smoothed(y: Floats) -> Floats:
     """Average over a window of a twentieth of the curve, shorter at its ends; missing values take no part."""
-    half = len(y) // 40
-    finite = np.isfinite(y)
-    sums = np.concatenate([[0.0], np.where(finite, y, 0).cumsum()])
-    counts = np.concatenate([[0], finite.cumsum()])
-    first = np.maximum(np.arange(len(y)) - half, 0)
-    last = np.minimum(np.arange(len(y)) + half + 1, len(y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        smoothed: Floats = (sums[last] - sums[first]) / (counts[last] - counts[first])
+    window, finite = np.ones(2 * (len(y) // 40) + 1), np.isfinite(y)
+    sums, counts = (np.convolve(part, window, "same") for part in (np.where(finite, y, 0.0), finite))
+    with np.errstate(invalid="ignore"):
+        smoothed: Floats = sums / counts
     return smoothed
 
 
@@ -509,8 +498,8 @@ def filter_grid(components: Floats, explained: Floats) -> Figure:
     columns = min(7, len(components)) or 1
     rows = -(-len(components) // columns) or 1
     size = max(0.95 * columns + 0.2, NARROWEST), 1.12 * rows + 0.5
-    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
-    with chart(*size, "Filters that see the pixels", **shape) as (figure, grid):
+    title = "Filters that see the pixels"
+    with chart(*size, title, nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
         for axes in grid.flat:
             bare(axes)
         for axes, component, fraction in zip(grid.flat, components, explained, strict=False):
@@ -527,31 +516,19 @@ def position_similarity_map(similarity: Floats) -> Figure:
     """
     rows, columns = similarity.shape[:2]
     step = -(-max(rows, columns) // TILES_SHOWN)
-    shown_rows, shown_columns = range(0, rows, step), range(0, columns, step)
     gap = max(1, round(0.12 * max(rows, columns)))
-    mosaic = np.full(
-        (len(shown_rows) * (rows + gap) - gap, len(shown_columns) * (columns + gap) - gap), np.nan, np.float32
-    )
-    for i, row in enumerate(shown_rows):
-        for j, column in enumerate(shown_columns):
-            top, left = i * (rows + gap), j * (columns + gap)
-            mosaic[top : top + rows, left : left + columns] = similarity[row, column]
+    tiles = np.pad(similarity[::step, ::step], ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
+    mosaic = tiles.transpose(0, 2, 1, 3).reshape(len(tiles) * (rows + gap), -1)[:-gap, :-gap]
     height, width = (5.0 * length / max(mosaic.shape) for length in mosaic.shape)
     size = max(width + 1.6, NARROWEST), height + 0.8
     with chart(*size, "Similarity of position embeddings") as (figure, axes):
         lowest = min(0.0, float(similarity.min()))
         image = axes.imshow(mosaic, cmap="viridis", vmin=lowest, vmax=1, interpolation="none")
-        colours = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
-        colours.set_label("cosine similarity")
-        every = max(1, len(shown_rows) // 7), max(1, len(shown_columns) // 7)
-        axes.set_yticks(
-            [i * (rows + gap) + (rows - 1) / 2 for i in range(0, len(shown_rows), every[0])],
-            [str(row + 1) for row in shown_rows[:: every[0]]],
-        )
-        axes.set_xticks(
-            [j * (columns + gap) + (columns - 1) / 2 for j in range(0, len(shown_columns), every[1])],
-            [str(column + 1) for column in shown_columns[:: every[1]]],
-        )
+        figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02).set_label("cosine similarity")
+        for axis, tile, count in zip((axes.yaxis, axes.xaxis), similarity.shape, tiles.shape, strict=False):
+            named = range(0, count, max(1, count // 7))
+            middles = [number * (tile + gap) + (tile - 1) / 2 for number in named]
+            axis.set_ticks(middles, [str(number * step + 1) for number in named])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set(xlabel="patch column", ylabel="patch row")
@@ -599,8 +576,7 @@ def rollout_gallery(images: Sequence[NDArray[np.uint8]], maps: Floats, captions:
     below = [wrapped(caption, 36) for caption in captions]
     lines = max((caption.count("\n") + 1 for caption in below), default=1)
     size = 2.45 * columns + 0.2, (1.3 + 0.15 * lines) * rows + 0.4
-    shape = {"nrows": rows, "ncols": columns, "squeeze": False}
-    with chart(*size, "Attention rollout", **shape) as (figure, grid):
+    with chart(*size, "Attention rollout", nrows=rows, ncols=columns, squeeze=False) as (figure, grid):
         for axes in grid.flat:
             bare(axes)
         for axes, pair, caption in zip(grid.flat, pairs, below, strict=False):
@@ -686,8 +662,7 @@ def line_figure(
     """
     places = sorted({point[0] for lines in panels.values() for points in lines.values() for point in points})
     size = WIDTH * (0.6 if len(panels) == 1 else 1), 3.4 if steps else 4.0
-    grid: dict[str, Any] = {"ncols": len(panels), "sharey": True, "squeeze": False}
-    with chart(*size, *title, **grid) as (figure, every):
+    with chart(*size, *title, ncols=len(panels), sharey=True, squeeze=False) as (figure, every):
         for number, (axes, (name, lines)) in enumerate(zip(every[0], panels.items(), strict=True)):
             _draw_lines(axes, lines, named=number == 0)
             if chance is not None:
@@ -719,6 +694,7 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bo
     """Draw lines, no two alike up to 28, with bars for their intervals; if `named`, in the legend, and if not
     `joined`, their points alone."""
     looks = itertools.cycle(itertools.product(DASHES, COLOURS))
+    style: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.6, "elinewidth": 1}
     for (name, points), (dashes, colour) in zip(lines.items(), looks, strict=False):
         values = np.array([value for _, value, _ in points])
         ends = np.array([interval or (value, value) for _, value, interval in points])
@@ -729,11 +705,8 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], named: bool, joined: bo
             label=shortened(name, 60) if named else "_",  # matplotlib leaves such a label out
             color=colour,
             linestyle=dashes if joined else "none",
-            marker="o",
-            markersize=4,
-            linewidth=1.6,
-            elinewidth=1,
             capsize=2 if any(interval for _, _, interval in points) else 0,
+            **style,
         )
     axes.grid(True)
 
@@ -753,9 +726,7 @@ def _short(number: float, _place: float) -> str:
     return f"{number:,.5g}" if number < 1e5 else format_count(number)
 
 
-def fewshot_plot(
-    models: Mapping[str, Sequence[FewShotScore]], images: str, chance: float, seeds: int
-) -> Figure:
+def fewshot_plot(models: Mapping[str, Scores], images: str, chance: float, seeds: int) -> Figure:
     """Draw mean accuracy against the number of shots, with the standard deviation over draws.
 
     Args:
@@ -776,11 +747,7 @@ def fewshot_plot(
 
 
 def pretraining_plot(
-    models: Mapping[str, Sequence[tuple[int, Sequence[FewShotScore]]]],
-    images: str,
-    method: Method,
-    chance: float,
-    seeds: int,
+    models: Mapping[str, Sequence[tuple[int, Scores]]], images: str, method: Method, chance: float, seeds: int
 ) -> Figure:
     """Draw few-shot accuracy against the number of pre-training images, as Figure 4 (right) of the paper.
 
@@ -825,8 +792,7 @@ def tracking_plot(steps: Sequence[int], curves: Mapping[str, Sequence[float]], i
         name: [(step, value, None) for step, value in zip(steps, values, strict=True)]
         for name, values in curves.items()
     }
-    title = (f"Few-shot accuracy on {images}",)
-    return line_figure({"": lines}, "step", RIGHT, title=title, steps=True)
+    return line_figure({"": lines}, "step", RIGHT, title=(f"Few-shot accuracy on {images}",), steps=True)
 
 
 def scale_plot(
@@ -878,9 +844,8 @@ def scale_plot(
         axes.xaxis.set_minor_formatter(ticker.NullFormatter())
         axes.xaxis.set_major_formatter(_short)
         # Less than half a decade would hold a single round number.
-        axes.yaxis.set_major_locator(
-            ticker.LogLocator(subs=(1, 2, 5)) if top > 3 * bottom else ticker.MaxNLocator(6)
-        )
+        is_wide = top > 3 * bottom
+        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)) if is_wide else ticker.MaxNLocator(6))
         axes.yaxis.set_minor_formatter(ticker.NullFormatter())
         axes.yaxis.set_major_formatter(percentage if is_fraction else "{x:.4g}")
     return figure

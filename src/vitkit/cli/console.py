@@ -95,10 +95,8 @@ class _StandardError:
 
 
 # Of a terminal rich knows the width; COLUMNS goes first everywhere.
-_widths = [
-    None if is_terminal(stream) or os.environ.get("COLUMNS", "").isdigit() else WIDTH_OF_PIPES
-    for stream in (sys.stdout, sys.stderr)
-]
+_is_given = os.environ.get("COLUMNS", "").isdigit()
+_widths = [None if _is_given or is_terminal(each) else WIDTH_OF_PIPES for each in (sys.stdout, sys.stderr)]
 out = Terminal(highlight=False, emoji=False, width=_widths[0])
 """Results."""
 err = Terminal(file=cast("IO[str]", _StandardError()), highlight=False, emoji=False, width=_widths[1])
@@ -195,14 +193,12 @@ def print_blocks(blocks: "Sequence[Block | None]") -> None:
             continue
         if isinstance(block, result.Text) and block.kind == "caption":  # it explains a figure or a page
             continue
-        is_table = isinstance(block, result.Table)
-        if before is not None and (is_table or isinstance(before, result.Table)):
+        if before is not None and (isinstance(block, result.Table) or isinstance(before, result.Table)):
             out.print()
         if isinstance(block, result.Table):
             print_table(block.headings, block.rows[: block.most], text=block.text)
             if block.most is not None and len(block.rows) > block.most:
-                left = len(block.rows) - block.most
-                out.print(f"... and {left:,} more; --json has all.")
+                out.print(f"... and {len(block.rows) - block.most:,} more; --json has all.")
         elif isinstance(block, result.Facts):
             print_facts(block.rows)
         else:

@@ -34,7 +34,7 @@ VERBS = {
     "card": ("describe a checkpoint and its numerics", "jobs.convert:read_card"),
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
     "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
-    "models": ("list models with parameters and FLOPs", "jobs.models:measure_models"),
+    "models": ("list models with parameters and FLOPs", "jobs.cost:measure_models"),
     "starts": ("list published checkpoints to begin from, by name", "cli.verbs:STARTS"),
     "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
     "completion": ("let the shell complete verbs and options", "cli.verbs:COMPLETION"),
@@ -158,9 +158,7 @@ RULE = (
 )
 
 
-def write_help(
-    verb: str, command: object, options: Sequence[Option], page: HelpPage, *, everything: bool
-) -> str:
+def write_help(verb: str, command: object, options: Sequence[Option], page: HelpPage, *, whole: bool) -> str:
     """Write the help of a verb in lines of at most 80 columns.
 
     Args:
@@ -168,16 +166,15 @@ def write_help(
         command: the function of its job, whose docstring says what the verb does.
         options: all options, those that the verb itself reads included.
         page: the choice of what the first page shows.
-        everything: show every option with its whole text, in groups.
+        whole: show every option with its whole text, in groups.
     """
     positional = [option for option in options if option.is_positional]
     named = [option for option in options if not option.is_positional]
-    description = page.description or summary_of(command)
-    paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", description)))
+    paragraphs = "\n\n".join(map(_wrapped, re.split(r"\n\s*\n", page.description or summary_of(command))))
     parts = [_wrapped(f"usage: {usage(verb, options, page)}", "  "), paragraphs]
     if positional:
-        parts.append("\n".join(_entry(option, everything) for option in positional))
-    if everything:
+        parts.append("\n".join(_entry(option, whole) for option in positional))
+    if whole:
         # The options of the verb itself have no group and come first.
         ordered = sorted(named, key=lambda option: bool(option.group))
         for group, members in groupby(ordered, lambda option: option.group):
@@ -192,18 +189,15 @@ def write_help(
         by_name = {name: option for option in named for name in option.names}
         parts.append("\n".join(_entry(by_name[name], False) for name in shown))
     parts.append("\n".join(["Examples:", *(f"  {example}" for example in page.examples(verb))]))
-    if not everything:
+    if not whole:
         parts.append(_wrapped(f"vitkit {verb} {ALL} lists all {pluralize(len(named), 'option')}."))
     return "\n\n".join(part for part in parts if part)
 
 
 def usage(verb: str, options: Sequence[Option], page: HelpPage) -> str:
     """Write the form of a verb's command line: "vitkit card CHECKPOINT [OPTIONS]"."""
-    parts = [
-        _name(option) if option.is_required else f"[{_name(option)}]"
-        for option in options
-        if option.is_positional
-    ]
+    places = (option for option in options if option.is_positional)
+    parts = [_name(option) if option.is_required else f"[{_name(option)}]" for option in places]
     if len(options) > len(parts):
         parts.append("[OPTIONS]")
     return f"vitkit {verb} {page.usage or ' '.join(parts)}".rstrip()
@@ -219,15 +213,13 @@ def _entry(option: Option, everything: bool) -> str:
     name, text = _name(option), option.text
     if not everything:
         text = re.split(r"(?<=\.)\s+(?=[A-Z])", text, maxsplit=1)[0].rstrip(".")
-    hidden = option.choices and not all(choice in f"{name} {text}" for choice in option.choices)
-    if hidden:
+    if option.choices and not all(choice in f"{name} {text}" for choice in option.choices):
         text += f"{' One' if everything else '; one'} of {', '.join(option.choices)}"
     default = "on" if option.default is True else option.default_text
     if default:
         text += f" [default: {default}]"
-    lines = textwrap.wrap(
-        text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=len(text.split(" ", 1)[0]) > WIDTH
-    )
+    is_long = len(text.split(" ", 1)[0]) > WIDTH
+    lines = textwrap.wrap(text, WIDTH - COLUMN, break_on_hyphens=False, break_long_words=is_long)
     head, below = f"  {name}", textwrap.indent("\n".join(lines), " " * COLUMN)
     return head + below[len(head) :] if len(head) < COLUMN - 1 else f"{head}\n{below}"
 

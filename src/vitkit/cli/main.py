@@ -208,9 +208,8 @@ def start_several(verb: str, arguments: list[str]) -> bool:
     several = ["--standalone", f"--nproc-per-node={int(count)}"]
     several += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
     several += [f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []
-    options = torchrun.parse_args([*several, "-m", "vitkit", verb, *reading.rest])
     try:
-        torchrun.run(options)
+        torchrun.run(torchrun.parse_args([*several, "-m", "vitkit", verb, *reading.rest]))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode < 0:

@@ -13,18 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
+from vitkit.cli import verb_options
 from vitkit.cli.console import BesideData, TerminalListener, download, print_result
 from vitkit.cli.help import ALL, ASKING, PAGES, VERBS, HelpPage, usage, write_help
-from vitkit.cli.verb_options import (
-    CSV,
-    JSON,
-    Option,
-    dataclass_in,
-    describe,
-    parse_words,
-    read,
-    read_signature,
-)
+from vitkit.cli.verb_options import CSV, JSON, Option, describe, read
 from vitkit.data.paths import existing_path
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import as_names
@@ -42,38 +34,33 @@ class Verb:
 
     Args:
         name: the verb.
-        module, function: the job, which is imported when it is called, and so neither for help nor for a
-            misspelt option.
+        job: its module below vitkit and its function, "jobs.embed:embed"; it is imported when it is called,
+            and so neither for help nor for a misspelt option.
         own: options that the verb itself reads; they come first in the help, but for --json.
         of_training: describes the options of training that the verb takes too, given its own and the command
             line. Of two of the same name, the verb's own is meant.
-        main: takes the command line in place of `main`, which parses it, calls the job and prints its result.
+        main: takes the command line in place of `run`, which parses it, calls the job and prints its result.
     """
 
     def __init__(
         self,
         name: str,
-        module: str,
-        function: str,
+        job: str,
         *own: Option,
         of_training: Describe = lambda *_: (),
         main: Callable[[list[str]], None] | None = None,
     ) -> None:
-        self.name, self.module, self.function, self.of_training = name, module, function, of_training
-        self.main = main or self._main
-        self.signature = read_signature(module, function)
+        module, _, function = job.partition(":")
+        self.name, self.module, self.function = name, f"vitkit.{module}", function
+        self.main, self.of_training = main or self.run, of_training
+        self.signature = verb_options.read_signature(self.module, function)
         options = (*own, *describe(self.signature))
         self.options = tuple(sorted(options, key=lambda option: option.path == "json"))
 
-    def _main(self, arguments: list[str]) -> None:
-        """Parse the command line, call the job, and print its result."""
-        given = self.parse(arguments)
-        if isinstance(given.get("images"), tuple):  # files, of which standard input may name more
-            given["images"] = read_names(given["images"])
-        self.run(arguments, given)
-
-    def run(self, arguments: Sequence[str], given: Mapping[str, Any]) -> None:
-        """Call the job with the options that are given, and print its result."""
+    def run(self, arguments: list[str], given: Mapping[str, Any] | None = None) -> None:
+        """Call the job with the options that are given, and print its result; left out, they are read from
+        the command line."""
+        given = self.parse(arguments) if given is None else given
         # The record of a study has the line that continues it.
         of_study = "command" in inspect.signature(self.signature).parameters
         line = {"command": shlex.join(["vitkit", self.name, *arguments])} if of_study else {}
@@ -108,6 +95,8 @@ class Verb:
         require_images(*(own.get(option.path) for option in self.options if option.names_images))
         if "folder" in own:
             require_runs(own["folder"])
+        if isinstance(own.get("images"), tuple):  # files, of which standard input may name more
+            own["images"] = read_names(own["images"])
         return own, given
 
     def call(self, given: Mapping[str, Any], *positional: Any, **more: Any) -> Any:
@@ -136,16 +125,14 @@ def home_of(name: str) -> Any:
     module, _, attribute = VERBS[name][1].partition(":")
     if module.startswith("cli."):
         return getattr(import_module(f"vitkit.{module}"), attribute)
-    return Verb(name, f"vitkit.{module}", attribute, CSV, JSON)
+    return Verb(name, VERBS[name][1], CSV, JSON)
 
 
-def parse_given(
-    command: object, options: Sequence[Option], arguments: list[str], verb: str
-) -> dict[str, Any]:
+def parse_given(job: object, options: Sequence[Option], arguments: list[str], verb: str) -> dict[str, Any]:
     """Return the values of the options that are given, by the path of their field.
 
     Args:
-        command: its docstring says in the help what the verb does.
+        job: its docstring says in the help what the verb does.
         options: all options of the verb.
         arguments: what follows the verb.
         verb: the name in the help.
@@ -156,9 +143,10 @@ def parse_given(
     """
     page = PAGES.get(verb, HelpPage("", ""))
     if {*ASKING} & {*arguments}:
-        print(write_help(verb, command, options, page, everything=ALL in arguments))
+        print(write_help(verb, job, options, page, whole=ALL in arguments))
         raise SystemExit(0)
-    return parse_words(verb, read(arguments, options), options, partial(usage, verb, options, page))
+    reading = read(arguments, options)
+    return verb_options.parse_words(verb, reading, options, partial(usage, verb, options, page))
 
 
 # Files, folders and models that are not there are refused before torch is imported, which takes seconds. Jobs
@@ -225,7 +213,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], options: Sequen
     named |= {name: listener for name in hints if name == "listener"}
     for section in {path.partition(".")[0] for path in given if "." in path} & {*hints}:
         within = {path.partition(".")[2]: given[path] for path in given if path.startswith(f"{section}.")}
-        named[section] = dataclass_in(hints[section])(**within)
+        named[section] = verb_options.dataclass_in(hints[section])(**within)
     with in_options(options, given):
         return function(*positional, **named)
 

@@ -1,10 +1,10 @@
 """`vitkit train`, `finetune` and `pretrain`: read the options of a run, train it, and name the commands that
-can follow. Studies (`verbs.py`) describe the options of their runs by the functions of this file too.
+can follow. The studies of `verbs.py` describe their options by the functions of this file too.
 """
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,10 @@ from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, wi
 from vitkit.runs.folder import kind_of, sort_out
 from vitkit.training.config import ClassificationConfig
 
-YES = Option(
-    "--yes", "download", "", "fetch the start that is chosen where none is given, without asking.", False
-)
-RECIPE = Option(
-    "--recipe", "recipe", "RECIPE", "begin with the options of a recipe: vitkit recipes lists them."
-)
+YES_TEXT = "fetch the start that is chosen where none is given, without asking."
+YES = Option("--yes", "download", "", YES_TEXT, False)
+RECIPE_TEXT = "begin with the options of a recipe: vitkit recipes lists them."
+RECIPE = Option("--recipe", "recipe", "RECIPE", RECIPE_TEXT)
 RESUME = Option("--resume", "resume", "RUN", "go on with a run folder, or with a series of runs.")
 START_TEXT = (
     "the weights to begin from: a run folder, a file or folder of weights, a name of vitkit starts, or an "
@@ -38,9 +36,8 @@ START_TEXT = (
 START = Option("START", "start.start", "START", START_TEXT, is_positional=True)
 DATA_TEXT = "images to learn from: digits (built in), a folder of class folders, a .csv or .parquet files."
 DATA = Option("DATA", "data", "DATA", DATA_TEXT, is_positional=True)
-UNLABELLED = replace(
-    DATA, text="images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
-)
+IMAGES_TEXT = "images to learn from: a folder of any depth, a .csv or .parquet files. They need no labels."
+UNLABELLED = replace(DATA, text=IMAGES_TEXT)
 LEARNED = ("masked-patches", "simmim", "mae")
 LEARNED_TEXT = "what is learned: masked-patches (the paper), simmim or mae."
 OBJECTIVE = Option("--objective", "task", "|".join(LEARNED), LEARNED_TEXT, LEARNED[0], choices=LEARNED)
@@ -54,29 +51,16 @@ TASKS = tuple(Option(name, "task", "TASK", choices=get_args(TaskName)) for name 
 """The options that name the task, which decides what other options there are."""
 
 
-def parse_training(
-    arguments: list[str], verb: str, default: Run
-) -> tuple[dict[str, Any], tuple[Option, ...]]:
-    """Read a command line of training; return the values that are given by their paths, and all options.
-
-    Args:
-        arguments: what follows the verb.
-        verb: as it follows vitkit.
-        default: the run whose values the help shows as defaults.
-    """
-    task = read(arguments, TASKS).given.get("task", default.task)
-    options = describe_training(verb, with_task(default, task))
-    given = parse_given(None, options, arguments, verb)
-    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
-        start, data = sort_out(given.pop("start.start"))  # it stands alone
-        given |= {"start.start": start} if start else {"data": data}
-    return given, options
-
-
 def options_of_run(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are fields of a run."""
     names = {part.name for part in fields(Run)} - {"recipe"}
     return {path: given[path] for path in given if path.split(".")[0] in names}
+
+
+def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
+    """Return the run of the recipe that is given, or of none, with the task that a command line names."""
+    base = recipe(given["recipe"]) if given.get("recipe") else Run()
+    return with_task(base, read(arguments, TASKS).given.get("task", base.task))
 
 
 def describe_training(verb: str = "", default: Run | None = None) -> tuple[Option, ...]:
@@ -88,13 +72,10 @@ def describe_training(verb: str = "", default: Run | None = None) -> tuple[Optio
             the objective; left out, one of the verb's usual task.
     """
     task = next((option.default for option in FIRST.get(verb, ()) if option.path == "task"), Run.task)
-    options = (
-        *describe(Run, default or with_task(Run(), task), without=("recipe",)),
-        *describe(Job),
-        PROCESSES,
-        *((YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()),
-    )
-    options = (*FIRST.get(verb, ()), *sorted(options, key=lambda option: bool(option.group)))
+    of_run = describe(Run, default or with_task(Run(), task), without=("recipe",))
+    of_verb = (YES,) if verb == "finetune" else describe(ThenOptions) if verb == "pretrain" else ()
+    others = sorted((*of_run, *describe(Job), PROCESSES, *of_verb), key=lambda option: bool(option.group))
+    options = (*FIRST.get(verb, ()), *others)
     # The defaults of fine-tuning and of images without labels follow from the images.
     return options if verb in ("", "train") else tuple(replace(option, default=None) for option in options)
 
@@ -128,7 +109,12 @@ def main(arguments: list[str], verb: str) -> None:
     # With a recipe even a run is fine-tuned.
     is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
     default = _default_run(verb, first, is_longer)
-    given, table = parse_training(arguments, verb, default)
+    task = read(arguments, TASKS).given.get("task", default.task)
+    table = describe_training(verb, with_task(default, task))
+    given = parse_given(None, table, arguments, verb)
+    if verb == "finetune" and "start.start" in given and not {"data", "resume"} & {*given}:
+        start, data = sort_out(given.pop("start.start"))  # it stands alone
+        given |= {"start.start": start} if start else {"data": data}
     if resume is not None and {field.name for field in fields(ThenOptions)} & {*given}:
         raise VitkitError("--then compares runs of its own: give its command again, without --resume.")
     options = options_of_run(given)
@@ -166,8 +152,8 @@ def main(arguments: list[str], verb: str) -> None:
     if given.get("dry_run"):
         again = [argument for argument in typed if argument != "--dry-run"]
         again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
-        console.print_lines("", "Nothing was trained, fetched or written. To do it:")
-        console.print_lines(f"         {shlex.join(again)}")
+        said = "Nothing was trained, fetched or written. To do it:"
+        console.print_lines("", said, f"         {shlex.join(again)}")
     elif folder.study is not None:
         console.print_result(folder.study, {})
     elif kind_of(folder).kind == "series":
@@ -250,6 +236,4 @@ def _print_run(folder: Path) -> None:
     console.print_next(f"open {folder / 'report.html'} in a browser", *uses)
 
 
-TRAIN, FINETUNE, PRETRAIN = (
-    SimpleNamespace(main=partial(main, verb=verb)) for verb in ("train", "finetune", "pretrain")
-)
+TRAIN, FINETUNE, PRETRAIN = (SimpleNamespace(main=partial(main, verb=verb)) for verb in FIRST)

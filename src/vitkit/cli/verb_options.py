@@ -181,8 +181,7 @@ class Option:
         if self.value:
             return (self.name,)
         before, dot, last = self.name.rpartition(".")
-        opposite = f"{before}.no-{last}" if dot else f"--no-{self.name[2:]}"
-        return (self.name, opposite)
+        return (self.name, f"{before}.no-{last}" if dot else f"--no-{self.name[2:]}")
 
     @property
     def default_text(self) -> str:
@@ -224,11 +223,8 @@ def describe(
     if isinstance(command, type):
         default = command() if default is None else default
         texts, hints = read_field_texts(command), typing.get_type_hints(command)
-        parameters += (
-            (field.name, hints[field.name], getattr(default, field.name), False)
-            for field in fields(command)
-            if field.metadata != IN_PYTHON_ALONE
-        )
+        names = (field.name for field in fields(command) if field.metadata != IN_PYTHON_ALONE)
+        parameters += ((name, hints[name], getattr(default, name), False) for name in names)
     else:
         texts = in_shell(read_argument_texts(command))
         for name, parameter in inspect.signature(command).parameters.items():
@@ -251,8 +247,7 @@ def describe(
         text, place = texts.get(name, ""), f"{path}{name}"
         nested = type(value) if is_dataclass(value) else dataclass_in(hint)
         if nested is not None:
-            whole = " ".join((nested.__doc__ or "").split())
-            heading = text or re.split(r"(?<=\.)\s", whole, maxsplit=1)[0]
+            heading = text or re.split(r"(?<=\.)\s", " ".join((nested.__doc__ or "").split()), maxsplit=1)[0]
             options += describe(nested, value, path=f"{place}.", group=heading)
             continue
         if has_place:
@@ -281,8 +276,7 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
     section, _, field = path.rpartition(".")
     item, most = value_type(hint)
     is_optional = type(None) in typing.get_args(hint)
-    is_literal = typing.get_origin(item) is Literal
-    choices = tuple(map(str, typing.get_args(item))) if is_literal else ()
+    choices = tuple(map(str, typing.get_args(item))) if typing.get_origin(item) is Literal else ()
     number = item if item in (int, float) else None
     if item is bool and most == 1:
         choices, value = (("True", "False"), "True|False") if is_optional else ((), "")
@@ -298,22 +292,14 @@ def _option(path: str, hint: Any, text: str, default: Any, group: str, is_positi
         name = "OUT" if field == "out" else VALUES.get(field, value) if choices else value
     else:
         name = "--" + (f"{section}.{field}" if section in PREFIXED else field).replace("_", "-")
+    # Files are several arguments: a comma may be a part of a name.
+    may_be_list = bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)
+    whole = " ".join(text.split())
+    described = name, path, value, whole, default, group, choices, number, most, is_positional
     return Option(
-        name,
-        path,
-        value,
-        " ".join(text.split()),
-        default,
-        group,
-        choices,
-        number,
-        most,
-        is_positional,
+        *described,
         is_required=default is REQUIRED,
-        # Files are several arguments: a comma may be a part of a name.
-        is_list=most > 1
-        and not is_positional
-        and (bool(choices or number) or (item is str and typing.get_origin(hint) is Sequence)),
+        is_list=most > 1 and not is_positional and may_be_list,
         is_optional=is_optional,
         names_weights=item == str | Path and value in WEIGHTS,
         names_images=value == "DATA" or field == "root" or (field, item) == ("path", str),
@@ -501,12 +487,8 @@ def _explain_unknown(verb: str, unknown: Sequence[str], options: Sequence[Option
 def _meant(verb: str, written: str, options: Sequence[Option]) -> tuple[str, str]:
     """Return the option that does what an unknown one does elsewhere, or "", and a sentence on it."""
     names = [name for option in options if not option.is_positional for name in option.names]
-    positional = {
-        f"--{label}": option.name
-        for option in options
-        if option.is_positional
-        for label in (option.field, option.name.lower())
-    }
+    places = (option for option in options if option.is_positional)
+    positional = {f"--{label}": place.name for place in places for label in (place.field, place.name.lower())}
     name = written.lstrip("-").replace("_", "-").lower()
     for ours, others in OTHER_NAMES.items():
         if name in (ours[2:], *others) and ours in names:

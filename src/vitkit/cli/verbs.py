@@ -1,4 +1,5 @@
-"""The verbs that do more than call their job and print its result, but for those of `train.py`."""
+"""The verbs that do more than call their job and print its result; those that train a run are in `train.py`,
+which so starts without the signatures of these."""
 
 import base64
 import os
@@ -12,17 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.text import Text as RichText
 
-from vitkit.cli import console, options
-from vitkit.cli.console import TerminalListener
+from vitkit.cli import console, options, train
 from vitkit.cli.help import ASKING, VERBS
-from vitkit.cli.options import Verb, home_of, importing, in_options, read_names
-from vitkit.cli.train import FIRST, TASKS, describe_training, options_of_run, require_inputs
-from vitkit.cli.verb_options import CSV, JSON, PROCESSES, Option, describe, read
+from vitkit.cli.options import Verb, home_of
+from vitkit.cli.verb_options import CSV, JSON, PROCESSES, Option, describe
 from vitkit.errors import VitkitError, WrongCommandLine
-from vitkit.jobs.recipes import recipe
 from vitkit.listener import hushed
 from vitkit.result import Block, Listing, Table, Text
-from vitkit.runs.config import Run, read_config, with_options, with_task
+from vitkit.runs.config import Run, read_config, with_options
 from vitkit.runs.folder import kind_of, require_folder
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.text import csv_line, format_bytes, format_size, pluralize, say_continued, visible
@@ -34,103 +32,10 @@ if TYPE_CHECKING:
     from vitkit.jobs.predict import PredictedImage
 
 
-# Studies whose arms are runs
-
-OF_SERIES = tuple(field.name for field in fields(SeriesOptions))
-
-
-def recipe_of(given: Mapping[str, Any], arguments: Sequence[str] = ()) -> Run:
-    """Return the run of the recipe that is given, or of none, with the task that a command line names."""
-    base = recipe(given["recipe"]) if given.get("recipe") else Run()
-    return with_task(base, read(arguments, TASKS).given.get("task", base.task))
-
-
-def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
-    """Describe the options of training that a study takes, by its recipe, which is among its own."""
-    return describe_training(default=recipe_of(own, arguments))
-
-
-def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str, instead: str) -> Run:
-    """Make the run that a study changes: a recipe with options of training over it, suited to its start.
-
-    Args:
-        given: the options of training that are given.
-        of_study: the study's own; its recipe is "" where there is none.
-        study: the name of the study in a sentence: "an ablation".
-        instead: its own options for several runs: "--seeds".
-
-    Raises:
-        VitkitError: an option belongs to a series of runs or to several processes.
-    """
-    if {"processes", "from_scratch", "log", "dry_run", *OF_SERIES} & {*given}:
-        raise VitkitError(
-            f"The runs of {study} follow from its own options, one after another in one process: give "
-            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
-            "--dry-run."
-        )
-    options, default = options_of_run(given), recipe_of(of_study)
-    with in_options(describe_training("train", default), given):
-        run = with_options(default, options)
-        require_inputs(run, given)
-        if not run.start.start:
-            return run
-        with importing():
-            from vitkit.jobs.finetune import finetune_run
-
-        # As in vitkit finetune.
-        console.download(run.start.start)
-        start, data = options.pop("start.start"), options.pop("data", default.data)
-        listener = hushed(TerminalListener(), bool(of_study.get("quiet")))
-        return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **options)
-
-
-def _ablate(arguments: list[str]) -> None:
-    """Parse the command line, train the arms, and print their table and the conclusions."""
-    # The recipe decides which options there are.
-    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
-        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
-
-    given, of_run = ABLATE.parse_with_training(arguments)
-    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
-    ABLATE.run(arguments, given)
-
-
-def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
-    return describe_study({"recipe": "".join(line[:1])}, line)
-
-
-ABLATE = Verb(
-    "ablate", "vitkit.jobs.study.ablate", "ablate", JSON, of_training=_options_of_recipe, main=_ablate
-)
-
-
-def _scale(arguments: list[str]) -> None:
-    """Parse the command line, measure the law, and print it."""
-    given, of_run = SCALE.parse_with_training(arguments)
-    length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
-    if "budget" in given and length:
-        raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
-    with importing():
-        from vitkit.jobs.study.scale import propose_recipe, refuse_start
-
-    of_run["data"], start = given["data"], given.pop("start", "")
-    refuse_start(given.get("along", "data"), start)
-    if start:
-        of_run["start.start"] = start
-    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
-        listener = hushed(TerminalListener(), bool(given.get("quiet")))
-        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
-    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
-    SCALE.run(arguments, given)
-
-
-SCALE = Verb("scale", "vitkit.jobs.study.scale", "scale", JSON, of_training=describe_study, main=_scale)
-
-
 # Evaluate
 
-PROTOCOL = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate_protocol")
-KEEP_EVALUATION = Verb("evaluate", "vitkit.jobs.evaluate", "keep_with_page")
+PROTOCOL = Verb("evaluate", "jobs.evaluate:evaluate_protocol")
+KEEP_EVALUATION = Verb("evaluate", "jobs.evaluate:keep_with_page")
 OWN = (*PROTOCOL.only("protocol", "labels", "wnids"), *KEEP_EVALUATION.only("out"), CSV, JSON, PROCESSES)
 
 
@@ -156,12 +61,12 @@ def _evaluate(arguments: list[str]) -> None:
     console.print_result(KEEP_EVALUATION.call(given, EVALUATE.call(given)), given)
 
 
-EVALUATE = Verb("evaluate", "vitkit.jobs.evaluate", "evaluate", *OWN, main=_evaluate)
+EVALUATE = Verb("evaluate", "jobs.evaluate:evaluate", *OWN, main=_evaluate)
 
 
 # Few-shot
 
-KEEP_FEWSHOT = Verb("fewshot", "vitkit.jobs.fewshot", "keep_fewshot")
+KEEP_FEWSHOT = Verb("fewshot", "jobs.fewshot:keep_fewshot")
 
 
 def _fewshot(arguments: list[str]) -> None:
@@ -180,9 +85,7 @@ def _fewshot(arguments: list[str]) -> None:
     console.print_next(f"{following}   (to compare them)")
 
 
-FEWSHOT = Verb(
-    "fewshot", "vitkit.jobs.fewshot", "fewshot", JSON, *KEEP_FEWSHOT.only("out"), PROCESSES, main=_fewshot
-)
+FEWSHOT = Verb("fewshot", "jobs.fewshot:fewshot", JSON, *KEEP_FEWSHOT.only("out"), PROCESSES, main=_fewshot)
 
 
 # Report
@@ -194,29 +97,26 @@ def _report(arguments: list[str]) -> None:
     if kind_of(given["run"]).kind != "series":
         read_config(Path(given["run"]))  # raises where it is no run
     path = REPORT.call(given)
-    size = format_bytes(path.stat().st_size)
-    console.print_lines(f"{path} ({size})")
+    console.print_lines(f"{path} ({format_bytes(path.stat().st_size)})")
     console.print_next(f"open {path} in a browser")
 
 
-REPORT = Verb("report", "vitkit.jobs.report", "write_report", main=_report)
+REPORT = Verb("report", "jobs.report:write_report", main=_report)
 
 
 # Reproduce
 
-LIST = Option(
-    "--list",
-    "list",
-    text="list the figures and tables: what each is, what it needs, how long it takes here and at the "
-    "paper's size.",
-    default=False,
+LIST_TEXT = (
+    "list the figures and tables: what each is, what it needs, how long it takes here and at the paper's "
+    "size."
 )
+LIST = Option("--list", "list", text=LIST_TEXT, default=False)
 
 
 def _reproduce(arguments: list[str]) -> None:
     """Parse the command line, do the study, and print whether the paper's conclusion holds here."""
     if not arguments or "--list" in arguments:
-        with importing():
+        with options.importing():
             from vitkit.jobs.reproduce.items import ITEMS
         keys = ("title", "conclusion", "needs", "here", "at_paper_size")
         listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
@@ -235,7 +135,7 @@ def _reproduce(arguments: list[str]) -> None:
     REPRODUCE.run(arguments, given)
 
 
-REPRODUCE = Verb("reproduce", "vitkit.jobs.reproduce.reproduce", "reproduce", LIST, JSON, main=_reproduce)
+REPRODUCE = Verb("reproduce", "jobs.reproduce.reproduce:reproduce", LIST, JSON, main=_reproduce)
 
 
 # Predict
@@ -254,7 +154,6 @@ def _predict(arguments: list[str]) -> None:
     as_json, as_csv = bool(given.get("json")), bool(given.get("csv"))
     if "out" in given and (as_json or as_csv):
         raise VitkitError("--out writes .parquet files: leave --json and --csv out.")
-    given["images"] = read_names(given["images"])
     if "out" in given:
         out, (count, failures, continued) = given["out"], PREDICT.call(given)
         again = say_continued(continued)
@@ -296,7 +195,7 @@ def _predict(arguments: list[str]) -> None:
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
 
 
-PREDICT = Verb("predict", "vitkit.jobs.predict", "predict_images", *FORMS, main=_predict)
+PREDICT = Verb("predict", "jobs.predict:predict_images", *FORMS, main=_predict)
 
 
 def _record(predicted: "PredictedImage") -> dict[str, object]:
@@ -328,10 +227,10 @@ SHOWN = 20
 
 
 def _describe(own: Mapping[str, Any], line: Sequence[str]) -> tuple[Option, ...]:
-    return describe(Run, recipe_of(own, line), without=("data", "recipe"))
+    return describe(Run, train.recipe_of(own, line), without=("data", "recipe"))
 
 
-SHOW = Verb("data show", "vitkit.jobs.data_show", "show", of_training=_describe)
+SHOW = Verb("data show", "jobs.data_show:show", of_training=_describe)
 
 
 def _data(arguments: list[str]) -> None:
@@ -352,7 +251,7 @@ def _data(arguments: list[str]) -> None:
         raise VitkitError("Training refuses these images as they are:\n" + "\n".join(checked.problems))
 
 
-CHECK = Verb("data check", "vitkit.jobs.data_show", "check", JSON, main=_data)
+CHECK = Verb("data check", "jobs.data_show:check", JSON, main=_data)
 
 
 def _show(arguments: list[str]) -> None:
@@ -361,9 +260,8 @@ def _show(arguments: list[str]) -> None:
     out, run = SHOW.call(given, **options)
     from vitkit.jobs.data_show import describe_augmentation
 
-    console.print_lines(
-        f"Changed at random: {'; '.join(describe_augmentation(run.augmentation)) or 'nothing'}.", str(out)
-    )
+    changed = "; ".join(describe_augmentation(run.augmentation)) or "nothing"
+    console.print_lines(f"Changed at random: {changed}.", str(out))
     path = given["path"]
     # Nobody fine-tunes the digits of the demonstration from a start for photos.
     following = "vitkit train --recipe digits" if path == "digits" else f"vitkit finetune {shlex.quote(path)}"
@@ -446,15 +344,14 @@ def _starts(arguments: list[str]) -> None:
     """Parse the command line and print the checkpoints."""
     given = STARTS.parse(arguments)
     listed = STARTS.call(given)
-    if given.get("json"):
-        console.print_json(
-            [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
-        )
+    if not given.get("json"):
+        print_starts(listed)
         return
-    print_starts(listed)
+    records = [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+    console.print_json(records)
 
 
-STARTS = Verb("starts", "vitkit.weights.published", "starts", LONG, main=_starts)
+STARTS = Verb("starts", "weights.published:starts", LONG, main=_starts)
 
 
 def print_starts(listed: Sequence[PublishedStart]) -> None:
@@ -479,15 +376,98 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
     for start in listed if len(listed) <= DESCRIBED else ():
         size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
         lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
-        lines.append(
-            f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ") if start.is_pinned else UNPINNED
-        )
+        pinned_to = f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ")
+        lines.append(pinned_to if start.is_pinned else UNPINNED)
         lines += (f"published also as {address}" for address in start.other_addresses)
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"
     addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
     console.print_next(*addresses, f"vitkit finetune {name} PATH")
+
+
+# Studies whose arms are runs
+
+
+def describe_study(own: Mapping[str, Any], arguments: Sequence[str]) -> tuple[Option, ...]:
+    """Describe the options of training that a study takes, by its recipe, which is among its own."""
+    return train.describe_training(default=train.recipe_of(own, arguments))
+
+
+def study_base(given: Mapping[str, Any], of_study: Mapping[str, Any], study: str, instead: str) -> Run:
+    """Make the run that a study changes: a recipe with options of training over it, suited to its start.
+
+    Args:
+        given: the options of training that are given.
+        of_study: the study's own; its recipe is "" where there is none.
+        study: the name of the study in a sentence: "an ablation".
+        instead: its own options for several runs: "--seeds".
+
+    Raises:
+        VitkitError: an option belongs to a series of runs or to several processes.
+    """
+    of_series = {field.name for field in fields(SeriesOptions)}
+    if {"processes", "from_scratch", "log", "dry_run", *of_series} & {*given}:
+        raise VitkitError(
+            f"The runs of {study} follow from its own options, one after another in one process: give "
+            f"{instead}, without --runs, --sweep, --cross-validate, --processes, --from-scratch, --log or "
+            "--dry-run."
+        )
+    changes, default = train.options_of_run(given), train.recipe_of(of_study)
+    with options.in_options(train.describe_training("train", default), given):
+        run = with_options(default, changes)
+        train.require_inputs(run, given)
+        if not run.start.start:
+            return run
+        with options.importing():
+            from vitkit.jobs.finetune import finetune_run
+
+        # As in vitkit finetune.
+        console.download(run.start.start)
+        start, data = changes.pop("start.start"), changes.pop("data", default.data)
+        listener = hushed(console.TerminalListener(), bool(of_study.get("quiet")))
+        return finetune_run(start, data, recipe=of_study.get("recipe", ""), listener=listener, **changes)
+
+
+def _ablate(arguments: list[str]) -> None:
+    """Parse the command line, train the arms, and print their table and the conclusions."""
+    # The recipe decides which options there are.
+    if not {*ASKING} & {*arguments} and (not arguments or arguments[0][:1] in ("", "-")):
+        raise VitkitError("Which recipe? It stands first: vitkit ablate RECIPE --vary position=learned,none.")
+
+    given, of_run = ABLATE.parse_with_training(arguments)
+    given["recipe"] = study_base(of_run, given, "an ablation", "--seeds and --rates")
+    ABLATE.run(arguments, given)
+
+
+def _options_of_recipe(_: object, line: Sequence[str]) -> tuple[Option, ...]:
+    return describe_study({"recipe": "".join(line[:1])}, line)
+
+
+ABLATE = Verb("ablate", "jobs.study.ablate:ablate", JSON, of_training=_options_of_recipe, main=_ablate)
+
+
+def _scale(arguments: list[str]) -> None:
+    """Parse the command line, measure the law, and print it."""
+    given, of_run = SCALE.parse_with_training(arguments)
+    length = [name for name in ("epochs", "steps") if f"training.{name}" in of_run]
+    if "budget" in given and length:
+        raise VitkitError(f"--budget chooses the number of steps: give it without --{length[0]}.")
+    with options.importing():
+        from vitkit.jobs.study.scale import propose_recipe, refuse_start
+
+    of_run["data"], start = given["data"], given.pop("start", "")
+    refuse_start(given.get("along", "data"), start)
+    if start:
+        of_run["start.start"] = start
+    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
+        listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
+        given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
+    given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")
+    SCALE.run(arguments, given)
+
+
+SCALE = Verb("scale", "jobs.study.scale:scale", JSON, of_training=describe_study, main=_scale)
 
 
 # Completion
@@ -506,38 +486,19 @@ def write_script(shell: Literal["bash", "zsh"]) -> str:
     Args:
         shell: the shell: bash or zsh.
     """
-    before = f"{OF_BASH}\n" if shell == "zsh" else ""
-    return before + _bash({verb: list_options(verb) for verb in VERBS})
-
-
-def _complete(arguments: list[str]) -> None:
-    """Parse the command line, and print the script."""
-    print(write_script(**COMPLETION.parse(arguments)), end="")
-
-
-def list_options(verb: str) -> tuple[Option, ...]:
-    """List the options of a verb, with its options that are read before the parser."""
-    if verb in FIRST:
-        options = describe_training(verb)
-    else:
-        parts = (CHECK, SHOW) if verb == "data" else (home_of(verb),)
-        options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
-    return tuple({option.name: option for option in options if not option.is_positional}.values())
-
-
-def _bash(by_verb: Mapping[str, Sequence[Option]]) -> str:
-    """Write the script for bash: a function of the verb, the word at the cursor and the word before it."""
+    by_verb = {verb: list_options(verb) for verb in VERBS}
     cases = "\n".join(
         f'        {verb}) words="{" ".join(chain(*(option.names for option in options), ASKING[1:]))}" ;;'
         for verb, options in by_verb.items()
     )
+    choosing = ((verb, option) for verb, own in by_verb.items() for option in own if option.choices)
     choices = "\n".join(
-        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;'
-        for verb, options in by_verb.items()
-        for option in options
-        if option.choices
+        f'    "{verb} {option.name}") words="{" ".join(option.choices)}" ;;' for verb, option in choosing
     )
+    before = f"{OF_BASH}\n" if shell == "zsh" else ""
+    # A function of the verb, the word at the cursor and the word before it.
     return f"""\
+{before}\
 _vitkit() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
   local verb="${{COMP_WORDS[1]}}" words=""
@@ -563,4 +524,19 @@ complete -o default -F _vitkit vitkit
 """
 
 
-COMPLETION = Verb("completion", "vitkit.cli.verbs", "write_script", main=_complete)
+def _complete(arguments: list[str]) -> None:
+    """Parse the command line, and print the script."""
+    print(write_script(**COMPLETION.parse(arguments)), end="")
+
+
+def list_options(verb: str) -> tuple[Option, ...]:
+    """List the options of a verb, with its options that are read before the parser."""
+    if verb in train.FIRST:
+        options = train.describe_training(verb)
+    else:
+        parts = (CHECK, SHOW) if verb == "data" else (home_of(verb),)
+        options = tuple(chain(*((*part.options, *part.of_training({}, [])) for part in parts)))
+    return tuple({option.name: option for option in options if not option.is_positional}.values())
+
+
+COMPLETION = Verb("completion", "cli.verbs:write_script", main=_complete)

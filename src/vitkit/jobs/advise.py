@@ -121,8 +121,7 @@ class Advice(Result):
             return tuple(f"open {page} in a browser" for page in pages)
         if self.can_go:
             starts = [option.start for option in self.options if option.start]
-            given = shlex.join(dict.fromkeys([self.data, *starts]))
-            return (f"vitkit advise {given} --go   (trains so)",)
+            return (f"vitkit advise {shlex.join(dict.fromkeys([self.data, *starts]))} --go   (trains so)",)
         if self.default:
             return (f"vitkit finetune {images}   (from {self.default})",)
         return (f"vitkit advise {images} START",)
@@ -328,38 +327,6 @@ PIXEL_SIDE = 12
 """Side in pixels of the small pictures of the probe without a start."""
 
 
-def probe_features(
-    run: Run, data: ImageData, seconds: float, *, device: torch.device, cache: bool, listener: Listener
-) -> Folded:
-    """Probe training images by the features of a frozen start.
-
-    Args:
-        run: the fine-tuning of the start; the model is fitted to its image size.
-        data: the images.
-        seconds: after which no further chunk of images is begun.
-        device: where the features are computed.
-        cache: whether features are kept in the user's cache folder, and taken from it.
-        listener: hears the progress.
-
-    Raises:
-        VitkitError: the start cannot be loaded, or too few images can be read.
-    """
-    start, size, rule = run.start, run.preprocessing.image_size, run.start.position_interpolation
-    heads = start.num_heads
-    with listener.progress(f"reading {start.start}"):
-        model = load_model(start.start, image_size=size, num_heads=heads, position_interpolation=rule)
-    extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
-    stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
-    fingerprint = extractor.fingerprint() if stored is not None else ""
-
-    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
-        anew = partial(extractor.compute, samples, indices)
-        features = cached_features(fingerprint, samples, indices, stored, anew)
-        return features.rows, features.readable
-
-    return _probe(data, compute, seconds, f"features by {start.start}", listener)
-
-
 def probe_pixels(data: ImageData, seconds: float, listener: Listener) -> Folded:
     """Probe training images by their pixels, as small pictures: the accuracy without any model."""
     rule = Preprocessing((PIXEL_SIDE, PIXEL_SIDE))
@@ -439,11 +406,35 @@ def _config(run: Run, data: ImageData) -> ModelConfig:
 
 
 def _option(run: Run, seconds: float, device: torch.device, cache: bool, listener: Listener) -> Option:
-    """Probe a start at a size, and measure the cost of fine-tuning it."""
+    """Probe training images by the features of a frozen start at a size, and measure the cost of fine-tuning
+    it.
+
+    Args:
+        run: the fine-tuning of the start; the model is fitted to its image size.
+        seconds: after which no further chunk of images is begun.
+        device: where the features are computed.
+        cache: whether features are kept in the user's cache folder, and taken from it.
+        listener: hears the progress.
+
+    Raises:
+        VitkitError: the start cannot be loaded, or too few images can be read.
+    """
+    start, size, rule = run.start, run.preprocessing.image_size, run.start.position_interpolation
     data = find_task(run.task).learning.open_data(run.data, run.splits, run.preprocessing.decode)
-    folded = probe_features(run, data, seconds, device=device, cache=cache, listener=listener)
+    with listener.progress(f"reading {start.start}"):
+        heads = start.num_heads
+        model = load_model(start.start, image_size=size, num_heads=heads, position_interpolation=rule)
+    extractor = FeatureExtractor(model.to(device), run.preprocessing, device, batch_size=CHUNK)
+    stored = FeatureCache(cache_folder() / "features", listener.note) if cache else None
+    fingerprint = extractor.fingerprint() if stored is not None else ""
+
+    def compute(samples: Samples, indices: NDArray[np.int64]) -> Chunk:
+        anew = partial(extractor.compute, samples, indices)
+        features = cached_features(fingerprint, samples, indices, stored, anew)
+        return features.rows, features.readable
+
+    folded = _probe(data, compute, seconds, f"features by {start.start}", listener)
     cost = budget.measure_cost(run, data, _config(run, data), device, listener)
-    start = find_start(run.start)
-    seen = trained_model.is_training_data(start.card, run.data)
+    seen = trained_model.is_training_data(find_start(start).card, run.data)
     notes = ("it was trained on these images, so that the probe finds too much",) if seen else ()
-    return Option(**vars(cost), start=run.start.start, folded=folded, notes=notes)
+    return Option(**vars(cost), start=start.start, folded=folded, notes=notes)

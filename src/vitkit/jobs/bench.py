@@ -31,10 +31,8 @@ from vitkit.jobs.options import StrPath, require_at_least
 from vitkit.kernels import gelu, resample
 from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import AUTOMATIC, Listener, hushed
-from vitkit.models import measure
-from vitkit.models.build import build_model
+from vitkit.models import build, image_model, measure
 from vitkit.models.config import PLAIN, Precision
-from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, table_of
@@ -146,8 +144,7 @@ class Bench(Result):
         last = timed[-1].precision  # the fastest, where there are several
         for speed in timed:
             if speed.precision == last:
-                point = speed.image_size[0], speed.images_per_second, None
-                lines.setdefault(speed.model, []).append(point)
+                lines.setdefault(speed.model, []).append((speed.image_size[0], speed.images_per_second, None))
         title = f"Speed by image size in {last} on {shortened(str(self.machine.get('device')), 60)}"
         draw = partial(line_figure, {"": lines}, "image size in pixels", "images per second, inference")
         described = "Images per second by image size, as in the tables."
@@ -190,7 +187,7 @@ def vitkit_contestants(
     config: ModelConfig, device: torch.device, phase: timing.BenchPhase, precisions: Sequence[TorchPrecision]
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
-    model: ImageModel = build_model(config).to(device)
+    model: image_model.ImageModel = build.build_model(config).to(device)
     for precision in precisions:
         of_phase: Literal["training", "evaluation"] = "training" if phase == "training" else "evaluation"
         way = machine.choose_for(config, device, precision, phase=of_phase, exact=False)
@@ -361,10 +358,8 @@ def bench(
     described, records = describe_machine(chosen, threads), dict[tuple[str, str], Speed]()
     total = 60 * minutes * len(models)
     listener.note(f"Measuring for about {format_duration(total)}.")
-    with (
-        timing.use_threads(threads),
-        listener.progress("measuring", round(total), unit="seconds") as progress,
-    ):
+    measuring = listener.progress("measuring", round(total), unit="seconds")
+    with timing.use_threads(threads), measuring as progress:
         clock, started = timing.Clock(chosen, torch.get_num_threads()), time.perf_counter()
         for (name, config, phase), weight in zip(cases, work, strict=True):
             shown = name if not is_checkpoint(name) else Path(name.rstrip("/")).name
@@ -462,9 +457,8 @@ def _measure(
     step = step_of(ways[0], "inference", images[:1], optimizers)
     step()
     # Two threads mean wall time: other load on the machine counts too.
-    forward = statistics.median(
-        timing.Clock(device, threads=2).seconds(step) for _ in range(timing.LEAST_ROUNDS)
-    )
+    wall = timing.Clock(device, threads=2)
+    forward = statistics.median(wall.seconds(step) for _ in range(timing.LEAST_ROUNDS))
     least = (timing.LEAST_ROUNDS + 1) * len(ways) * forward * (3 if is_training else 1)
     while batch * least > PATIENCE * seconds:
         batch //= 2

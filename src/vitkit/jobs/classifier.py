@@ -143,8 +143,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Paths stay paths, so that files are read a few at a time, and an error names its file.
         images: Sequence[Path | bytes] = _paths(X) or _encoded(X, self.unit_range)
         probabilities = np.zeros((len(images), len(number_of)))
-        answers = predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)
-        for row, answer in enumerate(answers):
+        for row, answer in enumerate(predictor.stream(images, top=len(number_of), batch_size=AT_A_TIME)):
             for guess in answer:
                 probabilities[row, number_of[guess.name]] = guess.probability
         return probabilities
@@ -154,12 +153,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         state: Any = 0 if self.random_state is None else self.random_state
         is_number = isinstance(state, int | np.integer)
         seed = int(state if is_number else check_random_state(state).randint(2**31 - 1))
-        options: dict[str, Any] = {
-            "splits_val_fraction": 0.0,
-            "splits_test_fraction": 0.0,
-            "select": "last",
-            "seed": seed,
-        }
+        options: dict[str, Any] = {"splits_val_fraction": 0.0, "splits_test_fraction": 0.0}
+        options |= {"select": "last", "seed": seed}
         named = {name: getattr(self, name) for name in NAMED if getattr(self, name) is not None}
         for name, value in (named | dict(self.options or {})).items():
             # A search over numpy.arange gives numbers of numpy.
@@ -261,9 +256,8 @@ def _write_images(
     import pyarrow.parquet as pq
 
     features = {"info": {"features": {"label": {"names": list(names), "_type": "ClassLabel"}}}}
-    schema = pa.schema(
-        {"image": pa.binary(), "label": pa.int64()}, metadata={"huggingface": json.dumps(features)}
-    )
+    metadata = {"huggingface": json.dumps(features)}
+    schema = pa.schema({"image": pa.binary(), "label": pa.int64()}, metadata=metadata)
     stream = io.BytesIO()
     pq.write_table(pa.table({"image": list(encoded), "label": numbers.astype(np.int64)}, schema), stream)
     if not table.exists():

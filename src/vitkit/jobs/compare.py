@@ -40,7 +40,7 @@ from vitkit.jobs.study import study
 from vitkit.listener import Listener
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.measure import forward_flops, parameters
-from vitkit.result import Block, Cell, Number, Photo, Photos, Plot, Section, Table, Text
+from vitkit.result import Block, Caption, Cell, Number, Photo, Photos, Plot, Section, Table, Text
 from vitkit.runs.config import changed_options, name_options, parse_run, read_config
 from vitkit.runs.folder import Place, kind_of, numbered_folders, require_folder
 from vitkit.runs.machine import require_threads
@@ -78,20 +78,17 @@ PICTURES_SHOWN = 12
 """The most images on which one model alone is right that the page shows."""
 CLASSES_DRAWN = 30
 """The most bars of the drawing by class; the table has every class."""
-ABOUT_INTERVALS = Text(
-    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image.",
-    "caption",
+ABOUT_INTERVALS = Caption(
+    "95% intervals in parentheses are each about one model: whether the two differ is said above, by image."
 )
-ABOUT_CLASSES = Text(
+ABOUT_CLASSES = Caption(
     "Difference in points, and the images that one model alone is right on. p: McNemar's exact test within "
-    "the class, by Holm over all classes: there is a difference below 0.05. Click a heading to sort.",
-    "caption",
+    "the class, by Holm over all classes: there is a difference below 0.05. Click a heading to sort."
 )
-ABOUT_SURENESS = Text(
+ABOUT_SURENESS = Caption(
     "Images in 15 bins of equal width by confidence (the probability of the predicted class): the fraction "
     "that is right, with its 95% interval, at the bin's mean confidence. Points below the dashed line: too "
-    "sure. Below: how many images have which confidence.",
-    "caption",
+    "sure. Below: how many images have which confidence."
 )
 
 
@@ -203,7 +200,18 @@ class ModelComparison(study.StudyResult):
 
     def headline(self) -> Sequence[str]:
         """Say the conclusions in sentences, the answer first."""
-        sentences = [_difference(self), _flips(self)]
+        flips, (first, second) = self.difference.flips, self.labels
+        neither = self.images - flips.first_only - flips.second_only - flips.both_right
+        of_images = (
+            f"{first} alone is right on {pluralize(flips.first_only, 'image')}, {second} alone on "
+            f"{flips.second_only:,}; both are right on {flips.both_right:,}, neither on {neither:,}."
+        )
+        if flips.graded:
+            of_images = (
+                f"{first} is better on {pluralize(flips.first_only, 'image')}, {second} on "
+                f"{flips.second_only:,}; both are wholly right on {flips.both_right:,}."
+            )
+        sentences = [_difference(self), of_images]
         if len(self.classes) > 1:
             sentences.append(_classes(self))
         sides = self.first, self.second
@@ -239,8 +247,17 @@ class ModelComparison(study.StudyResult):
         answering = find_task(self.task).answering
         assert answering is not None  # both were evaluated
         sureness = answering.compare_sureness(self.first.numbers, self.second.numbers, self.labels)
+        speeds, speed = self.speeds, None
+        if speeds is not None:
+            low, high = speeds.ratio_quartiles
+            speed = (
+                f"{self.second.label} computes {speeds.ratio:.2f} times as many images per second as "
+                f"{self.first.label} (middle half of {speeds.rounds} rounds: {low:.2f} to {high:.2f}), by "
+                f"{speeds.clock}, in turns, in batches of {speeds.batch_size}, on {speeds.device} with "
+                f"{pluralize(speeds.threads, 'thread')}."
+            )
         parts = [
-            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed_sentence(self))),
+            Section("Side by side", (measure_table(self, answering), ABOUT_INTERVALS, speed)),
             *(_flipped(self, answering, number) for number in (0, 1)),
             Section("Class by class", (*_draw_classes(self), class_table(self), ABOUT_CLASSES)),
         ]
@@ -248,9 +265,8 @@ class ModelComparison(study.StudyResult):
             title = "Are they as sure as they should be?"
             parts.append(Section(title, (sureness, ABOUT_SURENESS), page_only=True))
         if self.options:
-            lines = (line.partition(" ") for line in self.options)
-            values = ((name, each.partition(" -> ")) for name, _, each in lines)
-            rows = tuple((name, before, after) for name, (before, _, after) in values)
+            lines = (line.split(" ", 1) for line in self.options)
+            rows = tuple((name, *values.split(" -> ", 1)) for name, values in lines)
             options: Block = Table(("option", *self.labels), rows, text=range(3))
         elif self.options is None:
             options = "At least one of the two is no run, so that its options are not recorded."
@@ -442,11 +458,9 @@ def _evaluate(
                 f"images are not at hand. Bring them back, or give other images with --data. {tested.missing}"
             )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
-        device, precision = contender.ready.device, contender.ready.precision
-        loading: Any = {"batch_size": batch_size, "workers": workers}
-        result, predictions = evaluate_split(
-            model, data, tested.split, device, {}, **loading, precision=precision, listener=listener
-        )
+        loading: Any = {"batch_size": batch_size, "workers": workers, "precision": contender.ready.precision}
+        of_split = model, data, tested.split, contender.ready.device
+        result, predictions = evaluate_split(*of_split, {}, **loading, listener=listener)
         result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
         folder.mkdir(exist_ok=True)
         write_evaluation(folder, tested.split, result, predictions)
@@ -541,8 +555,7 @@ def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
 
 def _compute(ready: Ready, images: torch.Tensor) -> None:
     """Compute the logits of a batch of images, as an evaluation does."""
-    device = torch.device(ready.device)
-    with run_model.output_function(ready.model, device, ready.precision) as compute:
+    with run_model.output_function(ready.model, torch.device(ready.device), ready.precision) as compute:
         compute(images)
 
 
@@ -552,15 +565,15 @@ def load_contenders(first: str, second: str, device: str, precision: Precision) 
     Raises:
         VitkitError: a model is not there or has no answers; or they have different tasks.
     """
-    labels = make_labels(first, second)
-    pair = (_load(first, labels[0], device, precision), _load(second, labels[1], device, precision))
-    tasks = [learned_by(contender.ready.model.card).name for contender in pair]
+    labelled = zip((first, second), make_labels(first, second), strict=True)
+    left, right = (_load(given, label, device, precision) for given, label in labelled)
+    tasks = [learned_by(contender.ready.model.card).name for contender in (left, right)]
     if tasks[0] != tasks[1]:
         raise VitkitError(
             f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "
             "two models of the same task."
         )
-    return pair
+    return left, right
 
 
 def make_labels(first: str, second: str) -> tuple[str, str]:
@@ -657,14 +670,11 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
 
 def compare_classes(answering: Answering, first: Side, second: Side) -> tuple[ClassChange, ...]:
     """Compare two models class by class, matched by name."""
-    of_first, of_second = (
+    of_first, of_other = (
         answering.right_by_class(side.numbers, side.predictions) for side in (first, second)
     )
-    pairs = {
-        name: (right.astype(float), of_second[name].astype(float))
-        for name, right in of_first.items()
-        if len(right)
-    }
+    present = ((name, right) for name, right in of_first.items() if len(right))
+    pairs = {name: (right.astype(float), of_other[name].astype(float)) for name, right in present}
     flips = {name: statistics.count_flips(*pair) for name, pair in pairs.items()}
     adjusted = statistics.holm([change.p for change in flips.values()])
     return tuple(
@@ -700,27 +710,10 @@ def _difference(comparison: ModelComparison) -> str:
     return f"No difference found: {size} on {comparison.tested} ({sure}). {would}"
 
 
-def _flips(comparison: ModelComparison) -> str:
-    """Say how many images one model alone gets right."""
-    flips, (first, second) = comparison.difference.flips, comparison.labels
-    neither = comparison.images - flips.first_only - flips.second_only - flips.both_right
-    if flips.graded:
-        return (
-            f"{first} is better on {pluralize(flips.first_only, 'image')}, {second} on "
-            f"{flips.second_only:,}; both are wholly right on {flips.both_right:,}."
-        )
-    return (
-        f"{first} alone is right on {pluralize(flips.first_only, 'image')}, {second} alone on "
-        f"{flips.second_only:,}; both are right on {flips.both_right:,}, neither on {neither:,}."
-    )
-
-
 def _classes(comparison: ModelComparison) -> str:
     """Say in which classes the two models differ, and by how many points, the largest change first."""
-    sure = sorted(
-        (change for change in comparison.classes if change.adjusted_p < statistics.SURE),
-        key=lambda c: -abs(c.gain),
-    )
+    changed = (change for change in comparison.classes if change.adjusted_p < statistics.SURE)
+    sure = sorted(changed, key=lambda change: -abs(change.gain))
     over = f"McNemar's exact test of each of {len(comparison.classes):,} classes, p by Holm"
     if not sure:
         return f"In no single class was a difference found ({over})."
@@ -752,31 +745,16 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
 def class_table(comparison: ModelComparison) -> Table:
     """Make the table of the classes, those first that differ most surely."""
     rows: list[tuple[Cell, ...]] = []
+    images = comparison.images
     for change in sorted(comparison.classes, key=lambda each: (each.adjusted_p, -abs(each.gain))):
-        scores = (
-            Number(shown_score(comparison.images, score), score) for score in (change.first, change.second)
-        )
-        gain = Number(points(comparison.images, change.gain, signed=True), change.gain)
+        scores = (Number(shown_score(images, score), score) for score in (change.first, change.second))
+        gain = Number(points(images, change.gain, signed=True), change.gain)
         p = Number(shown_p(change.adjusted_p), change.adjusted_p)
         counts = map(count_cell, (change.flips.first_only, change.flips.second_only, change.count))
         rows.append((change.name, *scores, gain, p, *counts))
     only = (f"only {label}" for label in comparison.labels)
     headings = ("class", *comparison.labels, "difference", "p by Holm", *only, "images")
     return Table(headings, tuple(rows), sortable=True, most=CLASSES_SHOWN)
-
-
-def speed_sentence(comparison: ModelComparison) -> str | None:
-    """Say how fast both models are, and how that was measured; None where it was not."""
-    speeds = comparison.speeds
-    if speeds is None:
-        return None
-    low, high = speeds.ratio_quartiles
-    return (
-        f"{comparison.second.label} computes {speeds.ratio:.2f} times as many images per second as "
-        f"{comparison.first.label} (middle half of {speeds.rounds} rounds: {low:.2f} to {high:.2f}), by "
-        f"{speeds.clock}, in turns, in batches of {speeds.batch_size}, on {speeds.device} with "
-        f"{pluralize(speeds.threads, 'thread')}."
-    )
 
 
 def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> Section:
@@ -809,7 +787,7 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
         "surest: the true class, what each model says and how sure it is, the file. Where both are sure and "
         "disagree, look at the label too."
     )
-    return Section(title, (Photos(load), Text(caption, "caption")), page_only=True)
+    return Section(title, (Photos(load), Caption(caption)), page_only=True)
 
 
 def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]:
@@ -828,4 +806,4 @@ def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]
     which = "" if len(drawn) == len(changed) else f" of the {len(drawn)} classes with most changed images"
     caption = f"The differences{which} in points, with their 95 % intervals, the largest loss first."
     axis = f"{comparison.second.label} less {comparison.first.label}, in points"
-    return study.plot_differences(differences, axis, caption), Text(caption, "caption") if drawn else None
+    return study.plot_differences(differences, axis, caption), Caption(caption) if drawn else None

@@ -73,10 +73,8 @@ class Parity:
         return [(name, most, scale) for name, most, scale in both if most is not None]
 
     def __str__(self) -> str:
-        parts = [
-            f"{name} (up to {scale:.2g}) differ by at most {most:.1e}"
-            for name, most, scale in self._compared()
-        ]
+        compared = self._compared()
+        parts = [f"{name} (up to {scale:.2g}) differ by at most {most:.1e}" for name, most, scale in compared]
         if self.agreement is not None:
             parts.append(f"top-1 agreement {self.agreement:.0%}")
         return f"{', '.join(parts)}, on {self.images} images"
@@ -114,11 +112,9 @@ class Converted(Result):
     def sections(self) -> Sequence[Section]:
         """Return what was read, what was written, and how they compare."""
         source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
-        rows = [
-            ("from", [f"{self.given}: {described(source)}"]),
-            *(("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items()),
-            *(("note", [note]) for note in self.notes),
-        ]
+        rows = [("from", [f"{self.given}: {described(source)}"])]
+        rows += (("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items())
+        rows += (("note", [note]) for note in self.notes)
         if self.new_classes is not None:
             names, before = source.card.class_names, source.config.num_classes
             shown = f", {', '.join(names[:NAMES_SHOWN])}{', ...' * (len(names) > NAMES_SHOWN)},"
@@ -136,11 +132,9 @@ class Converted(Result):
         elif libraries:
             other = libraries[0]
             evidence = f"this is vitkit beside itself, --against {other} runs {other}'s own model"
-        rows += [
-            ("to", [f"{self.path} ({self.format})"]),
-            ("parity", [f"read back by vitkit: {self.parity}; {evidence}"]),
-            *([("lost", [lost])] if self.lost else []),
-        ]
+        rows.append(("to", [f"{self.path} ({self.format})"]))
+        rows.append(("parity", [f"read back by vitkit: {self.parity}; {evidence}"]))
+        rows += [("lost", [lost])] if self.lost else []
         return (Section("", (Facts(tuple(rows)),)),)
 
     def following(self) -> Sequence[str]:
@@ -235,8 +229,7 @@ def convert(
                     f"{against}'s logits differ from vitkit's: {library_parity}. Nothing is left at {out}."
                 )
         out = out.with_name(written.name)
-        if out.exists():
-            raise VitkitError(f"{out} is there already. Choose another name, or remove it first.")
+        refuse_taken(out)
         written.rename(out)
     lost += _lost_of_the_card(model, again)
     before = identity.config.num_classes
@@ -265,18 +258,14 @@ def compare(model: ImageModel, other: ImageModel, listener: Listener = SILENT) -
     """Measure the difference of two models' logits and features on the same fixed images."""
     images = fixed_images(model)
     outputs = []
-    with (
-        evaluation_mode(model),
-        evaluation_mode(other),
-        listener.progress("comparing images", IMAGES) as progress,
-    ):
+    comparing = listener.progress("comparing images", IMAGES)
+    with evaluation_mode(model), evaluation_mode(other), comparing as progress:
         # One at a time bounds the memory of the largest models' activations.
         for done, image in enumerate(images.chunk(IMAGES), 1):
             outputs.append((model.features(image), other.features(image), model(image), other(image)))
             progress(done)
     ours, theirs, our_logits, their_logits = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    has_head = model.config.num_classes > 0
-    return _parity((our_logits, their_logits) if has_head else None, (ours, theirs))
+    return _parity((our_logits, their_logits) if model.config.num_classes else None, (ours, theirs))
 
 
 def compare_with_library(model: ImageModel, path: Path, library: Library) -> Parity:
@@ -440,11 +429,8 @@ class CheckpointCard(Result):
         """Return the commands that use such a checkpoint."""
         checkpoint = shlex.quote(self.source)
         predicts = answers(self.identity.card, self.identity.config)
-        return (
-            *([f"vitkit predict {checkpoint} IMAGE"] if predicts else []),
-            f"vitkit inspect {checkpoint}",
-            f"vitkit convert {checkpoint} OUT",
-        )
+        uses = [f"vitkit inspect {checkpoint}", f"vitkit convert {checkpoint} OUT"]
+        return [f"vitkit predict {checkpoint} IMAGE", *uses] if predicts else uses
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole description as plain data."""

@@ -1,6 +1,8 @@
-"""Estimate the parameters, FLOPs and memory of a model, and the compute of a training."""
+"""Estimate the parameters, FLOPs and memory of models, and the compute of a training; list the models that
+can be made by name, with their sizes."""
 
 import difflib
+import fnmatch
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,16 +12,14 @@ from typing import Any, Literal
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
-from vitkit.models import measure
+from vitkit.models import measure, zoo
 from vitkit.models.config import Phase, Precision, Size, height_and_width
-from vitkit.models.zoo import ModelConfig, list_models, model_config, with_image_size
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
-from vitkit.text import format_bytes, format_count, format_size
+from vitkit.text import format_bytes, format_count, format_size, pluralize
 from vitkit.training.config import OptimizerConfig
-from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import identify
+from vitkit.weights import format_names, loading
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 PHASES: tuple[Phase, ...] = ("training", "prediction")
@@ -78,15 +78,29 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     columns["memory"] = lambda cost: format_bytes(cost.training_memory["float32"].peak)
     columns["in bfloat16"] = lambda cost: format_bytes(cost.training_memory["bfloat16"].peak)
     about = f"the most of a training step of {batch_size:,} images"
-    memory = [_memory(costs[0], batch_size, optimizer)] if len(costs) == 1 else []
     meant = f"forward and training: FLOPs for each image; memory: {about}."
-    blocks: list[Block] = [table_of(costs, columns), meant, *memory, ABOUT]
+    blocks: list[Block] = [table_of(costs, columns), meant]
+    if len(costs) == 1:
+        parts = {
+            "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
+            "average": "average of the weights",
+            "activations": "activations kept for the backward pass",
+            "temporaries": "gradients of activations",
+            "peak": "training, most at one time",
+        }
+        memories = [asdict(memory) for memory in costs[0].training_memory.values()]
+        counts = {parts.get(part, part): [memory[part] for memory in memories] for part in memories[0]}
+        predicting = costs[0].prediction_memory.values()
+        counts["prediction, most at one time"] = [memory.peak for memory in predicting]
+        sizes = ((part, *map(format_bytes, each)) for part, each in counts.items() if any(each))
+        heading = f"memory of {batch_size:,} images of {format_size(costs[0].image_size)}"
+        blocks.append(Table((heading, *PRECISIONS), tuple(sizes)))
+    blocks.append(ABOUT)
     for cost in costs:
         model = cost.model
-        cut_off = "" if is_checkpoint(model) else model_config(model, image_size=cost.image_size).cut_off
+        cut_off = "" if is_checkpoint(model) else zoo.model_config(model, image_size=cost.image_size).cut_off
         if cut_off:  # the patches do not fill the image: another model may have been meant
-            of_size = list_models(f"{model.split('/')[0]}/*")
-            near = difflib.get_close_matches(model, of_size, n=1)
+            near = difflib.get_close_matches(model, zoo.list_models(f"{model.split('/')[0]}/*"), n=1)
             other = f" Did you mean {near[0]}?" if near and near[0] != model else ""
             blocks.append(f"{model}: {cut_off}.{other}")
     if is_trained:
@@ -103,26 +117,6 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     # The compute of a training is left out where none is estimated.
     rows = [{k: v for k, v in asdict(cost).items() if v is not None or k == "tokens"} for cost in costs]
     return Listing(counted, blocks, (use,), rows)
-
-
-def _memory(cost: Cost, batch_size: int, optimizer: str) -> Table:
-    """Make a table of the parts of the memory."""
-    parts = {
-        "weights": "weights",
-        "optimizer_state": f"state of {'AdamW' if optimizer == 'adamw' else 'SGD'}",
-        "average": "average of the weights",
-        "images": "images",
-        "gradients": "gradients",
-        "activations": "activations kept for the backward pass",
-        "temporaries": "gradients of activations",
-        "peak": "training, most at one time",
-    }
-    memories = [asdict(memory) for memory in cost.training_memory.values()]
-    counts = {part: [memory[key] for memory in memories] for key, part in parts.items()}
-    counts["prediction, most at one time"] = [memory.peak for memory in cost.prediction_memory.values()]
-    rows = [(part, *map(format_bytes, sizes)) for part, sizes in counts.items() if any(sizes)]
-    heading = f"memory of {batch_size:,} images of {format_size(cost.image_size)}"
-    return Table((heading, *PRECISIONS), tuple(rows))
 
 
 ABOUT = (
@@ -176,7 +170,7 @@ def count_costs(
         raise VitkitError(f"epochs and images are above 0, found {epochs:g} and {images}.")
     if not 0 < utilization <= 1:
         raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
-    load = LoadOptions(num_classes, image_size, num_heads=num_heads)
+    load = format_names.LoadOptions(num_classes, image_size, num_heads=num_heads)
     state = OptimizerConfig(optimizer=optimizer)
     of_training = partial(measure.training_memory, state_bytes=state.state_bytes, average=average)
     of_prediction, device, costs = measure.inference_memory, find_device("auto"), []
@@ -200,7 +194,7 @@ def count_costs(
     return _list(costs, batch_size, optimizer, utilization)
 
 
-def configuration(name: str, options: LoadOptions) -> ModelConfig:
+def configuration(name: str, options: format_names.LoadOptions) -> zoo.ModelConfig:
     """Return the configuration of a model, by a name of the zoo's grammar or from a checkpoint.
 
     Args:
@@ -218,9 +212,9 @@ def configuration(name: str, options: LoadOptions) -> ModelConfig:
                 f"--num-heads is for a checkpoint that does not record it, and {name} is a name: name other "
                 "heads as ViT-WIDTHxDEPTHxHEADS/PATCH."
             )
-        return model_config(name, 1000 if classes is None else classes, size or 224)
-    config = identify(name, options).config
-    config = with_image_size(config, size or config.image_size)
+        return zoo.model_config(name, 1000 if classes is None else classes, size or 224)
+    config = loading.identify(name, options).config
+    config = zoo.with_image_size(config, size or config.image_size)
     return replace(config, num_classes=config.num_classes if classes is None else classes)
 
 
@@ -257,7 +251,7 @@ def count_table6() -> Listing:
     """
     counts, rows = list[dict[str, Any]](), []
     for model, epochs, paper, _ in TABLE_6:
-        ours = measure.training_flops(model_config(model), JFT_IMAGES * epochs) / 1e18
+        ours = measure.training_flops(zoo.model_config(model), JFT_IMAGES * epochs) / 1e18
         ratio = ours / paper
         counts.append({"model": model, "epochs": epochs, "paper": paper, "ours": ours, "ratio": ratio})
         numbers = Number(f"{paper:,}", paper), Number(f"{ours:,.1f}", ours), Number(f"{ratio:.3f}", ratio)
@@ -274,3 +268,62 @@ def count_table6() -> Listing:
     )
     table = Table(("model", "epochs", "paper, exaFLOPs", "ours", "ratio"), tuple(rows))
     return Listing(counted, (table, about), (), counts)
+
+
+def measure_models(*patterns: str, num_classes: int = 1000, image_size: Size | None = None) -> Listing:
+    """List models with their sizes. Other patches, sizes and options can be named too: ViT-96x6x3/4-gap.
+
+    Args:
+        patterns: patterns such as 'ViT-B*', or parts of names; left out, all models are listed.
+        num_classes: number of classes of the head.
+        image_size: height and width in pixels, or one number for both; left out, 224.
+
+    Raises:
+        VitkitError: as `matching`, or sizes that do not fit.
+    """
+    rows, sizes = [], []
+    for name in matching(patterns):
+        config = zoo.model_config(name, num_classes, image_size or 224)
+        heads = "–" if config.attention == "none" else str(config.num_heads)
+        tokens = "–" if config.num_tokens is None else str(config.num_tokens)
+        # A ResNet's layers are the units of each stage; a hybrid has both.
+        shape = config.layer_summary, str(config.width), heads, tokens
+        weights, flops = measure.parameters(config), measure.forward_flops(config, head=True)  # with the head
+        rows.append((name, *shape, f"{weights:,}", format_count(flops)))
+        sizes.append({"name": name, "shape": list(shape), "parameters": weights, "flops": flops})
+    headings = ("model", "layers", "width", "heads", "tokens", "parameters", "FLOPs per image")
+    uses = ("vitkit cost NAME", "vitkit train PATH --model NAME", "vitkit.create_model(NAME)   (from Python)")
+    return Listing(pluralize(len(rows), "model"), (Table(headings, tuple(rows)),), uses, {"models": sizes})
+
+
+def matching(patterns: Sequence[str]) -> list[str]:
+    """List the names that any of the patterns matches, in order; all names without a pattern.
+
+    A pattern that no name matches is tried without regard to case, then, without wildcards, as a part of a
+    name, then as a name of the grammar.
+
+    Raises:
+        VitkitError: a pattern that is none of these.
+    """
+    models = zoo.list_models()
+    listed = [] if patterns else models
+    for pattern in patterns:
+        small = pattern.lower()
+        names = fnmatch.filter(models, pattern)
+        names = names or [name for name in models if fnmatch.fnmatch(name.lower(), small)]
+        if not names and not set(pattern) & set("*?["):
+            names = [name for name in models if small in name.lower()]
+            if not names:  # the zoo's grammar can make others
+                try:
+                    zoo.model_config(pattern)
+                    names = [pattern]
+                except VitkitError as error:
+                    if not str(error).startswith("No model is named"):
+                        raise  # a name whose numbers do not fit
+        if not names:
+            lowered = {name.lower(): name for name in models}
+            near = [lowered[name] for name in difflib.get_close_matches(small, lowered)]
+            hint = f"Near it: {', '.join(near)}." if near else "All are listed by vitkit models."
+            raise VitkitError(f"No name matches '{pattern}'. {hint}")
+        listed += names
+    return list(dict.fromkeys(listed))

@@ -3,7 +3,7 @@
 import io
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -49,16 +49,6 @@ class SeenImage:
     """The pixels that evaluation and prediction see, `(H, W, C)`."""
     versions: tuple[NDArray[np.uint8], ...]
     """The pixels that training sees in each of the first epochs, `(H, W, C)`, not yet normalised."""
-
-
-@dataclass(frozen=True)
-class DataView:
-    """Training images as a model sees them, and sentences on the augmentation."""
-
-    name: str
-    """The name of the data."""
-    sentences: tuple[str, ...]
-    images: tuple[SeenImage, ...]
 
 
 def show(
@@ -107,21 +97,19 @@ def show(
     else:
         base = recipes.recipe(recipe) if recipe else Run(augmentation=recipes.AUGMENTATION)
         run = with_options(replace(base, data=path), options)
-    view = see_images(run, images, versions, hushed(listener, quiet))
-    out = Path(f"{re.sub(r'[/:]', '-', view.name)}-views.html" if out is None else out)
+    name, sentences, seen = see_images(run, images, versions, hushed(listener, quiet))
+    out = Path(f"{re.sub(r'[/:]', '-', name)}-views.html" if out is None else out)
     folder.require_folder(out.parent)
     if out.suffix.lower() == ".png":
-        content = _picture(view)
+        content = _picture(seen, sentences)
     else:  # the page says the sentences itself, and names of any script
-        source = png_address(_picture(replace(view, sentences=())))
+        source = png_address(_picture(seen, ()))
         alt = "a row for each image: as it is tested, and as training sees it"
-        named = tuple((visible(image.name), visible(image.label)) for image in view.images)
-        parts = [
-            Section("Images", [Photo(source, alt)]),
-            Section("Names, in the same order", [Table(("image", "class"), named)]),
-        ]
-        title, footer = f"{view.name}, as a model sees it", "Made by vitkit data show."
-        content = render_page(title, view.sentences, parts, footer=footer).encode()
+        named = tuple((visible(image.name), visible(image.label)) for image in seen)
+        names = Section("Names, in the same order", [Table(("image", "class"), named)])
+        parts = [Section("Images", [Photo(source, alt)]), names]
+        title, footer = f"{name}, as a model sees it", "Made by vitkit data show."
+        content = render_page(title, sentences, parts, footer=footer).encode()
     # The same command again writes the same bytes; another file of that name may be one of the images.
     if out.exists() and not (out.is_file() and out.read_bytes() == content):
         raise VitkitError(f"{out} is there already, with other contents. Choose another name with --out.")
@@ -130,8 +118,13 @@ def show(
     return out, run
 
 
-def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) -> DataView:
+def see_images(
+    run: Run, most: int, versions: int, listener: Listener = SILENT
+) -> tuple[str, list[str], list[SeenImage]]:
     """Take the first training images of a run, and their versions in the first epochs, from its own loader.
+
+    Returns:
+        The name of the data, sentences on the images and their augmentation, and the images.
 
     Raises:
         VitkitError: as `show`.
@@ -142,14 +135,12 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
     # Batches of one image: the pixels of a sample follow from seed, epoch and sample alone.
     loader = TrainLoader(samples, run.preprocessing, run.augmentation, batch_size=1, seed=seed, bad_quota=1.0)
     count, images = len(samples), list[SeenImage]()
-    orders = [
-        sample_at(np.arange(epoch * count, (epoch + 1) * count), count, seed)[1] for epoch in range(versions)
-    ]
+    epochs = np.arange(versions * count).reshape(versions, count)
+    orders = [sample_at(epoch, count, seed)[1] for epoch in epochs]
     with listener.progress("drawing images", most) as progress:
         for sample in orders[0].tolist():
-            places = [
-                epoch * count + int(np.flatnonzero(order == sample)[0]) for epoch, order in enumerate(orders)
-            ]
+            within = (int(np.flatnonzero(order == sample)[0]) for order in orders)
+            places = [epoch * count + place for epoch, place in enumerate(within)]
             batches = [next(loader.batches(place, place + 1)) for place in places]
             if not batches[0].mask[0]:
                 continue  # the file cannot be read: vitkit data check lists it
@@ -176,7 +167,7 @@ def see_images(run: Run, most: int, versions: int, listener: Listener = SILENT) 
         sentences.append(
             f"Not shown: {' and '.join(mixed)}, by which the images of a batch are mixed afterwards."
         )
-    return DataView(data.name, tuple(sentences), tuple(images))
+    return data.name, sentences, images
 
 
 def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
@@ -199,16 +190,14 @@ def describe_augmentation(augmentation: Augmentation) -> Iterator[str]:
         yield "large JPEGs decoded at a smaller scale"
 
 
-def _picture(view: DataView) -> bytes:
+def _picture(images: Sequence[SeenImage], sentences: Sequence[str]) -> bytes:
     """Make the picture: a row for each image, with its name before it and the words above all."""
-    tiles = [
-        [enlarged(channels.to_rgb(pixels), TILE) for pixels in (image.tested, *image.versions)]
-        for image in view.images
-    ]
+    rows = ((image.tested, *image.versions) for image in images)
+    tiles = [[enlarged(channels.to_rgb(pixels), TILE) for pixels in row] for row in rows]
     height, width = tiles[0][0].shape[:2]
     columns = len(tiles[0])
     across = LABEL + columns * (width + MARGIN) + MARGIN
-    lines = [line for sentence in view.sentences for line in textwrap.wrap(sentence, across // 7)]
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, across // 7)]
     top = MARGIN + LINE * (len(lines) + 2)
     sheet = Image.new("RGB", (across, top + len(tiles) * (height + MARGIN)), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
@@ -216,7 +205,7 @@ def _picture(view: DataView) -> bytes:
     for column in range(columns):
         heading = f"epoch {column}" if column else "as it is tested"
         draw.text((LABEL + column * (width + MARGIN), top - LINE), heading, "black", font)
-    for row, (image, pictures) in enumerate(zip(view.images, tiles, strict=True)):
+    for row, (image, pictures) in enumerate(zip(images, tiles, strict=True)):
         down = top + row * (height + MARGIN)
         named = [textwrap.fill(visible(name), LETTERS) for name in (image.label, image.name) if name]
         draw.text((MARGIN, down), "\n".join(named), "black", font)

@@ -63,8 +63,7 @@ class Embedded(Result):
         """Return the images that have no features, and how to read them again."""
         files = join_names([str(path) for path in self.retry])
         again = f"To read them again, mend them, remove {files} and give the same command."
-        rejects = unreadable(self.rejects, "have no features")
-        return (Section("", (*rejects, again if self.retry else None)),)
+        return (Section("", (*unreadable(self.rejects, "have no features"), again if self.retry else None)),)
 
     def following(self) -> Sequence[str]:
         """Return a line that reads the features, and a command that measures what they are worth."""

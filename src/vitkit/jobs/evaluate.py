@@ -18,17 +18,7 @@ from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
-from vitkit.evaluation import run_model
-from vitkit.evaluation.protocols import (
-    ProtocolResult,
-    count_right,
-    five_likeliest,
-    imagenet_wnids,
-    is_wnid,
-    list_labelled,
-    outputs_of_classes,
-    read_wnids,
-)
+from vitkit.evaluation import protocols, run_model
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, added_up, hushed
@@ -96,10 +86,8 @@ class Evaluation(Result):
         split = self.data.name if self.whole else self.split
         evaluated = {split: (self.result, self.predictions)}
         rejects = unreadable(self.rejects, "count for nothing")
-        return (
-            *self.answering.report(evaluated, split, self.data.splits[self.split]).sections,
-            *([Section("Images that could not be read", rejects)] if rejects else ()),
-        )
+        sections = self.answering.report(evaluated, split, self.data.splits[self.split]).sections
+        return (*sections, Section("Images that could not be read", rejects)) if rejects else sections
 
     def blocks(self) -> Sequence[Block]:
         """Return the numbers in a sentence, the figures of the page, the table of the task, if it has one,
@@ -184,30 +172,31 @@ def evaluate(
             with listener.progress("listing images"):
                 images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
             if not ready.model.card.class_names:
-                listener.note(_match_by_order(place.name, ready.model, images))
-            trained_on = data is None or trained_model.is_training_data(ready.model.card, data)
-            images, split = choose_split(images, split, data is not None, trained_on)
+                names, outputs = images.class_names, ready.model.config.num_classes
+                shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+                if len(names) != outputs:
+                    raise VitkitError(
+                        f"{place.name} has {outputs:,} outputs and no class names, and {images.spec} has "
+                        f"{len(names):,} classes: {shown}. Classes are matched to such outputs in "
+                        "alphabetical order, so there must be one for each output."
+                    )
+                listener.note(
+                    f"{place.name} has no class names: the classes of {images.spec} are matched to its "
+                    f"outputs in alphabetical order: {shown}."
+                )
+            is_own = data is None or trained_model.is_training_data(ready.model.card, data)
+            images, split = choose_split(images, split, data is not None, is_own)
         rejects: dict[str, str] = {}
+        loading: Any = {"batch_size": batch_size, "workers": workers, "worker_timeout": worker_timeout}
+        of_split = ready.model, images, split, ready.device, rejects
         result, predictions = steps.evaluate_split(
-            ready.model,
-            images,
-            split,
-            ready.device,
-            rejects,
-            batch_size=batch_size,
-            workers=workers,
-            worker_timeout=worker_timeout,
-            precision=ready.precision,
-            listener=listener,
-            world=world,
+            *of_split, **loading, precision=ready.precision, listener=listener, world=world
         )
     if world.writes:
-        result = without_training_images(
-            ready.model, images, split, trained_on, result, predictions, listener
-        )
+        result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
     options = model.get("image_size"), model.get("max_pixels")
     of_model = ready.model.card, model.get("engine") in (None, "torch") and options == (None, None)
-    return Evaluation(split, images, place, result, predictions, rejects, trained_on, *of_model)
+    return Evaluation(split, images, place, result, predictions, rejects, is_own, *of_model)
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -233,9 +222,19 @@ def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bo
         name, part = parse_split(split)
         split = f"{name}{part or ''}"
         data = data.with_part(split)
-    if split is None or split not in data.splits:
-        raise VitkitError(_no_split(data, split, trained_on))
-    return data, split
+    if split is not None and split in data.splits:
+        return data, split
+    splits, missing = list(data.splits), split or "test or validation"
+    instead = f", only {', '.join(splits)}. Choose one with --split."
+    if splits == ["train"] and trained_on:
+        instead = (
+            ": the model was trained on all of it. Give other images with --data, or evaluate on these with "
+            "--split train."
+        )
+    elif len(splits) == 1:
+        whole = "it has no splits" if splits == ["train"] else f"its only split is {splits[0]}"
+        instead = f", {whole}. Leave out --split to evaluate on all of it."
+    raise VitkitError(f"{data.spec} has no {missing} split{instead}")
 
 
 def is_whole(data: ImageData, split: str, trained_on: bool) -> bool:
@@ -305,20 +304,16 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
             answering, predictions = evaluation.answering, evaluation.predictions
             samples, card = evaluation.data.splits[evaluation.split], evaluation.card
             # The images on which the model is not wholly right, with what it takes for likeliest.
-            mistakes = [
-                {
-                    "image": samples.key(int(predictions.ids[row])),
-                    **answering.guess_json(answering.guesses(predictions.logits[row : row + 1], card, 1)[0]),
-                }
-                for row in np.flatnonzero(answering.score_images(predictions) < 1).tolist()
-            ]
+            rows = np.flatnonzero(answering.score_images(predictions) < 1).tolist()
+            names = (samples.key(int(predictions.ids[row])) for row in rows)
+            guesses = (answering.guesses(predictions.logits[row : row + 1], card, 1)[0] for row in rows)
+            guessed = zip(names, map(answering.guess_json, guesses), strict=True)
+            mistakes = [{"image": name, **guess} for name, guess in guessed]
             replace_json(run / "evaluation" / f"{split}.mistakes.json", mistakes)
         trained_model.write_evaluation(run, split, evaluation.result, evaluation.predictions)
-    except OSError as error:  # somebody else's run, say: the numbers are printed all the same
-        listener.note(f"Not kept in {run}: {error.strerror}.")
-        return None
-    except VitkitError as error:
-        listener.note(f"Not kept: {error}")
+    except (OSError, VitkitError) as error:  # somebody else's run, say: the numbers are printed all the same
+        reason = f" in {run}: {error.strerror}." if isinstance(error, OSError) else f": {error}"
+        listener.note(f"Not kept{reason}")
         return None
     return (run / "evaluation" / f"{split}.json").parent
 
@@ -351,41 +346,6 @@ def keep_with_page(
         return replace(evaluation, folder=folder)
 
 
-def _match_by_order(path: str, model: Described, data: ImageData) -> str:
-    """Say that a model without class names takes the classes in alphabetical order.
-
-    Raises:
-        VitkitError: the model has another number of outputs.
-    """
-    names, outputs = data.class_names, model.config.num_classes
-    shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
-    if len(names) != outputs:
-        raise VitkitError(
-            f"{path} has {outputs:,} outputs and no class names, and {data.spec} has {len(names):,} classes: "
-            f"{shown}. Classes are matched to such outputs in alphabetical order, so there must be "
-            "one for each output."
-        )
-    return (
-        f"{path} has no class names: the classes of {data.spec} are matched to its outputs in alphabetical "
-        f"order: {shown}."
-    )
-
-
-def _no_split(data: ImageData, split: str | None, trained_on: bool) -> str:
-    """Say which split is missing, and how to choose another."""
-    splits = list(data.splits)
-    if splits == ["train"] and trained_on:
-        return (
-            f"{data.spec} has no {split or 'test or validation'} split: the model was trained on all of it. "
-            "Give other images with --data, or evaluate on these with --split train."
-        )
-    if len(splits) == 1:
-        whole = "it has no splits" if splits == ["train"] else f"its only split is {splits[0]}"
-        return f"{data.spec} has no {split} split, {whole}. Leave out --split to evaluate on all of it."
-    missing = split or "test or validation"
-    return f"{data.spec} has no {missing} split, only {', '.join(splits)}. Choose one with --split."
-
-
 def evaluate_protocol(
     path: StrPath,
     data: StrPath,
@@ -399,7 +359,7 @@ def evaluate_protocol(
     quiet: bool = False,
     listener: Listener = AUTOMATIC,
     **model: Unpack[ModelOptions],
-) -> ProtocolResult:
+) -> protocols.ProtocolResult:
     """Evaluate a model of ImageNet's classes by the protocol of a test set for such models.
 
     Args:
@@ -418,31 +378,25 @@ def evaluate_protocol(
     Unstable: its parameters and what it returns may change in any release.
     """
     listener, place = hushed(listener, quiet), kind_of(path)
-    rules, all_wnids = PROTOCOLS[protocol], imagenet_wnids()
-    given = None if wnids is None else read_wnids(str(wnids))
+    rules, all_wnids = PROTOCOLS[protocol], protocols.imagenet_wnids()
+    given = None if wnids is None else protocols.read_wnids(str(wnids))
     with listener.progress("listing images"):
-        images = list_labelled(protocol, str(data), None if labels is None else str(labels))
+        images = protocols.list_labelled(protocol, str(data), None if labels is None else str(labels))
     ready = load_ready(place, "evaluation", **model)
     names = ready.model.card.class_names
-    columns, note = outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
-    candidates = np.array([all_wnids.index(wnid) for wnid in imagenet_wnids(rules.mark)])
+    columns, note = protocols.outputs_of_classes(place.name, ready.model.config.num_classes, names, given)
+    candidates = np.array([all_wnids.index(wnid) for wnid in protocols.imagenet_wnids(rules.mark)])
     rule = ready.preprocessing
     # `count_right` looks the classes up: an image may have several right ones, which a label cannot say.
     unlabelled = np.zeros(len(images.numbers), np.int64)
     samples = Samples(images.files, images.numbers, unlabelled, rule.decode, border=rules.border)
     rejects: dict[str, str] = {}
     batches = evaluation_batches(samples, rule, batch_size, workers, rejects, worker_timeout=worker_timeout)
+    computing: Any = {"device": ready.device, "precision": ready.precision, "columns": columns[candidates]}
     with listener.progress(f"evaluating {protocol}", len(samples)) as progress:
-        logits = run_model.predict(
-            ready.model,
-            batches,
-            device=ready.device,
-            precision=ready.precision,
-            columns=columns[candidates],
-            progress=added_up(progress),
-        )
-    output_names = [names[column] for column in columns] if names and not is_wnid(names[columns[0]]) else []
-    counted = count_right(
-        protocol, images, logits.ids, five_likeliest(logits), candidates, note, output_names
-    )
+        logits = run_model.predict(ready.model, batches, **computing, progress=added_up(progress))
+    is_named = bool(names) and not protocols.is_wnid(names[columns[0]])
+    output_names = [names[column] for column in columns] if is_named else []
+    likeliest = protocols.five_likeliest(logits)
+    counted = protocols.count_right(protocol, images, logits.ids, likeliest, candidates, note, output_names)
     return replace(counted, rejects=rejects)

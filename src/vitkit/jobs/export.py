@@ -74,14 +74,11 @@ class Exported(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return the remarks, and how the graph compares with the model."""
-        rows = [
-            *(("note", [f"{self.source}: {note}"]) for note in self.notes),
-            *([("images", [f"calibrated on {self.calibration}"])] if self.calibration else []),
-            ("checked", [str(self.agreement)]),
-            *(("note", [departure]) for departure in self.departures),
-            ("to", [self.summary()]),
-        ]
-        return (Section("", (Facts(tuple(rows)),)),)
+        rows = [("note", [f"{self.source}: {note}"]) for note in self.notes]
+        rows += [("images", [f"calibrated on {self.calibration}"])] if self.calibration else []
+        rows.append(("checked", [str(self.agreement)]))
+        rows += (("note", [departure]) for departure in self.departures)
+        return (Section("", (Facts((*rows, ("to", [self.summary()]))),)),)
 
     def following(self) -> Sequence[str]:
         """Return the command that predicts by the graph."""

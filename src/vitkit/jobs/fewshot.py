@@ -10,30 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.analysis import figures
-from vitkit.data.paths import absolute_spec
-from vitkit.data.sources import Samples
+from vitkit.data import paths, sources
 from vitkit.durable import refuse_link, replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
+from vitkit.evaluation.fewshot import methods as protocol
 from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Method
-from vitkit.evaluation.fewshot.methods import (
-    MAX_ITERATIONS,
-    FewShotData,
-    FewShotScore,
-    count_repeated,
-    measure_data,
-    open_fewshot_data,
-)
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
 from vitkit.report.template import write_page
-from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, unreadable
-from vitkit.runs import machine, trained_model
+from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, Text, unreadable
+from vitkit.runs import machine, processes, trained_model
 from vitkit.runs.folder import kind_of
-from vitkit.runs.processes import divide_threads, join_processes, lost_processes_explained
 from vitkit.runs.start import identify_any, load_model
-from vitkit.tasks.page import fraction_cell
+from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
 from vitkit.weights.files.download import cache_folder
@@ -58,7 +49,7 @@ class FewShotModel:
     """D, the number of features of an image."""
     trained_on_these: bool
     """Whether the model was trained on this data."""
-    scores: tuple[FewShotScore, ...]
+    scores: tuple[protocol.FewShotScore, ...]
     """The scores of each method and number of shots."""
     architecture: str = ""
     """The name of the model, such as "ViT-B/16"."""
@@ -66,7 +57,7 @@ class FewShotModel:
     """Number of images of the first training of its weights; None if unknown."""
 
     @property
-    def best(self) -> FewShotScore:
+    def best(self) -> protocol.FewShotScore:
         """The best score among the methods, with the most shots."""
         most = max(score.shots for score in self.scores)
         return max((score for score in self.scores if score.shots == most), key=lambda score: score.mean)
@@ -143,12 +134,18 @@ class FewShot(Result):
             "the mean by Student's t; every checkpoint meets the same shots and the same test images."
         )
         of_classes = "Each accuracy is the mean over the draws, by the best method with the most shots."
-        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Text(explained, "caption")]
+        accuracies: list[Block] = [*plots_of(self).values(), score_table(self), Caption(explained)]
         accuracies += unreadable(self.rejects, "were left out")
+        columns = zip(*(model.best.class_accuracy for model in self.models), strict=True)
+        by_class = zip(self.class_names, columns, strict=True)
+        # In rising order of the first checkpoint's accuracy; there is none of a class without test images.
+        order = sorted(by_class, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
+        headings = ("class", *(f"{model.name} ({model.best_way})" for model in self.models))
+        classes = Table(headings, tuple((name, *map(fraction_cell, each)) for name, each in order))
         parts = (
             Section("Before the numbers are used", warnings, page_only=True),
             Section("Accuracy by the number of images", accuracies),
-            Section("Class by class", (Text(of_classes, "caption"), _class_table(self)), page_only=True),
+            Section("Class by class", (Caption(of_classes), classes), page_only=True),
             Section("Data", self.notes, page_only=True),
         )
         return [part for part in parts if part.blocks]
@@ -163,7 +160,7 @@ def score_table(fewshot: FewShot) -> Table:
     for name, score in sorted(scores, key=lambda pair: methods.index(pair[1].method)):
         low, high = score.shown_interval or (None, None)
         measured = (
-            Number(f"{score.shots:,}", score.shots),
+            count_cell(score.shots),
             Number(f"{score.mean:.2%}", score.mean),
             "" if score.deviation is None else f"{score.deviation:.2%}",
             "" if low is None else f"{low:.1%} to {high:.1%}",
@@ -194,8 +191,8 @@ def remarks(fewshot: FewShot) -> Iterator[str]:
         failed = sum(not converged for score in model.scores for converged in score.converged)
         if failed:
             yield (
-                f"{model.name}: logistic regression did not converge in {MAX_ITERATIONS:,} iterations in "
-                f"{pluralize(failed, 'fit')}; its numbers are of the last iteration."
+                f"{model.name}: logistic regression did not converge in {protocol.MAX_ITERATIONS:,} "
+                f"iterations in {pluralize(failed, 'fit')}; its numbers are of the last iteration."
             )
         interval = model.best.interval
         if interval is not None and interval[0] <= max(fewshot.chance, fewshot.majority):
@@ -215,7 +212,7 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
     sized = [(model.pretraining_images, model) for model in fewshot.models if model.pretraining_images]
     if len({images for images, _ in sized}) > 1:
         method = fewshot.models[0].scores[0].method  # ridge is the first, unless it was left out
-        curves: dict[str, list[tuple[int, Sequence[FewShotScore]]]] = {}
+        curves: dict[str, list[tuple[int, Sequence[protocol.FewShotScore]]]] = {}
         for images, model in sorted(sized, key=lambda pair: pair[0]):
             curve = curves.setdefault(model.architecture or model.name, [])
             curve.append((images, [score for score in model.scores if score.method == method]))
@@ -227,16 +224,6 @@ def plots_of(fewshot: FewShot) -> dict[str, Plot]:
             lambda: figures.pretraining_plot(curves, tested, method, chance, seeds), "images", alt
         )
     return plots
-
-
-def _class_table(fewshot: FewShot) -> Table:
-    """Make a row for each class, in rising order of the first checkpoint's accuracy."""
-    columns = zip(*(model.best.class_accuracy for model in fewshot.models), strict=True)
-    rows = zip(fewshot.class_names, columns, strict=True)
-    # Of a class without test images there is no accuracy: it comes last.
-    order = sorted(rows, key=lambda row: (row[1][0] is None, row[1][0] or 0.0))
-    headings = ("class", *(f"{model.name} ({model.best_way})" for model in fewshot.models))
-    return Table(headings, tuple((name, *map(fraction_cell, accuracies)) for name, accuracies in order))
 
 
 def fewshot(
@@ -296,14 +283,14 @@ def fewshot(
         raise VitkitError("Which images? Give data: a path, or digits for the built-in ones.")
     learning = Learning(tuple(sorted(set(shots))), seeds, methods, l2, neighbours)
     listener = hushed(listener, quiet)
-    world = join_processes(listener.warn)
+    world = processes.join_processes(listener.warn)
     listener = listener if world.writes else SILENT  # process 0 alone shows messages
-    divide_threads(world)
-    with lost_processes_explained(world):
+    processes.divide_threads(world)
+    with processes.lost_processes_explained(world):
         with prepared_together(world):
             place = machine.find_device(device)
             models, trained_on, max_pixels = _identify(names, data, format_names.LoadOptions(**load))
-            opened = open_fewshot_data(data, trained_on, world)
+            opened = protocol.open_fewshot_data(data, trained_on, world)
             for note in opened.data.notes:
                 listener.note(note)
         measured = []
@@ -355,9 +342,8 @@ def keep_fewshot(
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
         replace_json(numbers, given_away.to_json())
-        saved = [
-            figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots_of(fewshot).items()
-        ]
+        plots = plots_of(fewshot).items()
+        saved = [figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots]
         return [numbers, *chain(*saved), write_page(fewshot, Path(f"{stem}.html"))]
     except (OSError, VitkitError) as error:
         if out is not None:
@@ -388,7 +374,7 @@ def _identify(
             raise VitkitError(f"{start} {reason}.")
         same = trained_model.is_training_data(card, data)
         if card.data is not None:  # these images may have been moved since
-            trained_on.append(replace(card.data, spec=absolute_spec(data)) if same else card.data)
+            trained_on.append(replace(card.data, spec=paths.absolute_spec(data)) if same else card.data)
         images = pretraining_images(start, card)
         models.append(FewShotModel(start, name, 0, same, (), card.name or config.family, images))
         max_pixels.append(model_card.fit_preprocessing(card.preprocessing, config).decode.max_pixels)
@@ -399,7 +385,7 @@ def _identify(
 def _measure(
     learning: Learning,
     model: FewShotModel,
-    data: FewShotData,
+    data: protocol.FewShotData,
     extractor: features.FeatureExtractor,
     cached: bool,
     world: World,
@@ -409,14 +395,14 @@ def _measure(
     cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
     fingerprint = extractor.fingerprint() if cached else ""
 
-    def compute(samples: Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
         def anew() -> features.Features:
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 
         return features.cached_features(fingerprint, samples, indices, cache, anew, world)
 
-    measured = measure_data(data, learning, compute, listener, model.name)
+    measured = protocol.measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed
     rejects = {data.pool.key(index): reason for index, reason in lost.items()}
     bad = np.flatnonzero(~computed.readable).tolist()
@@ -435,7 +421,7 @@ def _measure(
         shots=learning.shots,
         seeds=learning.seeds,
         fewer={names[i]: int(readable[i]) for i in few},
-        repeated=count_repeated(data, measured),
+        repeated=protocol.count_repeated(data, measured),
         rejects=rejects,
         notes=data.data.notes,
         models=(replace(model, features=test.rows.shape[1], scores=measured.scores),),

@@ -106,8 +106,16 @@ def inspect(
         for name, figure in _draw(loaded, as_names(images), listener):
             make_folder(folder)
             written += figures.save_figure(figure, folder / name)
-    drawn = any("attention" in path.name for path in written)
-    return Inspection(str(model), written, "" if drawn else _explain_no_attention(loaded))
+    config, without = loaded.config, ""
+    if config.attention == "none":
+        without = f"a {config.family} has none"
+    elif config.attention == "axial":
+        without = "an axial model attends along rows and columns, and has no map of all tokens"
+    elif not analysis.has_attention_maps(loaded):
+        without = "one patch is the whole image, so there is nothing to compare"
+    elif not any("attention" in path.name for path in written):
+        without = "they need images: give some with --images"
+    return Inspection(str(model), written, without)
 
 
 def place_of_pictures(model: StrPath) -> Path:
@@ -135,8 +143,7 @@ def _draw(model: ImageModel, images: Sequence[str], listener: Listener) -> Itera
         if answers(model.card, model.config):
             with evaluation_mode(model):
                 logits = model(batch[:SHOWN]).float().cpu().numpy()
-            guesses = answering_of(model.card).guesses(logits, model.card, top=1)
-            for number, likely in enumerate(guesses):
+            for number, likely in enumerate(answering_of(model.card).guesses(logits, model.card, top=1)):
                 said = ", ".join(f"{guess.name} ({guess.probability:.0%})" for guess in likely) or "nothing"
                 captions[number] += f": predicted {said}"
         shown = [channels.to_rgb(image) for image in pixels[:SHOWN]]
@@ -178,14 +185,3 @@ def _images(
     if sources and not names:
         raise VitkitError(f"None of the images can be read. The last one: {reason}")
     return names, pixels
-
-
-def _explain_no_attention(model: ImageModel) -> str:
-    """Say why there are no pictures of attention."""
-    if model.config.attention == "none":
-        return f"a {model.config.family} has none"
-    if model.config.attention == "axial":
-        return "an axial model attends along rows and columns, and has no map of all tokens"
-    if not analysis.has_attention_maps(model):
-        return "one patch is the whole image, so there is nothing to compare"
-    return "they need images: give some with --images"

@@ -22,7 +22,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import StrPath
 from vitkit.jobs.study import study as studies
 from vitkit.listener import AUTOMATIC, Listener, hushed
-from vitkit.result import Block, Cell, Number, Plot, Result, Section, Table, Text, table_of
+from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, table_of
 from vitkit.runs import records, series_record, trained_model
 from vitkit.runs.config import Run, full_name
 from vitkit.runs.folder import SERIES, Place, kind_of, require_runs
@@ -138,7 +138,7 @@ class RunList(Result, list[RunSummary]):
             pictures.append(Plot(draw, f"runs-{len(pictures)}", alt))
             if len(lines) < len(rows):
                 last = f"The {LINES} of {len(rows):,} runs that were changed last are drawn."
-                pictures.append(Text(last, "caption"))
+                pictures.append(Caption(last))
         options = [_options(row.run) for row in self]
         names = dict.fromkeys(name for own in options for name in own)
         differing = [name for name in names if len({own.get(name) for own in options if own}) > 1]

@@ -127,7 +127,20 @@ class Job(SeriesOptions):
         return SeriesOptions(**{part.name: getattr(self, part.name) for part in fields(SeriesOptions)})
 
 
-class TrainingOptions(RunOptions, total=False):
+class MachineOptions(TypedDict, total=False):
+    """The options of a job that no result depends on, but for rounding."""
+
+    device: str
+    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
+    threads: int | None
+    """CPU threads; left out, as many as PyTorch chooses."""
+    quiet: bool
+    """print nothing but warnings."""
+    listener: Listener
+    """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
+
+
+class TrainingOptions(RunOptions, MachineOptions, total=False):
     """The options of a run, and of a `Job`, by their names in Python."""
 
     sweep: bool
@@ -136,14 +149,10 @@ class TrainingOptions(RunOptions, total=False):
     redraw: bool
     cross_validate: int | None
     sweep_data: str
-    device: str
-    threads: int | None
     from_scratch: bool
     log: Sequence[Tracker]
-    quiet: bool
     dry_run: bool
     command: str
-    listener: Listener
 
 
 def split_options(given: Mapping[str, Any], **explicit: Any) -> tuple[Job, dict[str, Any]]:
@@ -207,19 +216,6 @@ ItemName: TypeAlias = Literal[
     "fig14", "table2", "table5", "table6", "table7", "table8", "table9", "ssl",
 ]  # fmt: skip
 """The figures and tables of the paper that are reproduced, and its self-supervision (4.6)."""
-
-
-class MachineOptions(TypedDict, total=False):
-    """The options that no result of a study depends on."""
-
-    device: str
-    """where to compute: auto (a GPU if there is one), cpu, gpu or cuda:1."""
-    threads: int | None
-    """CPU threads; left out, as many as PyTorch chooses."""
-    quiet: bool
-    """print nothing but warnings."""
-    listener: Listener
-    """hears the progress and remarks; left out, a notebook shows them and a script is silent."""
 
 
 @dataclass(frozen=True)

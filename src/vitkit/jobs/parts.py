@@ -153,11 +153,8 @@ def _owner(record: PartsRecord) -> Owner:
     def changes(folder: Path) -> list[str]:
         if (before := read(PartsRecord, folder / PARTS_RECORD)) is None:
             return []
-        listed = [
-            DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}")
-            for name, value in record.facts.items()
-            if before.facts.get(name) != value
-        ]
+        changed = [name for name, value in record.facts.items() if before.facts.get(name) != value]
+        listed = [DIGESTS.get(name, f"{name} {describe_value(before.facts.get(name))}") for name in changed]
         if not listed and (before.rows, before.part_rows) != (record.rows, record.part_rows):
             return [f"{before.rows:,} rows in parts of {before.part_rows:,}"]
         return listed
@@ -213,19 +210,15 @@ class _Worker:
             os.chdir(working)
         self._folder = Path(folder)
         if not (self._folder / PARTS_RECORD).is_file():
-            raise VitkitError(
-                f"{self._folder} cannot be seen by all machines: put --out on a disk that all share."
-            )
-        record, _, self._compute = open_rows(SILENT)
-        _owner(record).refuse_others(self._folder)  # other images and weights on this machine
-        self._record = record
+            raise VitkitError(f"{folder} cannot be seen by all machines: put --out on a disk that all share.")
+        self._record, _, self._compute = open_rows(SILENT)
+        _owner(self._record).refuse_others(self._folder)  # other images and weights on this machine
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute and write the part of a number, and return the number and the facts of the file."""
         number = int(row["part"])
         table = self._compute(*self._record.bounds(number), lambda done: None)
-        part = _write(self._record.parts(self._folder)[number], table)
-        return {"part": number, **to_json(part)}
+        return {"part": number, **to_json(_write(self._record.parts(self._folder)[number], table))}
 
 
 def _on_ray(
@@ -241,8 +234,7 @@ def _on_ray(
         # A cluster that RAY_ADDRESS names, else this machine.
         ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False  # the listener has its own
+    ray.data.DataContext.get_current().enable_progress_bars = False  # the listener has its own
     parts = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
     try:
         done = parts.map(
@@ -254,7 +246,12 @@ def _on_ray(
         for row in done.iter_rows():
             yield row["part"], PartFile(row["bytes"], row["xxh3_128"])
     except (ray.exceptions.RayError, ray.exceptions.UserCodeException) as error:
-        raise VitkitError(_reason(error)) from error
+        # Our own error in a process of the cluster has a message for people; of others the last line has.
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(inner, VitkitError):
+            inner = getattr(inner, "cause", None) or inner.__cause__
+        last = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise VitkitError(f"Ray could not compute it: {last}" if inner is None else str(inner)) from error
 
 
 def _import_ray() -> Any:
@@ -269,13 +266,3 @@ def _import_ray() -> Any:
     except ImportError as error:
         raise VitkitError('--on ray needs Ray: pip install "vitkit[ray]".') from error
     return ray
-
-
-def _reason(error: BaseException) -> str:
-    """Return the message of our own error in a process of a cluster; else the last line of its error."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, VitkitError):
-            return str(inner)
-        inner = getattr(inner, "cause", None) or inner.__cause__
-    return f"Ray could not compute it: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"

@@ -48,6 +48,9 @@ ImageLike: TypeAlias = (
 """A path, an address `data:image/...`, the bytes of a file, a file opened for reading bytes, a Pillow image,
 or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
 channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
+Pixels: TypeAlias = NDArray[np.uint8]
+CountDone: TypeAlias = Callable[[int], None]
+"""A function that is called with the number of images that are done."""
 SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
 """Several images, or an array or a tensor of four dimensions."""
 
@@ -152,17 +155,13 @@ def _open(
 
 
 def _predict(
-    predictor: "Predictor",
-    images: Sequence[NamedImage],
-    top: int,
-    batch_size: int,
-    progress: Callable[[int], None],
+    predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, progress: CountDone
 ) -> Iterator[PredictedImage]:
     """Predict the readable images of each batch all at once."""
     classes = len(predictor.class_names)
     for start in range(0, len(images), batch_size):
         batch = images[start : start + batch_size]
-        read: list[NDArray[np.uint8] | DecodeError] = []
+        read: list[Pixels | DecodeError] = []
         for image in batch:
             try:
                 read.append(decode(image.content(), predictor.preprocessing.decode))
@@ -170,8 +169,7 @@ def _predict(
                 read.append(error)
         guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
         for image, pixels in zip(batch, read, strict=True):
-            unread = isinstance(pixels, DecodeError)
-            named, reason = ([], str(pixels)) if unread else (next(guesses), None)
+            named, reason = ([], str(pixels)) if isinstance(pixels, DecodeError) else (next(guesses), None)
             yield PredictedImage(image.path, predictor.answering, named, reason, classes)
         progress(start + len(batch))
 
@@ -192,7 +190,7 @@ def open_rows(
     text, numbers = pa.string(), pa.list_(pa.float64())
     columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
 
-    def compute(first: int, last: int, progress: Callable[[int], None]) -> pa.Table:
+    def compute(first: int, last: int, progress: CountDone) -> pa.Table:
         predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
         rows = {
             "image": [image.name for image in predicted],
@@ -202,6 +200,14 @@ def open_rows(
         }
         return pa.table(rows, columns)
 
+    digest = hashlib.sha256()  # of the paths of images, and the sizes and times of change of their files
+    for image in images:
+        try:
+            state = image.holder.stat()
+            version = f"{state.st_size} {state.st_mtime_ns}"
+        except (OSError, ValueError):
+            version = "missing"
+        digest.update(os.fsencode(image.path.absolute()) + b"\0" + version.encode() + b"\0")
     facts = {
         "model": _hash_model(path, model.get("num_heads")),
         "engine": model.get("engine"),
@@ -209,24 +215,11 @@ def open_rows(
         "image_size": list(predictor.preprocessing.image_size),
         "position_interpolation": model.get("position_interpolation"),
         "max_pixels": predictor.preprocessing.decode.max_pixels,
-        "images": _hash_images(images),
+        "images": digest.hexdigest(),
         "top": top,
         "batch_size": batch_size,
     }
     return PartsRecord(facts, len(images), part_rows(batch_size)), columns, compute
-
-
-def _hash_images(images: Sequence[NamedImage]) -> str:
-    """Hash the paths of images, and the sizes and times of change of their files."""
-    digest = hashlib.sha256()
-    for image in images:
-        try:
-            state = image.holder.stat()
-            facts = f"{state.st_size} {state.st_mtime_ns}"
-        except (OSError, ValueError):
-            facts = "missing"
-        digest.update(os.fsencode(image.path.absolute()) + b"\0" + facts.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def _hash_model(path: StrPath, num_heads: int | None) -> str:
@@ -360,7 +353,7 @@ class Predictor(Result):
 
         def predicted() -> Iterator[list[Guess]]:
             with ThreadPoolExecutor(1) as ahead:
-                waiting: Future[list[NDArray[np.uint8]]] | None = None
+                waiting: Future[list[Pixels]] | None = None
                 while batch := list(islice(given, batch_size)):
                     decoded, waiting = waiting, ahead.submit(self._read, batch, unit_range)
                     if decoded is not None:
@@ -370,7 +363,7 @@ class Predictor(Result):
 
         return predicted()
 
-    def _guess(self, pixels: Sequence[NDArray[np.uint8]], top: int) -> list[list[Guess]]:
+    def _guess(self, pixels: Sequence[Pixels], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
         if isinstance(self.model, folder.EngineModel):
@@ -389,11 +382,11 @@ class Predictor(Result):
             )
         return self.answering.guesses(logits, self.card, top)
 
-    def _read(self, images: Iterable[Any], unit_range: bool) -> list[NDArray[np.uint8]]:
+    def _read(self, images: Iterable[Any], unit_range: bool) -> list[Pixels]:
         """Preprocess images: `(height, width, C)` at the model's size."""
         return [preprocess(self._pixels(image, unit_range), self.preprocessing) for image in images]
 
-    def _pixels(self, image: Any, unit_range: bool) -> NDArray[np.uint8]:
+    def _pixels(self, image: Any, unit_range: bool) -> Pixels:
         """Return the pixels `(height, width, C)` of an image that is given in any of the ways."""
         rule = self.preprocessing.decode
         if isinstance(image, Image.Image):
@@ -430,10 +423,8 @@ class Predictor(Result):
 
 def _check_arguments(images: Any, top: int, function: str) -> None:
     """Refuse a single image, whose rows or letters would be taken for images."""
-    is_single = isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or hasattr(
-        images, "read"
-    )
-    if is_single or getattr(images, "ndim", 4) != 4:
+    one_image = (str, bytes, bytearray, os.PathLike, Image.Image)
+    if isinstance(images, one_image) or hasattr(images, "read") or getattr(images, "ndim", 4) != 4:
         raise VitkitError(f"{function}() takes several images: give a list, of one image too.")
     if function == "many" and not hasattr(images, "__len__"):
         raise VitkitError("many() takes a list: give a generator to stream().")
@@ -458,9 +449,7 @@ def _data_of(address: str) -> bytes:
     return content
 
 
-def _from_array(
-    image: NDArray[Any], channels: int, unit_range: bool, channels_first: bool
-) -> NDArray[np.uint8]:
+def _from_array(image: NDArray[Any], channels: int, unit_range: bool, channels_first: bool) -> Pixels:
     """Return an array, or the numbers of a tensor, as `(height, width, C)` of uint8."""
     if image.size and (unit_range or image.dtype == np.uint8):
         # Where both ends could be channels, tensors have them first and arrays last.

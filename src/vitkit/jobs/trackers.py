@@ -15,7 +15,7 @@ import io
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from vitkit import config
 from vitkit.errors import VitkitError
-from vitkit.listener import AUTOMATIC, Listener, Measured, RelayingListener
+from vitkit.listener import AUTOMATIC, Listener, Measured
 from vitkit.runs.config import read_config
 from vitkit.runs.folder import SERIES
 from vitkit.runs.records import read_log
@@ -66,22 +66,26 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
                 f"'vitkit[{name}]'."
             )
     if isinstance(listener, TrackingListener):  # a log that two write has every line twice
-        return TrackingListener(listener.listener, (*listener.trackers, *trackers))
-    return TrackingListener(listener, trackers)
+        return TrackingListener((*listener.trackers, *trackers), listener.relayed_to)
+    return TrackingListener(trackers, listener)
 
 
-@dataclass(eq=False, repr=False)
-class TrackingListener(RelayingListener):
-    """A listener that relays everything to another one, and the numbers of runs to trackers."""
+class TrackingListener(Listener):
+    """A listener that relays everything to another one, and the numbers of runs to trackers.
 
-    trackers: tuple[Tracker, ...]
-    """Their names; event files of TensorBoard that are in a run folder already are continued without being
-    named."""
+    Args:
+        trackers: their names; event files of TensorBoard that are in a run folder already are continued
+            without being named.
+        listener: the other listener.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], listener: Listener | None) -> None:
+        self.relayed_to, self.trackers = listener, tuple(trackers)
 
     @contextmanager
     def run(self, folder: Path, step: int, total: int) -> Iterator[Measured]:
         with ExitStack() as stack:
-            relay = stack.enter_context(self.listener.run(folder, step, total))
+            relay = stack.enter_context(super().run(folder, step, total))
             before: dict[int, Metrics] = {}  # a damaged line is left out
             log = read_log(folder / "metrics.jsonl")
             for line in sorted([*log.lines, *log.evaluated], key=lambda line: line["step"]):
@@ -90,13 +94,13 @@ class TrackingListener(RelayingListener):
                     before[line["step"]] = {**before.get(line["step"], {}), **_numbers(line)}
             # These are continued only by name: a run that was given away must send nothing unasked.
             named = [tracker for tracker in ("wandb", "trackio") if tracker in self.trackers]
-            logs = [stack.enter_context(send_to(name, folder, before, self.listener)) for name in named]
+            logs = [stack.enter_context(send_to(name, folder, before, self)) for name in named]
             if "tensorboard" in self.trackers or (folder / EVENTS).is_dir():
                 if importlib.util.find_spec("tensorboard") is not None:
                     logs.append(stack.enter_context(write_events(folder / EVENTS, before)))
                 else:
                     warning = "The log of TensorBoard is not continued: its package is not installed."
-                    self.listener.warn(warning)
+                    self.warn(warning)
 
             last = -1
 

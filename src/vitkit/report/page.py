@@ -19,20 +19,16 @@ from numpy.typing import NDArray
 
 from vitkit.analysis import figures, inspect
 from vitkit.config import to_json
-from vitkit.data.channels import to_rgb
-from vitkit.data.sources import Samples
-from vitkit.data.transforms import preprocess
+from vitkit.data import channels, sources, transforms
 from vitkit.evaluation.fewshot.config import SEEDS
+from vitkit.models import measure, vit
 from vitkit.models.image_model import ImageModel
-from vitkit.models.measure import forward_flops
-from vitkit.models.vit import ViT
 from vitkit.report.template import render_page
-from vitkit.result import Block, Photo, Photos, Plot, Plots, Section, Table, Text
+from vitkit.result import Block, Caption, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
 from vitkit.text import format_count, format_duration, join_names, pluralize
-from vitkit.training.checkpoint import Progress
-from vitkit.training.evaluators import judge
+from vitkit.training import checkpoint, evaluators
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
 
 DISTANCE_IMAGES = 128  # as many as the paper (D.7)
@@ -62,7 +58,7 @@ class ReportContent:
     evaluations: Mapping[str, tuple[Any, Any]]
     """Evaluations by split, "test" or "val": numbers and predictions of the task that the model's card
     names."""
-    samples: Mapping[str, Samples]
+    samples: Mapping[str, sources.Samples]
     """Images by split, for the pictures; empty if the data is missing."""
     commands: Sequence[str]
     """Commands that made the run, and the next useful ones."""
@@ -102,18 +98,13 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
         made = task.learning.report(content.examples, validations)
     start, weights = card.origin.get("start", {}).get("from"), str(card.origin.get("weights", ""))
     trained = f", trained on {data['name']}" if data.get("name") else ""
-    head: list[Block] = [
-        Text(f"{model.card.name or 'ViT'}{trained}{f', begun from {start}' if start else ''}", "caption"),
-        *made.answer,
-    ]
+    begun = f", begun from {start}" if start else ""
+    head: list[Block] = [Caption(f"{model.card.name or 'ViT'}{trained}{begun}"), *made.answer]
     if weights:
-        head.append(Text(f"Weights: {weights.removeprefix('weights ')}.", "caption"))
+        head.append(Caption(f"Weights: {weights.removeprefix('weights ')}."))
     say("training curves")
-    sections = [
-        *made.sections,
-        _curves(content, task.learning),
-        *fewshot_sections(content.followed, content.config),
-    ]
+    sections = [*made.sections, _curves(content, task.learning)]
+    sections += fewshot_sections(content.followed, content.config)
     ids = None if split is None else content.evaluations[split][1].ids
     say("attention rollout")
     looked_at = _attention(model, samples, made, split)
@@ -147,7 +138,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     """Collect the facts at the head of the page beside the accuracy: a value and its name each."""
     config = content.model.config
     facts = [(format_count(sum(weight.numel() for weight in content.model.parameters())), "parameters")]
-    flops = format_count(forward_flops(config, head=True))
+    flops = format_count(measure.forward_flops(config, head=True))
     facts.append((flops, f"FLOPs for an image of {config.image_size[0]} × {config.image_size[1]}"))
     if content.speed:
         rates = sorted(line["images_per_second"] for line in content.speed)
@@ -164,7 +155,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
 
 def _curves(content: ReportContent, learning: Learning) -> Section:
     """Draw the training, as far as it was logged."""
-    curve, monitor, progress = learning.curve, learning.monitor, Progress()
+    curve, monitor, progress = learning.curve, learning.monitor, checkpoint.Progress()
     training, validations = (
         [line for line in content.metrics if line["kind"] == kind] for kind in ("train", "validation")
     )
@@ -173,17 +164,14 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
     validation = _columns(validations, sorted(names))
     objective = content.config.get("objective", {})
     # Options that change the training loss and not the validation loss.
-    altered = " and ".join(
-        f"{name.replace('_', ' ')} {objective[name]:g}"
-        for name in ("label_smoothing", "mixup")
-        if objective.get(name)
-    )
+    given = {name: objective[name] for name in ("label_smoothing", "mixup") if objective.get(name)}
+    altered = " and ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in given.items())
     blocks: list[Block] = ["No metrics were logged."]
     if len(train["step"]) or len(validation["step"]):
         steps = int(max([*train["step"], *validation["step"]]))
         for row in range(len(validation["step"])):  # as the run itself chose its best step
             numbers = {name: float(column[row]) for name, column in validation.items()}
-            progress = judge(monitor, numbers, row, progress)
+            progress = evaluators.judge(monitor, numbers, row, progress)
         shape = (monitor.metric, curve.title, curve.label, progress.best_step, curve.is_fraction)
         drawn = figures.training_curves(train, validation, altered, *shape)
         pictures = {"loss": "Loss", "metric": curve.title, "rate": "Learning rate"}
@@ -191,7 +179,6 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
         def plot(figure: Figure, name: str, what: str) -> Plot:
             return Plot(lambda: figure, name, f"{what} over {steps:,} steps of training.")
 
-        plots = tuple(map(plot, drawn, pictures, pictures.values()))
         but = (
             f", but the training loss is computed with {altered} and the validation loss without: the two "
             "are different quantities, and which of them is lower says nothing"
@@ -204,7 +191,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
             "images may also be augmented and dropout be on, so the two losses need not meet; a validation "
             "loss that rises while the training loss falls means overfitting."
         )
-        blocks = [Plots(plots), Text(caption, "caption")]
+        blocks = [Plots(tuple(map(plot, drawn, pictures, pictures.values()))), Caption(caption)]
         if not len(validation["step"]):
             blocks.append("This run has no validation.")
     blocks += [Text(sentence, "warning") for sentence in content.left_out]
@@ -212,7 +199,7 @@ def _curves(content: ReportContent, learning: Learning) -> Section:
 
 
 def _attention(
-    model: ImageModel, samples: Samples | None, made: page.TaskReport, split: str | None
+    model: ImageModel, samples: sources.Samples | None, made: page.TaskReport, split: str | None
 ) -> list[Block]:
     """Show where the model looks on some of the images that its task has chosen."""
     if not inspect.has_attention_maps(model):
@@ -229,11 +216,11 @@ def _attention(
         "least, in each image by itself, so that colours of two images cannot be compared. "
         f"{made.attention.caption} It shows where information flows from, not why the model decides."
     )
-    return [Photos(lambda: photos), Text(caption, "caption")]
+    return [Photos(lambda: photos), Caption(caption)]
 
 
 def _inside(
-    model: ImageModel, samples: Samples | None, ids: NDArray[np.int64] | None, split: str | None
+    model: ImageModel, samples: sources.Samples | None, ids: NDArray[np.int64] | None, split: str | None
 ) -> list[Block]:
     """Draw the three panels of the paper's Figure 7, as far as the model has them."""
     blocks: list[Block] = [Text("Filters that see the pixels", "heading")]
@@ -264,8 +251,7 @@ def _inside(
     measured = inspect.attention_distance(model, _batch(images), attention_batch(model))
     height, width = model.config.image_size
     shown = f"{len(images)} {split} image{'s' * (len(images) != 1)} of {height} x {width} pixels"
-    even = inspect.even_attention_distance(model)
-    draw = partial(figures.attention_distance_plot, measured, even, shown)
+    draw = partial(figures.attention_distance_plot, measured, inspect.even_attention_distance(model), shown)
     alt = f"Mean attention distance of every head by layer, {shown}."
     return [*blocks, Plot(draw, "distances", alt)]
 
@@ -276,23 +262,19 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
     if described:
         yield ", ".join(described)
     if data.get("fingerprint"):
-        yield Text(f"fingerprint {data['fingerprint']}", "caption")
+        yield Caption(f"fingerprint {data['fingerprint']}")
     yield from data.get("notes", [])
     counts = data.get("counts", {})
     names = list(data.get("class_names", ())) or sorted({name for split in counts.values() for name in split})
     if counts:
         images = data.get("images", {})  # an image with several labels counts once
         sums = {split: images.get(split, sum(of_class.values())) for split, of_class in counts.items()}
-        rows = tuple(
-            (name, *(page.count_cell(split.get(name, 0)) for split in counts.values())) for name in names
-        )
+        splits = list(counts.values())
+        rows = tuple((name, *(page.count_cell(split.get(name, 0)) for split in splits)) for name in names)
         yield Table(("class", *(f"{split} images" for split in counts)), rows, sortable=True)
         yield "All: " + ", ".join(f"{count:,} {split} images" for split, count in sums.items()) + "."
-    rejects = [
-        (split, key, reason)
-        for split, files in data.get("rejects", {}).items()
-        for key, reason in files.items()
-    ]
+    by_split = data.get("rejects", {}).items()
+    rejects = [(split, key, reason) for split, files in by_split for key, reason in files.items()]
     if not rejects:
         yield "No file was rejected."
         return
@@ -305,10 +287,8 @@ def _data(data: Mapping[str, Any]) -> Iterator[Block]:
 def _columns(lines: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
     """Collect numbers by the step, as arrays; NaN, which plots leave out, stands for one that is none."""
     of_step = {line["step"]: line for line in lines}
-    numbers = [
-        [value if isinstance(value := of_step[step].get(name), int | float) else math.nan for name in names]
-        for step in sorted(of_step)
-    ]
+    logged = ([of_step[step].get(name) for name in names] for step in sorted(of_step))
+    numbers = [[value if isinstance(value, int | float) else math.nan for value in row] for row in logged]
     table = np.array(numbers, np.float64)
     table[~np.isfinite(table)] = math.nan
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
@@ -333,7 +313,7 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]:
+def rollouts(model: vit.ViT, samples: sources.Samples, made: page.TaskReport) -> list[Photo]:
     """Show images of a task's choice, and beside each where the model looks.
 
     Args:
@@ -344,26 +324,25 @@ def rollouts(model: ViT, samples: Samples, made: page.TaskReport) -> list[Photo]
     chosen = {shown.index: shown for shown in made.attention.images}
     images = model_images(model, samples, list(chosen), page.ATTENTION_SHOWN)
     size, pixels = attention_batch(model), list(images.values())
-    maps = [
-        inspect.attention_rollout(model, _batch(pixels[i : i + size])) for i in range(0, len(pixels), size)
-    ]
+    batches = (_batch(pixels[first : first + size]) for first in range(0, len(pixels), size))
+    maps = [inspect.attention_rollout(model, batch) for batch in batches]
     photos = []
     for (index, image), heat in zip(images.items(), (heat for part in maps for heat in part), strict=True):
-        large = figures.enlarged(to_rgb(image), page.THUMBNAIL)
+        large = figures.enlarged(channels.to_rgb(image), page.THUMBNAIL)
         beside = figures.image_data_uri(page.shrunk(figures.heat_overlay(large, heat)))
         photos.append(page.photo_of(samples, chosen[index], large, beside))
     return photos
 
 
 def model_images(
-    model: ImageModel, samples: Samples, indices: Sequence[int], count: int
+    model: ImageModel, samples: sources.Samples, indices: Sequence[int], count: int
 ) -> dict[int, NDArray[np.uint8]]:
     """Read the first `count` readable images of `indices`, `(H, W, C)` as the model sees them, by index."""
     preprocessing, images = preprocessing_of(model), dict[int, NDArray[np.uint8]]()
     for index in indices:
         image = page.decode(samples, index)
         if image is not None:
-            images[index] = preprocess(image, preprocessing)
+            images[index] = transforms.preprocess(image, preprocessing)
         if len(images) == count:
             break
     return images
@@ -373,7 +352,7 @@ def _batch(images: Sequence[NDArray[np.uint8]]) -> torch.Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def attention_batch(model: ViT) -> int:
+def attention_batch(model: vit.ViT) -> int:
     """Return the number of images whose attention in one layer fits into `ATTENTION_FLOATS`."""
     config = model.config
     return max(1, min(32, ATTENTION_FLOATS // (config.num_heads * config.num_tokens**2)))
@@ -396,10 +375,8 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
         columns = _columns(measured, ("step", *names))
         steps = columns.pop("step").astype(int).tolist()
         curves = {_label(name): accuracies.tolist() for name, accuracies in columns.items()}
-        rows = tuple(
-            (page.count_cell(step), *(page.fraction_cell(accuracies[i]) for accuracies in curves.values()))
-            for i, step in enumerate(steps)
-        )
+        measurements = zip(steps, zip(*curves.values(), strict=True), strict=True)
+        rows = tuple((page.count_cell(step), *map(page.fraction_cell, row)) for step, row in measurements)
         last = ", ".join(f"{name} {accuracies[-1]:.1%}" for name, accuracies in curves.items())
         alt = f"Few-shot accuracy over {len(steps)} measurements; at step {steps[-1]:,}: {last}."
         draws = 1 if names[0].endswith("_all") else SEEDS
@@ -409,11 +386,7 @@ def fewshot_sections(followed: Sequence[Mapping[str, Any]], config: Mapping[str,
             f"class at every step; mean of {pluralize(draws, 'draw')}. It decided nothing in the training."
         )
         draw = partial(figures.tracking_plot, steps, curves, images)
-        blocks = (
-            Plot(draw, evaluator, alt),
-            Text(caption, "caption"),
-            Table(("step", *curves), rows, sortable=True),
-        )
+        blocks = (Plot(draw, evaluator, alt), Caption(caption), Table(("step", *curves), rows, sortable=True))
         yield Section("Few-shot accuracy while it was trained", blocks, name=evaluator, menu="Few-shot")
 
 

@@ -65,18 +65,13 @@ def drawn(block: Any) -> Any:
 
 def emphasised(sentence: str) -> Markup:
     """Escape a text, and show the words between two pairs of asterisks bold."""
-    parts = sentence.split("**")
-    return Markup("").join(
-        Markup("<b>{}</b>").format(part) if i % 2 else part for i, part in enumerate(parts)
-    )
+    bold = Markup("<b>{}</b>").format
+    return Markup("").join(bold(part) if i % 2 else part for i, part in enumerate(sentence.split("**")))
 
 
+_FILES = jinja2.FileSystemLoader(Path(__file__).parent)
 ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=_FILES, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 """The templates of this folder."""
 ENVIRONMENT.filters |= {"emphasised": emphasised, "percent": percent, "count": "{:,}".format}
@@ -106,26 +101,16 @@ def render_page(
         footer: the last line.
     """
     blocks = [block for section in sections for block in section.blocks if block]
-    lead = [
-        Text(block, "answer") if block is answer[0] and isinstance(block, str) else block for block in answer
-    ]
-    scripted = any(
-        isinstance(block, Photos) or (isinstance(block, Table) and (block.sortable or block.folded))
-        for block in blocks
-    )
+    lead = list(answer)
+    if lead and isinstance(lead[0], str):
+        lead[0] = Text(lead[0], "answer")
+    scripted = any(block.sortable or block.folded for block in blocks if isinstance(block, Table))
+    scripted = scripted or any(isinstance(block, Photos) for block in blocks)
     digest = base64.b64encode(hashlib.sha256(PAGE_SCRIPT.encode()).digest()).decode() if scripted else ""
-    page = ENVIRONMENT.get_template("page.html.j2").render(
-        title=title,
-        answer=lead,
-        facts=facts,
-        folders=folders,
-        command=command,
-        script=Markup(PAGE_SCRIPT),
-        script_digest=digest,
-        footer=footer,
-        files=files,
-        parts=[(section, [drawn(block) for block in section.blocks if block]) for section in sections],
-    )
+    shown = {"title": title, "answer": lead, "facts": facts, "folders": folders, "files": files}
+    shown |= {"command": command, "footer": footer, "script": Markup(PAGE_SCRIPT), "script_digest": digest}
+    parts = [(section, [drawn(block) for block in section.blocks if block]) for section in sections]
+    page = ENVIRONMENT.get_template("page.html.j2").render(shown, parts=parts)
     # Names of files and classes need not be valid text.
     return page.encode("utf-8", "replace").decode("utf-8")
 
@@ -139,6 +124,5 @@ def write_page(result: Result, path: Path, *, folders: Sequence[str] = (), comma
         folders, command: as for `render_page`.
     """
     whole = result.heading(), result.headline(), result.sections()
-    page = render_page(*whole, folders=folders, command=command)
-    replace_file(path, [page.encode()])
+    replace_file(path, [render_page(*whole, folders=folders, command=command).encode()])
     return path

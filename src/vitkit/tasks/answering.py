@@ -17,31 +17,24 @@ from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import (
-    THRESHOLD,
-    CalibrationBin,
-    Classification,
-    ClassScore,
-    MultiLabel,
-    classification,
-    explain_no_classes,
-    mark_repeated_labels,
-    mark_repeats,
-    multi_label,
-    percentage,
-)
+from vitkit.evaluation import classify
+from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
-from vitkit.result import Block, Photo, Photos, Plot, Section, Table, Text, table_of
+from vitkit.result import Block, Caption, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
-from vitkit.text import pluralize, visible
+from vitkit.text import join_names, pluralize, visible
 
 if TYPE_CHECKING:
     from vitkit.data.sources import Samples
 
 
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Evaluated = tuple[Any, Predictions]
+"""The numbers of a split, and what they are counted from."""
 FACTS = 3
 """Measures in the tiles at the head of a page."""
 
@@ -95,11 +88,11 @@ class LabelAnswering(ABC):
     """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
     looked_at: tuple[str, str]
     """The caption of the images whose attention is shown, and the text without any."""
-    explain_unfit = staticmethod(explain_no_classes)
+    explain_unfit = staticmethod(classify.explain_no_classes)
     """Says why a model of a configuration has no answers, as a clause after its name; "" if it has: it needs
     a head and one row of logits for each image."""
 
-    def read_evaluation(self, path: Path) -> tuple[Any, Predictions]:
+    def read_evaluation(self, path: Path) -> Evaluated:
         """Read numbers from `path`, a `.json` file, and the predictions that were saved beside it.
 
         Raises:
@@ -123,10 +116,10 @@ class LabelAnswering(ABC):
         # Counted anew, which takes no longer than a check: somebody may have given the file away.
         return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
 
-    def score_images(self, predictions: Predictions) -> NDArray[np.float64]:
+    def score_images(self, predictions: Predictions) -> Floats:
         """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
         these scores of the same images. It is right or wrong, or has a fraction of its labels right."""
-        scores: NDArray[np.float64] = np.atleast_2d(predictions.right.T).mean(0)
+        scores: Floats = np.atleast_2d(predictions.right.T).mean(0)
         return scores
 
     def pool(self, parts: Sequence[tuple[float, int]]) -> Pooled | None:
@@ -171,10 +164,8 @@ class LabelAnswering(ABC):
         names = card.class_names or tuple(f"{kind} {i}" for i in range(outputs.shape[1]))
         every = (-outputs).argsort(1, kind="stable") if self.several_labels else None
         classes = likeliest(outputs, min(top, len(names))) if every is None else every
-        return [
-            [Guess(names[i], float(row[i])) for i in chosen]
-            for row, chosen in zip(rows, classes.tolist(), strict=True)
-        ]
+        pairs = zip(rows, classes.tolist(), strict=True)
+        return [[Guess(names[i], float(row[i])) for i in chosen] for row, chosen in pairs]
 
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
@@ -182,11 +173,7 @@ class LabelAnswering(ABC):
         return {"predictions": shown}
 
     def show(
-        self,
-        result: Any,
-        predictions: Predictions,
-        rows: NDArray[np.int64],
-        sure: NDArray[np.float64] | None = None,
+        self, result: Any, predictions: Predictions, rows: Rows, sure: Floats | None = None
     ) -> list[ShownImage]:
         """Name the true and the predicted classes of the images of these rows, and how sure the model is.
 
@@ -196,20 +183,15 @@ class LabelAnswering(ABC):
             sure: `(N,)` confidences; left out, those of the predictions.
         """
         sure = predictions.confidence if sure is None else sure
-        return [
-            ShownImage(int(predictions.ids[row]), *self.named(result, predictions, row), float(sure[row]))
-            for row in rows.tolist()
-        ]
+        shown = ((row, self.named(result, predictions, row)) for row in rows.tolist())
+        return [ShownImage(int(predictions.ids[row]), *names, float(sure[row])) for row, names in shown]
 
     @abstractmethod
     def named(self, result: Any, predictions: Predictions, row: int) -> tuple[str, str]:
         """Name the true and the predicted classes of the image of a row."""
 
     def report(
-        self,
-        evaluations: Mapping[str, tuple[Any, Predictions]],
-        split: str | None,
-        samples: "Samples | None" = None,
+        self, evaluations: Mapping[str, Evaluated], split: str | None, samples: "Samples | None" = None
     ) -> TaskReport:
         """Make the task's part of the report: how good the model is, where it fails, and whether it is as
         sure as it should be.
@@ -236,19 +218,17 @@ class LabelAnswering(ABC):
             mistakes = (f"{page.NOT_AT_HAND}, so they cannot be shown.",)
         elif len(rows):
             count = f"The {min(len(rows), page.MISTAKES_SHOWN):,} of {images}"
-            mistakes = (Photos(load), Text(f"{count} {caption}", "caption"))
+            mistakes = (Photos(load), Caption(f"{count} {caption}"))
         loss = page.LOSS_LABELS[getattr(result, "loss_function", "sigmoid")]
-        terms = Text(f"Loss: the mean over the images of the {loss}. {self.terms}", "caption")
+        terms = Caption(f"Loss: the mean over the images of the {loss}. {self.terms}")
         splits = self.split_table({split: result for split, (result, _) in evaluations.items()})
         chosen = self.show(result, predictions, self.choose_for_attention(predictions, rows))
         shown = Section("Most confident mistakes", mistakes, name="mistakes", menu="Mistakes")
         made = self.describe(result, split, images, shown)
-        return replace(
-            made,
-            facts=tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS]),
-            sections=(Section("Results", (splits, terms), name="splits", menu="Results"), *made.sections),
-            attention=Chosen(chosen, *self.looked_at),
-        )
+        facts = tuple((value.partition(" (")[0], name) for name, value in self.measures(result)[:FACTS])
+        results = Section("Results", (splits, terms), name="splits", menu="Results")
+        attention = Chosen(chosen, *self.looked_at)
+        return replace(made, facts=facts, sections=(results, *made.sections), attention=attention)
 
     def split_table(self, results: Mapping[str, Any]) -> Table:
         """Make the table of the evaluated splits: what they are measured by, and the images."""
@@ -272,9 +252,7 @@ class LabelAnswering(ABC):
         """
 
     @abstractmethod
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose the rows of the images whose attention is shown, in order; `mistakes` are the rows of the
         surest."""
 
@@ -290,8 +268,8 @@ class ClassificationAnswering(LabelAnswering):
 
     image_score = figure = "accuracy"
     numbers = Classification
-    measure = staticmethod(classification)
-    mark_repeats = staticmethod(mark_repeats)
+    measure = staticmethod(classify.classification)
+    mark_repeats = staticmethod(classify.mark_repeats)
     terms = (
         "Balanced accuracy: the mean of the classes' accuracies. Macro F1: the mean of the classes' F1 "
         "scores. Top-5: the true class is among the five likeliest."
@@ -351,7 +329,7 @@ class ClassificationAnswering(LabelAnswering):
         right, images = sum(round(value * count) for value, count in parts), sum(count for _, count in parts)
         return Pooled(right, images, binomial_interval(right, images))
 
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+    def answers(self, outputs: NDArray[np.float32]) -> Rows:
         """Give the class with the largest logit, which either loss predicts."""
         return likeliest(outputs, 1)
 
@@ -362,9 +340,7 @@ class ClassificationAnswering(LabelAnswering):
         names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
         return {"class": names, "probability": shares}
 
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images of as many classes as there is room for, a quarter of them wrong."""
         right = np.flatnonzero(predictions.right)
         # The first image of every class, then the second of every class, and so on.
@@ -390,15 +366,8 @@ class ClassificationAnswering(LabelAnswering):
             right = f", and the model is right on {repeated.correct:,} of them"
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
-        return TaskReport(
-            answer=page.answer_texts(answer, result, right, without, split, images),
-            sections=(
-                _confusion(result, images),
-                _classes(result, images),
-                mistakes,
-                _calibration(result, images),
-            ),
-        )
+        parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
+        return TaskReport(page.answer_texts(answer, result, right, without, split, images), sections=parts)
 
 
 def _confusion(result: Classification, images: str) -> Section:
@@ -408,46 +377,38 @@ def _confusion(result: Classification, images: str) -> Section:
         "fraction of the row, on a scale of square roots so that rare confusions can be seen."
     )
     of_pairs = "The pairs that are confused most often, and how many images are of the true class."
-    listed = (pairs, Text(of_pairs, "caption")) if pairs.rows else ()
+    listed = (pairs, Caption(of_pairs)) if pairs.rows else ()
     cells, names = result.confusion_cells, result.class_names
     drawn = Plot(lambda: figures().confusion_matrix(cells, names, images), "confusion", alt)
-    blocks = (drawn, Text(about, "caption"), *listed)
+    blocks = (drawn, Caption(about), *listed)
     return Section("Mistaken for what?", blocks, name="confusion", menu="Confusions")
 
 
 def _classes(result: Classification, images: str) -> Section:
     # Classes without images, which have no recall, come last.
     rows = sorted(class_rows(result), key=lambda row: 2.0 if row[0].recall is None else row[0].recall)
-    table = table_of(
-        rows,
-        {
-            "class": lambda row: row[0].name,
-            "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
-            "precision": lambda row: fraction_cell(row[0].precision),
-            "F1": lambda row: fraction_cell(row[0].f1),
-            "most often taken for": lambda row: row[1],
-            "images": lambda row: count_cell(row[0].count),
-            "right": lambda row: count_cell(row[0].correct),
-        },
-        sortable=True,
-    )
+    columns: Mapping[str, Callable[[tuple[classify.ClassScore, str]], Cell]] = {
+        "class": lambda row: row[0].name,
+        "accuracy (recall)": lambda row: fraction_cell(row[0].recall),
+        "precision": lambda row: fraction_cell(row[0].precision),
+        "F1": lambda row: fraction_cell(row[0].f1),
+        "most often taken for": lambda row: row[1],
+        "images": lambda row: count_cell(row[0].count),
+        "right": lambda row: count_cell(row[0].correct),
+    }
+    table = table_of(rows, columns, sortable=True)
+    alt = f"Accuracy by class on {images}."
     blocks = (
-        Plot(
-            lambda: figures().class_accuracy(result.per_class, images),
-            "classes",
-            f"Accuracy by class on {images}.",
-        ),
-        Text(
+        Plot(lambda: figures().class_accuracy(result.per_class, images), "classes", alt),
+        Caption(
             "Accuracy within the classes, the worst first. The line is the 95% interval: where it "
-            "is long there are few images, and the order says little.",
-            "caption",
+            "is long there are few images, and the order says little."
         ),
         table,
-        Text(
+        Caption(
             "Recall: the fraction of the class's images that are predicted as this class. Precision: the "
             "fraction of the images predicted as this class that are of it. F1: their harmonic mean. A dash: "
-            "there is nothing to divide by. Click a heading to sort.",
-            "caption",
+            "there is nothing to divide by. Click a heading to sort."
         ),
     )
     return Section("Class by class", blocks, name="classes", menu="Classes")
@@ -456,33 +417,27 @@ def _classes(result: Classification, images: str) -> Section:
 def confused_pairs(result: Classification) -> Table:
     """List the classes that are most often taken for another, with that class."""
     wrong = [cell for cell in result.confusion_cells if cell[0] != cell[1]]
-    return table_of(
-        sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN],
-        {
-            "true class": lambda cell: result.class_names[cell[0]],
-            "predicted": lambda cell: result.class_names[cell[1]],
-            "images": lambda cell: count_cell(cell[2]),
-            "of": lambda cell: count_cell(result.per_class[cell[0]].count),
-        },
-    )
+    columns: Mapping[str, Callable[[tuple[int, int, int]], Cell]] = {
+        "true class": lambda cell: result.class_names[cell[0]],
+        "predicted": lambda cell: result.class_names[cell[1]],
+        "images": lambda cell: count_cell(cell[2]),
+        "of": lambda cell: count_cell(result.per_class[cell[0]].count),
+    }
+    return table_of(sorted(wrong, key=lambda cell: -cell[2])[:PAIRS_SHOWN], columns)
 
 
-def class_rows(result: Classification) -> list[tuple[ClassScore, str]]:
+def class_rows(result: Classification) -> list[tuple[classify.ClassScore, str]]:
     """List every class with the class that it is most often taken for, or several equally frequent ones."""
-    taken_for: dict[int, tuple[int, list[int]]] = {}
+    taken_for: list[list[tuple[int, str]]] = [[] for _ in result.per_class]
     for true, predicted, count in result.confusion_cells:
-        most, _ = taken_for.get(true, (1, []))
-        if true != predicted and count >= most:
-            others = taken_for[true][1] if true in taken_for and count == most else []
-            taken_for[true] = count, [*others, predicted]
-    names = result.class_names
+        if true != predicted:
+            taken_for[true].append((count, result.class_names[predicted]))
     rows = []
-    for i, score in enumerate(result.per_class):
-        count, others = taken_for.get(i, (0, []))
-        listed = ", ".join(names[other] for other in others[:TIES_SHOWN])
-        more = f" and {len(others) - TIES_SHOWN} more" if len(others) > TIES_SHOWN else ""
+    for score, mistakes in zip(result.per_class, taken_for, strict=True):
+        most = max((count for count, _ in mistakes), default=0)
+        others = [name for count, name in mistakes if count == most]
         each = " each" if len(others) > 1 else ""
-        rows.append((score, f"{listed}{more} ({count}{each})" if others else ""))
+        rows.append((score, f"{join_names(others, TIES_SHOWN)} ({most}{each})" if others else ""))
     return rows
 
 
@@ -500,19 +455,17 @@ def _calibration(result: Classification, images: str) -> Section:
     sigmoid = ", by sigmoid, as the model was trained to say yes or no to each class by itself"
     blocks = (
         _calibration_plot({"accuracy, with its 95% interval": result.calibration}, f"on {images}", images),
-        Text(
+        Caption(
             "Images grouped by confidence (the probability given to the predicted class"
             f"{sigmoid if result.loss_function == 'sigmoid' else ''}) into 15 bins of equal width: the "
             "fraction that is right, with its 95% interval, at the mean confidence of the bin. Below: how "
-            "many images are in each bin. Points below the dashed line: the model is too sure of itself.",
-            "caption",
+            "many images are in each bin. Points below the dashed line: the model is too sure of itself."
         ),
         Text(
-            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged "
-            "over the images, a bin's confidence differs from its accuracy by "
-            f"{100 * result.calibration_error:.1f} percentage points. Over all images the model is "
-            f"{percent(confidence)} sure and {percent(result.accuracy)} right: as a whole it is "
-            f"{verdict}."
+            f"The expected calibration error (ECE) is {percent(result.calibration_error)}: averaged over the "
+            f"images, a bin's confidence differs from its accuracy by {100 * result.calibration_error:.1f} "
+            f"percentage points. Over all images the model is {percent(confidence)} sure and "
+            f"{percent(result.accuracy)} right: as a whole it is {verdict}."
         ),
     )
     return Section("Can its confidence be trusted?", blocks, name="calibration", menu="Calibration")
@@ -530,8 +483,8 @@ class MultiLabelAnswering(LabelAnswering):
     image_score = "fraction of labels right"
     figure = "average precision"
     numbers = MultiLabel
-    measure = staticmethod(multi_label)
-    mark_repeats = staticmethod(mark_repeated_labels)
+    measure = staticmethod(classify.multi_label)
+    mark_repeats = staticmethod(classify.mark_repeated_labels)
     several_labels = True
     terms = (
         "Mean average precision: of labels that occur. Micro average precision: all pairs of image and label "
@@ -581,13 +534,14 @@ class MultiLabelAnswering(LabelAnswering):
             ("" if predicted[i] == targets[i] else "+" if predicted[i] else "−") + names[i]
             for i in np.flatnonzero(predicted | targets).tolist()
         ]
-        return _listed([names[i] for i in np.flatnonzero(targets).tolist()]), _listed(answers)
+        true = [names[i] for i in np.flatnonzero(targets).tolist()]
+        return join_names(true, LABELS_SHOWN) or "no label", join_names(answers, LABELS_SHOWN) or "no label"
 
     def details(self, result: MultiLabel) -> Table:
         """Make the table of every label, the worst first."""
         return label_table(result, worst_first=True)
 
-    def answers(self, outputs: NDArray[np.float32]) -> NDArray[np.int64]:
+    def answers(self, outputs: NDArray[np.float32]) -> Rows:
         """Give 1 for each predicted label, else 0, `(B, K)`."""
         return (probabilities(outputs, "sigmoid") >= THRESHOLD).astype(np.int64)
 
@@ -603,9 +557,7 @@ class MultiLabelAnswering(LabelAnswering):
         there = [guess.name for guess in guesses if guess.probability >= THRESHOLD]
         return {"labels": there, **super().guess_json(guesses)}
 
-    def choose_for_attention(
-        self, predictions: Predictions, mistakes: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images with labels, a label at a time, its most probable images first."""
         surest = [
             rows[np.argsort(-predictions.logits[rows, label], kind="stable")][:ATTENTION_TRIED].tolist()
@@ -632,10 +584,8 @@ class MultiLabelAnswering(LabelAnswering):
             precision = percent(repeated.mean_average_precision_without)
             of_labels = f"of {repeated.labels_that_occur} labels."
             without = f"**without them the mean average precision is {precision}**, {of_labels}"
-        return TaskReport(
-            answer=page.answer_texts(answer, result, "", without, split, images),
-            sections=(_labels(result, images), mistakes),
-        )
+        answers = page.answer_texts(answer, result, "", without, split, images)
+        return TaskReport(answers, sections=(_labels(result, images), mistakes))
 
 
 def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
@@ -643,51 +593,38 @@ def label_table(result: MultiLabel, worst_first: bool = False) -> Table:
     scores = list(result.per_label)
     if worst_first:
         scores.sort(key=lambda score: 2.0 if score.average_precision is None else score.average_precision)
-    return table_of(
-        scores,
-        {
-            "label": lambda score: score.name,
-            "AP": lambda score: fraction_cell(score.average_precision),
-            "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
-            "precision": lambda score: fraction_cell(score.precision),
-            "recall": lambda score: fraction_cell(score.recall),
-            "F1": lambda score: fraction_cell(score.f1),
-            "best F1": lambda score: fraction_cell(score.best_f1),
-            "at": lambda score: fraction_cell(score.best_threshold),
-            "images": lambda score: count_cell(score.count),
-            "predicted": lambda score: count_cell(score.predicted),
-        },
-        sortable=True,
-    )
+    columns: Mapping[str, Callable[[classify.LabelScore], Cell]] = {
+        "label": lambda score: score.name,
+        "AP": lambda score: fraction_cell(score.average_precision),
+        "95% interval": lambda score: page.interval_cell(score.average_precision_interval),
+        "precision": lambda score: fraction_cell(score.precision),
+        "recall": lambda score: fraction_cell(score.recall),
+        "F1": lambda score: fraction_cell(score.f1),
+        "best F1": lambda score: fraction_cell(score.best_f1),
+        "at": lambda score: fraction_cell(score.best_threshold),
+        "images": lambda score: count_cell(score.count),
+        "predicted": lambda score: count_cell(score.predicted),
+    }
+    return table_of(scores, columns, sortable=True)
 
 
 def _labels(result: MultiLabel, images: str) -> Section:
+    alt = f"Average precision by label on {images}."
     blocks = (
-        Plot(
-            lambda: figures().label_precision(result.per_label, result.count, images),
-            "labels",
-            f"Average precision by label on {images}.",
-        ),
-        Text(
+        Plot(lambda: figures().label_precision(result.per_label, result.count, images), "labels", alt),
+        Caption(
             "Average precision of the labels, the worst first: the area under the steps of precision over "
             "recall, 100% if every image with the label is ranked before all others. The line is the 95% "
             "interval, which allows for the average precision of few images being too high; a label on "
-            "fewer than three images has none. The dot is the average precision of a random ranking.",
-            "caption",
+            "fewer than three images has none. The dot is the average precision of a random ranking."
         ),
         label_table(result),
-        Text(
+        Caption(
             "Predicted: images on which the label has a probability of 0.5 or more. Precision: the fraction "
             "of them that have it. Recall: the fraction of the images with the label on which it is "
             "predicted. F1: their harmonic mean. Best F1: the largest that another threshold would reach, "
             "and the threshold; chosen on these very images, so that on others it is lower. A dash: there "
-            "is nothing to divide by. Click a heading to sort.",
-            "caption",
+            "is nothing to divide by. Click a heading to sort."
         ),
     )
     return Section("Label by label", blocks, name="labels", menu="Labels")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - LABELS_SHOWN} more" if len(names) > LABELS_SHOWN else ""
-    return (", ".join(names[:LABELS_SHOWN]) or "no label") + more

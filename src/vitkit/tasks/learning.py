@@ -23,8 +23,8 @@ from vitkit.evaluation.classify import classification, explain_no_classes, multi
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
-from vitkit.result import Block, Number, Plot, Section, Table, Text
-from vitkit.tasks.page import Curve, TaskReport, figures
+from vitkit.result import Block, Caption, Number, Plot, Section, Table, Text
+from vitkit.tasks.page import Curve, TaskReport, count_cell, figures
 from vitkit.training.config import VALIDATION, MAEConfig, MaskedImagesConfig, MaskedPatchesConfig
 from vitkit.training.evaluators import Evaluator, Monitor
 from vitkit.world import ALONE, World, prepared_together
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from vitkit.models.config import ViTConfig
     from vitkit.models.vit import ViT
     from vitkit.training.masked_images import MaskedImages
+
+
+Picture = NDArray[np.uint8]
+"""`(H, W, 3)`."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,7 @@ class Learning(ABC):
         """Say why a model of this configuration cannot do the task with these options of the objective, as a
         clause after its name; "" if it can."""
 
-    def examples(
-        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
-    ) -> NDArray[np.uint8] | None:
+    def examples(self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor") -> Picture | None:
         """Show some images and their predictions, in rows of one picture `(H, W, 3)`; None where the task
         shows none.
 
@@ -137,9 +139,7 @@ class Learning(ABC):
         """
         return None
 
-    def report(
-        self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
-    ) -> TaskReport:
+    def report(self, examples: Picture | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
         """Make the part of the report of a task without answers.
 
         Args:
@@ -225,24 +225,13 @@ class LabelLearning(Learning):
 # With few validation images a metric soon stops changing; among equals the smaller loss wins.
 _best = partial(Monitor, direction="max", tie_breaker="loss", tie_direction="min")
 
-CLASSIFICATION = LabelLearning(
-    _best("accuracy"),
-    Curve(
-        "Validation accuracy",
-        "fraction of images right",
-        "the fraction of validation images classified rightly; the circle is the best.",
-    ),
-    "classification",
-    classification,
-    ("accuracy",),
-)
+_RIGHT = "the fraction of validation images classified rightly; the circle is the best."
+_ACCURACY = Curve("Validation accuracy", "fraction of images right", _RIGHT)
+CLASSIFICATION = LabelLearning(_best("accuracy"), _ACCURACY, "classification", classification, ("accuracy",))
+_MEAN = "the mean of the labels' average precisions on validation images; the circle is the best."
 MULTI_LABEL = LabelLearning(
     _best("mean_average_precision"),
-    Curve(
-        "Validation mAP",
-        "mean average precision",
-        "the mean of the labels' average precisions on validation images; the circle is the best.",
-    ),
+    Curve("Validation mAP", "mean average precision", _MEAN),
     "multi-label",
     partial(multi_label, intervals=False),
     ("mean_average_precision", "macro_f1"),
@@ -355,9 +344,7 @@ class MaskedImagesLearning(Learning):
             "choose the task simmim, or a model without"
         )
 
-    def examples(
-        self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor"
-    ) -> NDArray[np.uint8]:
+    def examples(self, model: "nn.Module", objective: "nn.Module", images: "torch.Tensor") -> Picture:
         """Show images in three rows: as they are, what the model sees of them, and what it predicts."""
         import torch
 
@@ -374,23 +361,19 @@ class MaskedImagesLearning(Learning):
         sheet = rows.permute(0, 3, 1, 4, 2).flatten(0, 1).flatten(1, 2)  # (3 * H, B * W, C)
         return to_rgb(sheet.numpy())
 
-    def report(
-        self, examples: NDArray[np.uint8] | None, validations: Sequence[Mapping[str, Any]]
-    ) -> TaskReport:
+    def report(self, examples: Picture | None, validations: Sequence[Mapping[str, Any]]) -> TaskReport:
         """Compare the loss with losses that need no model, and show predictions."""
         measured = [line for line in validations if {"loss", "loss_nothing", "loss_constant"} <= line.keys()]
         answer = [Text("This model was trained to give features: it names no classes.", "answer")]
         if measured:
             last = measured[-1]
             verdict = judge_loss(last)
-            answer.append(
-                Text(
-                    f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
-                    f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
-                    f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else "."),
-                    "warning" if verdict else "plain",
-                )
+            losses = (
+                f"Its last validation loss is **{last['loss']:.4f}**. Knowing nothing gives "
+                f"{last['loss_nothing']:.4f}, and the best single prediction for all patches "
+                f"{last['loss_constant']:.4f}" + (f": the model is {verdict}." if verdict else ".")
             )
+            answer.append(Text(losses, "warning" if verdict else "plain"))
         use = "Whether its features are of use, a few labelled images tell: vitkit fewshot, vitkit finetune."
         answer.append(Text(use))
         pictures: tuple[Block, ...] = ("There are no pictures of predictions.",)
@@ -399,21 +382,15 @@ class MaskedImagesLearning(Learning):
                 "Grey patches are hidden. Below, only they are predictions; the others are the image's own."
             )
             alt = "Images, what the model sees of them, and what it predicts."
-            pictures = (
-                Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt),
-                Text(caption, "caption"),
-            )
+            sheet = Plot(partial(figures().picture_sheet, examples, ROWS), "hidden", alt)
+            pictures = (sheet, Caption(caption))
         hidden = "Hidden patches and their predictions"
         sections = [Section(hidden, pictures, name="hidden", menu="Hidden patches")]
         if measured:
             names = {"loss": "loss", "loss_nothing": "knowing nothing", "loss_constant": "best constant"}
-            rows = tuple(
-                (
-                    Number(f"{line['step']:,}", line["step"]),
-                    *(Number(f"{line[name]:.4f}", line[name]) for name in names),
-                )
-                for line in measured
-            )
+            cells = ([Number(f"{line[name]:.4f}", line[name]) for name in names] for line in measured)
+            steps = (count_cell(line["step"]) for line in measured)
+            rows = tuple((step, *row) for step, row in zip(steps, cells, strict=True))
             table = Table(("step", *names.values()), rows, sortable=True)
             beside = "The loss beside losses that need no model"
             sections.append(Section(beside, (table,), name="baselines", menu="Baselines"))
@@ -435,16 +412,12 @@ def judge_loss(measured: Mapping[str, float]) -> str:
 
 
 MONITOR = Monitor("loss", "min")
-_curve = partial(
-    Curve,
-    "Validation loss",
-    "loss",
-    "the loss on the hidden patches of validation images, the same ones each time; the circle is the best.",
-    False,
+_HIDDEN = (
+    "the loss on the hidden patches of validation images, the same ones each time; the circle is the best."
 )
+_curve = partial(Curve, "Validation loss", "loss", _HIDDEN, False)
 
-MASKED_PATCHES = MaskedImagesLearning(
-    MONITOR, _curve("cross entropy of colours, or squared difference"), "masked-patches"
-)
+_COLOURS = _curve("cross entropy of colours, or squared difference")
+MASKED_PATCHES = MaskedImagesLearning(MONITOR, _COLOURS, "masked-patches")
 SIMMIM = MaskedImagesLearning(MONITOR, _curve("absolute difference of normalised pixels"), "simmim")
 MAE = MaskedImagesLearning(MONITOR, _curve("squared difference of normalised pixels"), "mae")

@@ -113,14 +113,10 @@ def photo_of(samples: "Samples", shown: ShownImage, image: NDArray[np.uint8], be
         beside: the address of a second picture of it, where the model looks.
     """
     phrase = "with its attention map, " if beside else ""
-    return Photo(
-        figures().image_data_uri(shrunk(image)),
-        f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}.",
-        samples.key(shown.index),
-        shown.true,
-        (("", shown.predicted, shown.confidence, shown.true == shown.predicted),),
-        beside,
-    )
+    source = figures().image_data_uri(shrunk(image))
+    alt = f"An image of {shown.true}, {phrase}predicted to be {shown.predicted}."
+    guess = "", shown.predicted, shown.confidence, shown.true == shown.predicted
+    return Photo(source, alt, samples.key(shown.index), shown.true, (guess,), beside)
 
 
 def shrunk(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -156,12 +152,11 @@ def answer_texts(
         too = f"{repeated:,} of these images are training images too, pixel for pixel{right}: {others}"
         texts.append(Text(too, "warning"))
     if split != "test":
-        texts.append(
-            Text(
-                f"**There is no evaluation on a test split**: these are {images}. If they helped to choose "
-                "the model or its settings, the figures on new images are probably somewhat lower."
-            )
+        caution = (
+            f"**There is no evaluation on a test split**: these are {images}. If they helped to choose the "
+            "model or its settings, the figures on new images are probably somewhat lower."
         )
+        texts.append(Text(caution))
     return tuple(texts)
 
 

@@ -28,7 +28,7 @@ from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.train import check_series, train_series
-from vitkit.listener import Progress, RelayingListener
+from vitkit.listener import Listener, Progress
 from vitkit.report.template import write_page
 from vitkit.result import Block, Plot, Result, Section, Table, table_of
 from vitkit.runs import folder as folders
@@ -490,13 +490,12 @@ def _with_own_option(sentence: str) -> str:
     return re.sub("^runs is", "seeds is", sentence)
 
 
-@dataclass(eq=False, repr=False)
-class _ArmListener(RelayingListener):
+class _ArmListener(Listener):
     """Passes on the messages of one arm among many that a person has to see: which of its runs begins, the
     score of each rate and the chosen rate, progress and warnings. Each names the arm."""
 
-    name: str
-    place: str
+    def __init__(self, listener: Listener, name: str, place: str) -> None:
+        self.relayed_to, self.name, self.place = listener, name, place
 
     def note(self, sentence: str) -> None:
         pass
