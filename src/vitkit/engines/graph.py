@@ -26,15 +26,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.engines.folder import (
-    FILES,
-    Agreement,
-    EngineModel,
-    OnnxRunner,
-    OpenVINORunner,
-    Runner,
-    computed_gelu,
-)
+from vitkit.engines import folder as engines
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
@@ -104,7 +96,7 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     """
     # `deepcopy` takes these tensors for copied already: the copy shares them.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    gelu = computed_gelu(model.config, precision)
+    gelu = engines.computed_gelu(model.config, precision)
     graph: Any = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
@@ -181,7 +173,7 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
         torch.onnx.export(
             graph,
             (example_images(model),),
-            folder / FILES["onnxruntime"][0],
+            folder / engines.FILES["onnxruntime"][0],
             input_names=["images"],
             output_names=["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -221,7 +213,7 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     some = images[:TRIAL_IMAGES]
 
     def logits(graph: Any, precision: EnginePrecision) -> NDArray[np.float64]:
-        runner = OpenVINORunner(graph, precision, torch.get_num_threads())
+        runner = engines.OpenVINORunner(graph, precision, torch.get_num_threads())
         return np.concatenate([runner(image) for image in some]).astype(np.float64)
 
     expected = logits(graph, "float32")
@@ -269,7 +261,9 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
         )
 
 
-def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int) -> EngineModel:
+def serve(
+    model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int
+) -> engines.EngineModel:
     """Have an engine compute a model in memory.
 
     Args:
@@ -287,7 +281,7 @@ def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, th
         )
     images = example_images(model, COMPARED_IN_MEMORY).numpy()
     refuse_other_logits(compare(model, runner, images, MADE_UP), engine, precision)
-    return EngineModel(model.config, model.card, runner)
+    return engines.EngineModel(model.config, model.card, runner)
 
 
 def make_runner(
@@ -297,7 +291,7 @@ def make_runner(
     threads: int,
     folder: Path | None,
     images: Sequence[NDArray[np.uint8]] = (),
-) -> Runner:
+) -> engines.Runner:
     """Make an engine's graph of a model and have it compiled.
 
     Args:
@@ -314,22 +308,22 @@ def make_runner(
             if precision == "int8":
                 graph = quantize(model, graph, images)
             if folder is not None:  # with weights in float32 and not in float16
-                path = folder / FILES[engine][0]
+                path = folder / engines.FILES[engine][0]
                 import_package("openvino").save_model(graph, path, compress_to_fp16=False)
-            return OpenVINORunner(graph, precision, threads)
+            return engines.OpenVINORunner(graph, precision, threads)
         assert folder is not None
         write_onnx(model, folder)
-        return OnnxRunner(folder, threads)
+        return engines.OnnxRunner(folder, threads)
 
 
 def compare(
     model: ImageModel,
-    runner: Runner,
+    runner: engines.Runner,
     images: NDArray[np.uint8],
     named: str,
     answers: Callable[[NDArray[np.float32]], NDArray[np.int64]] | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> Agreement:
+) -> engines.Agreement:
     """Compare an engine with the model that it was made of, computed by PyTorch in float32.
 
     Args:
@@ -364,7 +358,7 @@ def compare(
     spread, difference = float(plain.std(dtype=np.float64)), float(np.sqrt(np.square(apart).mean()))
     # Logits that are all alike, as a head of zeros gives them, have no spread to compare with.
     error = difference / spread if spread else (math.inf if difference else 0.0)
-    return Agreement(
+    return engines.Agreement(
         f"{len(images):,} {named}",
         len(images),
         tuple(dict.fromkeys(map(len, batches))),
@@ -377,7 +371,9 @@ def compare(
     )
 
 
-def refuse_other_logits(agreement: Agreement, engine: GraphEngine, precision: EnginePrecision) -> None:
+def refuse_other_logits(
+    agreement: engines.Agreement, engine: GraphEngine, precision: EnginePrecision
+) -> None:
     """Refuse an engine that computes something else than the model it was made of.
 
     Raises:

@@ -37,14 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
-from vitkit.evaluation.predictions import (
-    Predictions,
-    count_by_class,
-    in_parts,
-    ratio,
-    refuse_uncountable,
-    repeats_clause,
-)
+from vitkit.evaluation.predictions import Predictions, count_by_class, in_parts, ratio, refuse_uncountable
 from vitkit.evaluation.statistics import NORMAL_95, binomial_interval, binomial_test, describe_interval
 from vitkit.models.config import LossFunction
 from vitkit.models.zoo import ModelConfig
@@ -633,6 +626,22 @@ class MultiLabel(Result):
             low, high = repeated.interval_without
             figure += f" ({low:.1%} to {high:.1%})"
         return repeats_clause(repeated.count, self.count - repeated.count, figure)
+
+
+def repeats_clause(repeated: int, others: int, figure: str) -> str:
+    """Say how many of the images are training images, to follow the figures; "" where none is.
+
+    Args:
+        repeated: images that are training images too.
+        others: all other images.
+        figure: the score on the others, and its interval.
+    """
+    if not repeated:
+        return ""
+    clause = pluralize(repeated, "image is a training image", "images are training images")
+    if not others:
+        return f"; all {clause} too"
+    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
 
 
 def percentage(fraction: float | None) -> str:

@@ -29,7 +29,7 @@ from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.config import LossFunction
-from vitkit.text import first_line, pluralize
+from vitkit.text import first_line
 
 Logits = NDArray[np.float32]
 
@@ -289,22 +289,6 @@ class Predictions:
         labels = labels.astype(np.bool_ if several_labels else np.int64)
         logits = np.array(logits) if logits.nbytes <= IN_MEMORY else logits
         return cls(logits, labels, ids, bad, loss)
-
-
-def repeats_clause(repeated: int, others: int, figure: str) -> str:
-    """Say how many of the images are training images, to follow the figures; "" where none is.
-
-    Args:
-        repeated: images that are training images too.
-        others: all other images.
-        figure: the score on the others, and its interval.
-    """
-    if not repeated:
-        return ""
-    clause = pluralize(repeated, "image is a training image", "images are training images")
-    if not others:
-        return f"; all {clause} too"
-    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
 
 
 def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequence[str], noun: str) -> None:

@@ -8,16 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, overload
 
-from vitkit.config import (
-    FLOAT32_MOST,
-    AtLeastOne,
-    BelowOne,
-    Positive,
-    Range,
-    Valid,
-    ZeroOrMore,
-    require_valid,
-)
+from vitkit.config import FLOAT32_MOST, AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore
 from vitkit.errors import VitkitError
 from vitkit.text import format_size
 
@@ -79,7 +70,7 @@ MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
 
 
 @dataclass(frozen=True)
-class BackboneConfig:
+class BackboneConfig(Valid):
     """The ResNet that makes a hybrid's feature map."""
 
     layers: tuple[int, ...] = (3, 4, 6, 3)
@@ -91,7 +82,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         _check_stages(self.layers, self.width_factor, GROUPS)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -130,7 +121,7 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True)
-class ResNetConfig:
+class ResNetConfig(Valid):
     """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
 
     family: ClassVar[str] = "ResNet"
@@ -168,7 +159,7 @@ class ResNetConfig:
     image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")
@@ -347,7 +338,7 @@ and `rope.py` have the temperatures."""
 
 
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(Valid):
     """Everything that decides the shapes and the arithmetic of a ViT.
 
     Sizes are `(height, width)` in pixels. Images that are no multiple of the patch are cropped at the right
@@ -423,7 +414,7 @@ class ViTConfig:
     image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         check_images(self)
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be divided among {self.num_heads} heads equally.")

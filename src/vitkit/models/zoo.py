@@ -26,15 +26,8 @@ from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.config import (
-    STEM_GROUP,
-    VIT5_ROTARY,
-    BackboneConfig,
-    ResNetConfig,
-    Size,
-    ViTConfig,
-    height_and_width,
-)
+from vitkit.models import config as configs
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig, height_and_width
 from vitkit.text import format_size
 
 ModelConfig = ViTConfig | ResNetConfig
@@ -102,7 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 VIT5: dict[str, Any] = {
     "register_tokens": 4,
     "class_token_position": False,
-    "rotary": VIT5_ROTARY,
+    "rotary": configs.VIT5_ROTARY,
     "norm": "rms",
     "qk_norm": True,
     "qkv_bias": False,
@@ -410,16 +403,17 @@ def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
     """
     halvings = config.patch_size[0].bit_length() - 1
     channels = tuple(config.width >> number for number in reversed(range(halvings)))
-    if not channels or channels[0] % STEM_GROUP or config.width % channels[0]:
+    if not channels or channels[0] % configs.STEM_GROUP or config.width % channels[0]:
         raise VitkitError(
             f"'{name}': no convolutional stem fits a width of {config.width} and patches of "
             f"{format_size(config.patch_size)}. Choose patches of 2, 4, 8 or 16 pixels and a width whose "
-            f"half, quarter and so on is a multiple of {STEM_GROUP}; or give the channels (stem_channels)."
+            f"half, quarter and so on is a multiple of {configs.STEM_GROUP}; or give the channels "
+            "(stem_channels)."
         )
     return channels
 
 
-def with_image_size(config: ModelConfig, size: Size) -> ModelConfig:
+def with_image_size(config: ModelConfig, size: int | tuple[int, int]) -> ModelConfig:
     """Set the image size of a model's preprocessing, which owns it, on the model's configuration.
 
     No other function changes it: a size that is given to `load_model` comes here by way of `Preprocessing`.

@@ -40,7 +40,7 @@ from vitkit._version import __version__
 from vitkit.config import Count, from_json, read, to_json, write
 from vitkit.errors import VitkitError
 from vitkit.training import gradients, optim
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.files.source import read_safetensors, safetensors_chunks
 
 FOLDER = "checkpoints"
 """The folder of a run folder that holds its checkpoints."""

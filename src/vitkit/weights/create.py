@@ -20,7 +20,7 @@ from vitkit.models.zoo import ModelConfig, model_config, name_here, with_statist
 from vitkit.text import without_places
 from vitkit.weights import table
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.formats.timm.settings import GROUP_NORM_EPS, STANDARDIZATION_EPS
+from vitkit.weights.formats.timm import GROUP_NORM_EPS, STANDARDIZATION_EPS
 from vitkit.weights.loading import load
 from vitkit.weights.model_card import log_notes
 from vitkit.weights.published import find_start_named, starts

@@ -21,7 +21,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import official
-from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
+from vitkit.weights.formats.official import LINEN, SCALE, attention, mlp
 from vitkit.weights.model_card import ModelCard
 
 POSITION = "pos_embedding"
@@ -69,7 +69,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     config = replace(official.encoder_config(tree, pool), class_token_position=False)
     if POSITION in tree:
         table.check_axes(tree, POSITION, 3)
-        size = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
+        size, _ = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
     elif hints.image_size is None:
         raise table.NotRecordedError(
@@ -141,7 +141,7 @@ def name_table(config: ViTConfig) -> list[table.Row]:
     if config.pool == "map":
         rows.append(table.renamed("pooling.probe", f"{POOL}/probe"))
         rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
-        rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
+        rows += table.weight_and_bias("pooling.norm", f"{POOL}/LayerNorm_0", SCALE)
         rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
     return rows + official.head(config)
 

@@ -24,9 +24,8 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import model_card, table
-from vitkit.weights.files.safetensors import write_folder
-from vitkit.weights.files.source import LARGEST, Source, read_fields
-from vitkit.weights.formats.bit import absent_from_libraries, with_channels
+from vitkit.weights.files.source import LARGEST, Source, read_fields, write_folder
+from vitkit.weights.formats.official import absent_from_libraries, with_channels
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""

@@ -52,7 +52,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
     first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
     config = ViTConfig(
-        image_size=table.image_size_of(source, patch_size, positions, given),
+        image_size=table.image_size_of(source, patch_size, positions, given)[0],
         patch_size=patch_size,
         width=width,
         depth=table.count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
