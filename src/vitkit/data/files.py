@@ -16,15 +16,6 @@ class UnreadableFileError(VitkitError):
     """A file cannot be read. The message is the reason alone: the caller knows the file."""
 
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
 @contextmanager
 def regular_file(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read its bytes; links are followed.
@@ -83,13 +74,11 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
     # Without O_NONBLOCK, opening a pipe waits for a process that writes into it.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    try:
-        status = os.fstat(descriptor)
-        if (kind := stat.S_IFMT(status.st_mode)) != stat.S_IFREG:
-            raise UnreadableFileError(f"{_KINDS.get(kind, 'something else')}, not a regular file")
-    except BaseException:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise UnreadableFileError(f"{kind}, not a regular file")
     return descriptor, status
 
 

@@ -34,9 +34,8 @@ from vitkit.models.config import PLAIN, Compute, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
-from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.parts import MLP, Attention, Block, ConvStem
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.stem import ConvStem
 from vitkit.models.zoo import ModelConfig
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})

@@ -49,10 +49,6 @@ class LabelledImages:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Reason -> number of images that are there and not scored."""
 
-    def right(self, image: int) -> frozenset[int]:
-        """Return the ImageNet classes that are right for an image."""
-        return frozenset(label for group in self.members[image] for label in self.accepted[group])
-
 
 @cache
 def imagenet_wnids(mark: str = "") -> tuple[str, ...]:
@@ -440,7 +436,7 @@ def count_right(
     counts, hits = np.zeros((2, len(images.groups)), np.int64)
     correct = top5 = 0
     for image, chosen in zip(ids.tolist(), candidates[guesses].tolist(), strict=True):
-        right = images.right(image)
+        right = {label for group in images.members[image] for label in images.accepted[group]}
         is_right = chosen[0] in right
         correct += is_right
         top5 += not right.isdisjoint(chosen)

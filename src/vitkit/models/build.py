@@ -6,8 +6,8 @@ from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
 from vitkit.models.config import ResNetConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.models.parts import ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
-from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT, encoder_block
 from vitkit.models.zoo import ModelConfig
 

@@ -26,10 +26,8 @@ from torch import Tensor, nn
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
-from vitkit.models.pool import ClassTokenPool
+from vitkit.models.parts import MLP, Attention, Block, ClassTokenPool, PatchStem, RelativeAttention, RMSNorm
 from vitkit.models.position import RotaryPosition2D
-from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 
 BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]

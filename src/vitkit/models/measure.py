@@ -32,9 +32,8 @@ from vitkit.models.build import build_empty
 from vitkit.models.config import PLAIN, Compute, halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import AttentionPool, ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
-from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import ModelConfig
 

@@ -1,7 +1,7 @@
 """The Vision Transformer, read top to bottom: images to patches, patches to tokens, encoder, pooling, head.
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
-are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
+are in `parts.py` (attention, MLP, block, poolings, stems) and `position.py`, the configuration is in
 `config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images of C channels and H x W pixels; N patches; T tokens: class token and registers, P of which
@@ -18,10 +18,17 @@ from torch import Tensor, nn
 from vitkit.errors import VitkitError
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
-from vitkit.models.pool import Pooling, make_pooling
+from vitkit.models.parts import (
+    MLP,
+    Attention,
+    Block,
+    PatchStem,
+    Pooling,
+    RelativeAttention,
+    make_norm,
+    make_pooling,
+)
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
-from vitkit.models.stem import PatchStem
 
 
 class ViT(ImageModel):

@@ -231,7 +231,15 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     All processes go through them in this order: each sharded tensor is collected from all at the same time.
     """
     of_modules = {name: module.state_dict() for name, module in _modules(state).items()}
-    return {"model": of_modules.pop("model"), "optimizer": _optimizer_tensors(state.optimizer), **of_modules}
+    # "parameter number.name", such as "12.exp_avg". Parameters are numbered in the order of the groups, which
+    # the run's options decide. The names are sorted, since a state that was loaded has another order than one
+    # that grew, and both must write the same bytes.
+    of_optimizer = {
+        f"{index}.{name}": value
+        for index, parameter in enumerate(_parameters(state.optimizer))
+        for name, value in sorted(state.optimizer.state.get(parameter, {}).items())
+    }
+    return {"model": of_modules.pop("model"), "optimizer": of_optimizer, **of_modules}
 
 
 def _count_bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
@@ -385,19 +393,6 @@ class CheckpointWriter:
         if self._saving is not None:
             saving, self._saving = self._saving, None
             self._committed = saving.result()
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Give the tensors of the optimiser's state, named "parameter number.name", such as "12.exp_avg".
-
-    Parameters are numbered in the order of the groups, which the run's options decide. The names are sorted,
-    since a state that was loaded has another order than one that grew, and both must write the same bytes.
-    """
-    return {
-        f"{index}.{name}": value
-        for index, parameter in enumerate(_parameters(optimizer))
-        for name, value in sorted(optimizer.state.get(parameter, {}).items())
-    }
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

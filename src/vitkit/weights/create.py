@@ -95,7 +95,9 @@ def _published(name: str, timm_name: "TimmName | None") -> str:
     """
     if find_start_named(name) is not None:
         return name
-    address = name if name.startswith("hf:") else f"hf:{name}" if timm_name is None else timm_name.address
+    address = name if name.startswith("hf:") else f"hf:{name}"
+    if timm_name is not None:
+        address = f"hf:timm/{timm_name.architecture}.{timm_name.tag}"
     listed = next((start for start in starts() if address in start.addresses), None)
     if listed is not None and not Path(listed.name).exists():  # a file here of that name would go first
         return listed.name
@@ -161,11 +163,6 @@ class TimmName:
     """The weights, whether the name says it or timm chooses them; "" where timm has none."""
     side: int
     """Height and width in pixels; a BiT takes any: the size of its first training."""
-
-    @property
-    def address(self) -> str:
-        """The place where timm publishes the weights."""
-        return f"hf:timm/{self.architecture}.{self.tag}"
 
 
 def parse_timm_name(name: str) -> TimmName | None:

@@ -509,4 +509,4 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
     lost = chosen.lost_numerics(model.config)
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
-    return chosen.write(model, path, notes), notes
+    return chosen.holdings[model.config.family].write(model, path, notes), notes

@@ -116,10 +116,6 @@ class CheckpointFormat:
     others: str = ""
     is_folder: bool = True
 
-    def write(self, model: image_model.ImageModel, path: Path, notes: list[str]) -> Path:
-        """Write a model of which nothing is unsupported, and return the path written."""
-        return self.holdings[model.config.family].write(model, path, notes)
-
     def unsupported(self, config: zoo.ModelConfig) -> list[str]:
         """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)

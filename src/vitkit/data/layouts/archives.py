@@ -124,7 +124,13 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     count = pluralize(len(others), "link, device or sparse file", "links, devices or sparse files")
     notes = (f"{count} in {path.name} ignored: {join_names(others)}.",) if others else ()
     shown = {file.name: file for file in members if not any(map(is_ignored, file.name.split("/")))}
-    around = _folder_around(list(shown), labelled)
+    # A folder, or nested folders, around all files are passed over: "photos/".
+    common = posixpath.commonpath([posixpath.dirname(name) for name in shown] or [""])
+    # The last folder above the images is a class, even where there is no other.
+    most = max((name.count("/") for name in shown), default=0) - 1 if labelled else 0
+    shared = common.split("/") if common else []
+    splits = (depth for depth, folder in enumerate(shared) if folder.lower() in SPLIT_NAMES)
+    around = "".join(f"{folder}/" for folder in shared[: min(most, next(splits, most))])
     by_name = {name.removeprefix(around): file for name, file in shown.items()}
 
     def files_of(names: list[str]) -> _ArchiveFiles:
@@ -259,13 +265,3 @@ def _check_names(path: Path, members: Sequence[_Member]) -> None:
         if name in names:
             raise VitkitError(f"{path} holds two files named '{visible(name[:80])}'. Pack the folder again.")
         names.add(name)
-
-
-def _folder_around(names: Sequence[str], labelled: bool) -> str:
-    """Find the folder, or nested folders, around all files of an archive: "photos/"; "" if none."""
-    common = posixpath.commonpath([posixpath.dirname(name) for name in names] or [""])
-    # The last folder above the images is a class, even where there is no other.
-    most = max((name.count("/") for name in names), default=0) - 1 if labelled else 0
-    shared = common.split("/") if common else []
-    splits = (depth for depth, folder in enumerate(shared) if folder.lower() in SPLIT_NAMES)
-    return "".join(f"{folder}/" for folder in shared[: min(most, next(splits, most))])

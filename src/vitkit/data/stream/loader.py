@@ -27,7 +27,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,47 +213,36 @@ def worker_count(samples: Samples, loading: Loading, world: World = ALONE) -> in
     return max(1, (os.cpu_count() or 1) // world.on_machine)
 
 
+@dataclass
 class TrainLoader:
-    """The endless training stream of one split, batch by batch.
+    """The endless training stream of one split, batch by batch."""
 
-    Args:
-        samples: the training split.
-        preprocessing: how images are brought to the model's size.
-        augmentation: the random changes; None trains on images as evaluation sees them.
-        batch_size: images per step, of all processes together.
-        places: the places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order
-            in which it yields their images; None: the whole batch.
-        seed: decides the order of the samples and their augmentation.
-        workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
-        bad_quota: fraction of the files that may be unreadable before training stops.
-        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0 waits for ever.
-    """
-
-    rejects: dict[str, str]
+    samples: Samples
+    """The training split."""
+    preprocessing: Preprocessing
+    """The way in which images are brought to the model's size."""
+    augmentation: Augmentation | None
+    """The random changes; None trains on images as evaluation sees them."""
+    _: KW_ONLY
+    batch_size: int
+    """Images per step, of all processes together."""
+    seed: int
+    """Decides the order of the samples and their augmentation."""
+    workers: int = 0
+    """Processes that prepare batches; 0 prepares them in this one. The batches are the same bits."""
+    bad_quota: float = 0.05
+    """Fraction of the files that may be unreadable before training stops."""
+    places: NDArray[np.int64] | None = None
+    """The places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order in which
+    it yields their images; None: the whole batch."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds to wait for a batch before its worker is considered stuck; 0 waits for ever."""
+    rejects: dict[str, str] = field(default_factory=dict)
     """The reason, by key, of every file so far that could not be read."""
 
-    def __init__(
-        self,
-        samples: Samples,
-        preprocessing: Preprocessing,
-        augmentation: Augmentation | None,
-        *,
-        batch_size: int,
-        seed: int,
-        workers: int = 0,
-        bad_quota: float = 0.05,
-        places: NDArray[np.int64] | None = None,
-        worker_timeout: float = WORKER_TIMEOUT,
-    ) -> None:
-        if not len(samples):
+    def __post_init__(self) -> None:
+        if not len(self.samples):
             raise VitkitError("There is nothing to train on: the training split has no images.")
-        self.samples = samples
-        self.bad_quota = bad_quota
-        self.workers = workers
-        self.worker_timeout = worker_timeout
-        self.rejects = {}
-        read = np.arange(batch_size) if places is None else places
-        self._batches = _Batches(samples, preprocessing, batch_size, None, read, augmentation, seed)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of steps start..stop-1.
@@ -265,7 +254,11 @@ class TrainLoader:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
         allowed = check.bad_files_allowed(len(self.samples), self.bad_quota)
-        for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
+        places = np.arange(self.batch_size) if self.places is None else self.places
+        batches = _Batches(
+            self.samples, self.preprocessing, self.batch_size, None, places, self.augmentation, self.seed
+        )
+        for batch, bad in _computed(batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
             if len(self.rejects) > allowed:

@@ -204,7 +204,11 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     mean, std = _statistics(features)
     x = (features - mean) / std
     penalty = 1.0
-    if (held_out := _held_out(labels)).any():
+    held_out = np.zeros(len(labels), bool)  # the last shots of each class; none of a single one
+    for number in np.unique(labels):
+        if len(own := np.flatnonzero(labels == number)) > 1:
+            held_out[own[-max(1, len(own) // HELD_OUT) :]] = True
+    if held_out.any():
         trials = []
         for inverse in INVERSE_PENALTIES:
             model, _ = _logistic(x[~held_out], labels[~held_out], inverse)
@@ -237,15 +241,6 @@ def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tup
         warnings.simplefilter("always", ConvergenceWarning)
         model.fit(features, labels)
     return model, not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
-
-
-def _held_out(labels: Integers) -> NDArray[np.bool_]:
-    """Choose the shots to select the penalty on, `(N,)`: the last of each class; none of a single one."""
-    held_out = np.zeros(len(labels), bool)
-    for number in np.unique(labels):
-        if len(own := np.flatnonzero(labels == number)) > 1:
-            held_out[own[-max(1, len(own) // HELD_OUT) :]] = True
-    return held_out
 
 
 def _most_votes(nearest: Integers, cosines: Floats, classes: int) -> Integers:

@@ -497,7 +497,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
     """
     try:
-        data = durable.read_json_once(path, MAX_JSON)
+        data = durable.read_json(path, MAX_JSON)
     except FileNotFoundError:
         raise VitkitError(f"{path} cannot be read: there is no such file.") from None
     if not isinstance(data, dict):
@@ -514,7 +514,17 @@ def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     present = {key: value for key, value in values.items() if key in names and value is not None}
     for key, value in present.items():
-        _check_numbers(value, f"{where}: {key}")
+        rest = [value]  # in lists too; objects are checked where they are read
+        while rest:
+            part = rest.pop()
+            if isinstance(part, list):
+                rest += part
+            elif (isinstance(part, int) and abs(part) > LARGEST) or (
+                isinstance(part, float) and not math.isfinite(part)
+            ):
+                raise VitkitError(
+                    f"{where}: {key}: a number of at most {LARGEST} was expected, found {str(part)[:40]}."
+                )
     return from_json(kind, present, where)
 
 
@@ -534,19 +544,6 @@ def _no_weights(folder: Path, names: Sequence[str]) -> VitkitError:
         f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
         f"{', '.join(sorted(names)[:5]) or 'nothing'}. Images are given with --data, or after the model."
     )
-
-
-def _check_numbers(value: Any, where: str) -> None:
-    """Refuse numbers that are too large, alone or in lists; objects are checked where they are read."""
-    rest = [value]
-    while rest:
-        part = rest.pop()
-        if isinstance(part, list):
-            rest += part
-        elif (isinstance(part, int) and abs(part) > LARGEST) or (
-            isinstance(part, float) and not math.isfinite(part)
-        ):
-            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(part)[:40]}.")
 
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:

@@ -12,7 +12,7 @@ shapes, `preprocessor_config.json` gives the pixels.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,21 +205,15 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
     return rule
 
 
-def nearest_processor(rule: Preprocessing) -> Preprocessing:
-    """Return the settings of a transformers processor that come nearest to our preprocessing."""
-    size, way, fraction, kind = rule.image_size, rule.resize, rule.crop_fraction, rule.interpolation
-    if way in ("crop", "shortest") and size[0] == size[1]:
-        way, fraction = "shortest", model_card.fraction_of(size[0], rule.resized(0))
-    elif way not in ("squash", "none"):
-        return Preprocessing(size, interpolation=kind)
-    return Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
-
-
 def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
-    config = model.config
-    rows, columns = config.image_size
-    theirs = nearest_processor(model_card.preprocessing_of(model))
+    config, rule = model.config, model_card.preprocessing_of(model)
+    (rows, columns), way, fraction = rule.image_size, rule.resize, rule.crop_fraction
+    theirs = Preprocessing((rows, columns), interpolation=rule.interpolation)
+    if way in ("crop", "shortest") and rows == columns:
+        way, fraction = "shortest", model_card.fraction_of(rows, rule.resized(0))
+    if way in ("squash", "none") or (way == "shortest" and rows == columns):
+        theirs = replace(theirs, resize=way, crop_fraction=fraction, crop_offset="down")
     notes += model_card.changed_pixels_noted(model, theirs, "preprocessor_config.json")
     written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
