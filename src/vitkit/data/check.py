@@ -166,7 +166,7 @@ def bad_files_allowed(count: int, bad_quota: float) -> int:
 
 
 def check_data(
-    data: ImageData, progress: Callable[[int, int], None] | None = None, bad_quota: float = 0.05
+    data: ImageData, progress: Callable[[int, int], None] = lambda done, total: None, bad_quota: float = 0.05
 ) -> DataCheck:
     """Decode every file of a data set once and report sizes, bad files, duplicates and leaks.
 
@@ -198,8 +198,7 @@ def check_data(
                 label = ", ".join(names_of(samples.labels[index], data.class_names))
                 same.setdefault(repeats.pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
     duplicates = tuple(tuple(group) for group in same.values() if len(group) > 1)
     contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
     leaks = _leaks(duplicates, tuple(data.splits))

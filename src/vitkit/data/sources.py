@@ -477,8 +477,8 @@ def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
 def keep_in_memory(
     samples: Samples,
     limit_bytes: int,
-    progress: Callable[[int, int], None] | None = None,
-    header_progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    header_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Samples:
     """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
 
@@ -502,8 +502,7 @@ def keep_in_memory(
             sizes[index] = samples.header(index).size
         except DecodeError as error:
             bad[index] = str(error)
-        if header_progress is not None:
-            header_progress(index + 1, total)
+        header_progress(index + 1, total)
         needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
         if needed > limit_bytes:
             return samples
@@ -529,8 +528,7 @@ def keep_in_memory(
                 pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
             except DecodeError as error:
                 bad[index] = str(error)
-        if progress is not None:
-            progress(index + 1, total)
+        progress(index + 1, total)
     held = copy(samples)
     held.held = Held(pixels, starts, sizes, bad, channels)
     return held

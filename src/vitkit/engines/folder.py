@@ -24,8 +24,7 @@ from vitkit.durable import read_json, replace_json
 from vitkit.engines import libraries
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import binomial_interval
-from vitkit.models.config import Card, Gelu
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.config import Card, Gelu, ModelConfig
 from vitkit.weights.files.checksum import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 

@@ -30,13 +30,12 @@ from vitkit.engines import folder as engines
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.models.config import PLAIN, Compute, halve
+from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
 from vitkit.models.parts import MLP, Attention, Block, ConvStem
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.zoo import ModelConfig
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
 TRIAL_IMAGES = 32

@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.predictions import Predictions, count_by_class, in_parts, ratio, refuse_uncountable
 from vitkit.evaluation.statistics import NORMAL_95, binomial_interval, binomial_test, describe_interval
-from vitkit.models.config import LossFunction
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.config import LossFunction, ModelConfig
 from vitkit.result import Result
 from vitkit.text import join_names, pluralize
 

@@ -26,9 +26,8 @@ from vitkit.data.stream.loader import Batch, evaluation_batches
 from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
-from vitkit.models.config import Precision
+from vitkit.models.config import ModelConfig, Precision
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.models.zoo import ModelConfig
 from vitkit.world import ALONE, World, prepared_together
 
 CACHE_LIMIT = 4 << 30
@@ -94,7 +93,7 @@ class FeatureExtractor:
         self,
         samples: Samples,
         indices: NDArray[np.int64],
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] = lambda done: None,
         world: World = ALONE,
     ) -> Features:
         """Run the model over some images of a split once.
@@ -118,8 +117,7 @@ class FeatureExtractor:
         def take(outputs: NDArray[np.float32], batch: Batch) -> None:
             mask = batch.mask.numpy().copy()  # a worker may own its memory
             parts.append((outputs[mask], mask, batch.targets[_PIXELS].numpy()[mask]))
-            if progress is not None:
-                progress(sum(len(done) for _, done, _ in parts))
+            progress(sum(len(done) for _, done, _ in parts))
 
         batches = evaluation_batches(
             samples, self.preprocessing, self.batch_size, self.workers, rejects, indices, world=world

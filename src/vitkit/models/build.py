@@ -4,12 +4,11 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
-from vitkit.models.config import ResNetConfig
+from vitkit.models.config import ModelConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.parts import ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.vit import ViT, encoder_block
-from vitkit.models.zoo import ModelConfig
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:

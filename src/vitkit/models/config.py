@@ -599,6 +599,8 @@ class ViTConfig(Valid):
         return replace(self, num_classes=num_classes, representation_size=None)
 
 
+ModelConfig = ViTConfig | ResNetConfig
+
 Precision = Literal["auto", "float32", "bfloat16"]
 """The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of
 `runs/machine.py` chooses by device, width and phase. Weights in bfloat16, beside float32 ones that are

@@ -29,13 +29,12 @@ from vitkit.errors import VitkitError
 from vitkit.models import fast
 from vitkit.models.axial import AxialMixing
 from vitkit.models.build import build_empty
-from vitkit.models.config import PLAIN, Compute, halve
+from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
 from vitkit.models.parts import AttentionPool, ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import ModelConfig
 
 FLOAT = 4
 """Bytes of a float32 number."""

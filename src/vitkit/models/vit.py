@@ -16,18 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
+from vitkit.models import parts
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
-from vitkit.models.parts import (
-    MLP,
-    Attention,
-    Block,
-    PatchStem,
-    Pooling,
-    RelativeAttention,
-    make_norm,
-    make_pooling,
-)
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 
 
@@ -50,7 +41,7 @@ class ViT(ImageModel):
     """
 
     config: ViTConfig
-    pooling: Pooling
+    pooling: parts.Pooling
 
     def __init__(
         self,
@@ -71,7 +62,7 @@ class ViT(ImageModel):
                 "call vitkit.build_model(config), which hands them in."
             )
         width, registers = config.width, config.register_tokens
-        self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
+        self.stem = parts.PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
         # Learned tokens that stand for no part of the image, in which attention may store what it needs
         # (Darcet et al. 2024). The pools "token", "mean" and "max" leave them out. The paper has none.
@@ -83,9 +74,9 @@ class ViT(ImageModel):
         )
         # CLIP's models have a norm before the first block, the paper's have none.
         pre_norm = config.norm_before_blocks
-        self.pre_norm = make_norm(config.norm, width, config.norm_eps) if pre_norm else None
-        self.norm = make_norm(config.norm, width, config.norm_eps)
-        self.pooling = make_pooling(config)
+        self.pre_norm = parts.make_norm(config.norm, width, config.norm_eps) if pre_norm else None
+        self.norm = parts.make_norm(config.norm, width, config.norm_eps)
+        self.pooling = parts.make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = nn.Linear(size or width, config.num_classes) if config.num_classes else nn.Identity()
@@ -116,7 +107,7 @@ class ViT(ImageModel):
         """Treat the next training images as these rows of a larger batch; None: as all of it."""
         super().take_rows(rows)
         for part in self.modules():
-            if isinstance(part, Block):
+            if isinstance(part, parts.Block):
                 part.batch_rows = rows
 
     def layers(self) -> list[nn.Module]:
@@ -366,18 +357,18 @@ class ViT(ImageModel):
         return logits
 
 
-def encoder_block(config: ViTConfig, number: int = 0) -> Block:
+def encoder_block(config: ViTConfig, number: int = 0) -> parts.Block:
     """Make encoder block `number`, from 0, of a configuration; the number decides how often it is skipped."""
-    make_attention: Callable[..., Attention]
+    make_attention: Callable[..., parts.Attention]
     if config.position == "relative":
-        make_attention = partial(RelativeAttention, tokens=config.num_tokens)
+        make_attention = partial(parts.RelativeAttention, tokens=config.num_tokens)
     elif config.rotary is not None:
         registers = 0 if config.rotary.register_temperature is None else config.register_tokens
         fixed = config.prefix_tokens - registers  # the class token, and registers without a place
         rotary = RotaryPosition2D(config.grid, config.head_dim, fixed, config.rotary, registers)
-        make_attention = partial(Attention, rotary=rotary)
+        make_attention = partial(parts.Attention, rotary=rotary)
     else:
-        make_attention = Attention
+        make_attention = parts.Attention
     attention = make_attention(
         config.width,
         config.num_heads,
@@ -386,10 +377,10 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
         norm_eps=config.norm_eps,
         qkv_bias=config.qkv_bias,
     )
-    return Block(
+    return parts.Block(
         config.width,
         attention,
-        MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
+        parts.MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
         norm=config.norm,
         norm_eps=config.norm_eps,
         dropout=config.dropout,

@@ -28,9 +28,9 @@ from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
 from vitkit.models import config as configs
 from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig, height_and_width
+from vitkit.models.config import ModelConfig as ModelConfig
 from vitkit.text import format_size
 
-ModelConfig = ViTConfig | ResNetConfig
 FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}
 """The configurations by the name of their family, which `model.json` records."""
 Statistics = tuple[float, ...] | None

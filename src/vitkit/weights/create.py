@@ -14,9 +14,9 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models import build, zoo
-from vitkit.models.config import Size
+from vitkit.models.config import ModelConfig, Size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, model_config, name_here, with_statistics
+from vitkit.models.zoo import model_config, name_here, with_statistics
 from vitkit.text import without_places
 from vitkit.weights import table
 from vitkit.weights.format_names import LoadOptions

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config import INTERPOLATIONS, height_and_width
+from vitkit.models.config import INTERPOLATIONS, ModelConfig, height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
+from vitkit.models.zoo import name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights import published, table
 from vitkit.weights.files import download

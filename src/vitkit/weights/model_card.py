@@ -15,8 +15,8 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Task
-from vitkit.models.zoo import FAMILIES, ModelConfig
+from vitkit.models.config import Card, ModelConfig, Task
+from vitkit.models.zoo import FAMILIES
 from vitkit.text import without_places
 
 _log = logging.getLogger("vitkit")

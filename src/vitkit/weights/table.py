@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
-from vitkit.models import image_model, zoo
-from vitkit.models.config import BackboneConfig, RotaryConfig, ViTConfig
+from vitkit.models import image_model
+from vitkit.models.config import BackboneConfig, ModelConfig, RotaryConfig, ViTConfig
 from vitkit.text import pluralize
 from vitkit.weights import model_card
 from vitkit.weights.files.checksum import Checksum
@@ -67,7 +67,7 @@ class Hints:
 class Translation:
     """A file's architecture, parameters, card and notes, as a format reads them."""
 
-    config: zoo.ModelConfig
+    config: ModelConfig
     rows: list[Row]
     card: model_card.ModelCard
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -116,12 +116,12 @@ class CheckpointFormat:
     others: str = ""
     is_folder: bool = True
 
-    def unsupported(self, config: zoo.ModelConfig) -> list[str]:
+    def unsupported(self, config: ModelConfig) -> list[str]:
         """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)
         return [f"{config.family}s{self.others}"] if holding is None else list(holding.unsupported(config))
 
-    def lost_numerics(self, config: zoo.ModelConfig) -> list[str]:
+    def lost_numerics(self, config: ModelConfig) -> list[str]:
         """Name the numerics of a configuration that the format does not record."""
         holding = self.holdings.get(config.family)
         return [] if holding is None else list(holding.lost_numerics(config))

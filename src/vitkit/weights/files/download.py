@@ -321,7 +321,7 @@ class Fetched:
     """Pixels that a published checkpoint was made for: not every file records them."""
 
 
-def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
+def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
     """Return the local path of a checkpoint, which is downloaded first where it is an address.
 
     Args:
@@ -352,7 +352,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     return Fetched(Path(path))
 
 
-def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
+def fetch_any(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
     """Return the local path of a checkpoint, which may be given by a name that `vitkit starts` lists.
 
     Files in the folder `starts/NAME` of the cache are taken for the published checkpoint NAME without asking
@@ -442,7 +442,7 @@ def _target(address: str) -> Path:
 # One file from a server
 
 
-def _from_server(address: str, expected: str | None, progress: Progress | None) -> Fetched:
+def _from_server(address: str, expected: str | None, progress: Progress) -> Fetched:
     parts, target = urlsplit(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if "@" in parts.netloc:
@@ -492,7 +492,7 @@ def _digest_in(fragment: str, address: str) -> str | None:
 
 
 def _download(
-    address: str, shown: str, target: Path, progress: Progress | None, expected: str | None, first: str | None
+    address: str, shown: str, target: Path, progress: Progress, expected: str | None, first: str | None
 ) -> str:
     """Fetch into a file beside `target`, and rename it when it is whole; returns its SHA-256.
 
@@ -559,7 +559,7 @@ def _fetch_settings(parts: SplitResult, folder: Path) -> None:
             replace_json(folder / name, settings)
 
 
-def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+def _pieces(address: str, most: int, progress: Progress = lambda done, total: None) -> Iterator[bytes]:
     """Yield the bytes of a file of at most `most` bytes, once.
 
     Raises:
@@ -581,8 +581,7 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
                     since, deadline = 0, time.monotonic() + WINDOW
                 elif is_http and time.monotonic() > deadline:
                     raise _FailedError(_SLOW.format(WINDOW), again=True)
-                if progress is not None:
-                    progress(size, total)
+                progress(size, total)
                 yield piece
             if total not in (None, size):
                 raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)

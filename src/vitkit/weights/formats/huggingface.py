@@ -19,9 +19,8 @@ from typing import Any, Literal
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Gelu, ResNetConfig, Task, ViTConfig, height_and_width
+from vitkit.models.config import Card, Gelu, ModelConfig, ResNetConfig, Task, ViTConfig, height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import model_card, table
 from vitkit.weights.files.source import LARGEST, Source, read_fields, write_folder

@@ -20,7 +20,6 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config import GROUPS, BackboneConfig, ResNetConfig, ViTConfig, usual_stage_channels
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size, join_names
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
@@ -310,7 +309,7 @@ def lost_arithmetic(config: ViTConfig) -> Iterator[str]:
         )
 
 
-def lost_pixels(config: ModelConfig) -> list[str]:
+def lost_pixels(config: ViTConfig | ResNetConfig) -> list[str]:
     half = (0.5,) * config.in_channels
     if config.image_mean == config.image_std == half:
         return []

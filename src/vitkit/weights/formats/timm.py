@@ -27,7 +27,6 @@ from vitkit.errors import VitkitError
 from vitkit.models import config as models
 from vitkit.models.config import GROUPS, NORM_NAMES, BackboneConfig, PoolKind, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields, write_folder
@@ -979,7 +978,7 @@ def _require_custom(source: Source, settings: Settings, config: ResNetConfig) ->
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 
-def _card(settings: Settings, config: ModelConfig, doubts: list[str]) -> model_card.ModelCard:
+def _card(settings: Settings, config: models.ModelConfig, doubts: list[str]) -> model_card.ModelCard:
     """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
     notes = list(doubts)
     if not settings.has_config:
