@@ -206,9 +206,8 @@ def open_to_append(path: Path) -> TextIO:
         VitkitError: it is a folder, a pipe or a device: opening a pipe would wait for its reader.
     """
     try:
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
-        )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, opened without waiting
             raise VitkitError(

@@ -311,7 +311,6 @@ def _about_duplicates(
             repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
             yield f"{repeat} another image of {split}, pixel for pixel."
     if contradictions:
-        groups = pluralize(
-            len(contradictions), "group of equal images carries", "groups of equal images carry"
-        )
+        many = len(contradictions)
+        groups = pluralize(many, "group of equal images carries", "groups of equal images carry")
         yield f"{groups} different labels: some of them are wrong."

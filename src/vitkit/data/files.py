@@ -41,28 +41,22 @@ def read_unchanged_file(path: Path, limit: int) -> bytes:
     """
     with explain_os_errors():
         descriptor, before = _open(path)
+        size = before.st_size
         try:
-            if before.st_size > limit:
-                raise UnreadableFileError(
-                    f"the file has {before.st_size:,} bytes, more than the {limit:,} allowed"
-                )
-            data = os.read(descriptor, before.st_size + 1)
-            while len(data) <= before.st_size and (
-                more := os.read(descriptor, before.st_size + 1 - len(data))
-            ):
+            if size > limit:
+                raise UnreadableFileError(f"the file has {size:,} bytes, more than the {limit:,} allowed")
+            data = os.read(descriptor, size + 1)
+            while len(data) <= size and (more := os.read(descriptor, size + 1 - len(data))):
                 data += more
             after = os.fstat(descriptor)
         except MemoryError:
-            raise UnreadableFileError(
-                f"there is not enough memory to read its {before.st_size:,} bytes"
-            ) from None
+            raise UnreadableFileError(f"there is not enough memory to read its {size:,} bytes") from None
         finally:
             os.close(descriptor)
-    same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    same = (size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
     if not same or len(data) != after.st_size:
-        raise UnreadableFileError(
-            f"the file changed while it was read: {before.st_size:,} bytes at first, {len(data):,} read"
-        )
+        counts = f"{size:,} bytes at first, {len(data):,} read"
+        raise UnreadableFileError(f"the file changed while it was read: {counts}")
     return data
 
 

@@ -105,9 +105,8 @@ class ImageData:
             after = tables.count_labels(samples["train"].labels, len(names))
             counts = zip(names, before, after, strict=True)
             if lost := [name for name, images, left in counts if images and not left]:
-                notes.append(
-                    f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
-                )
+                count = pluralize(len(lost), "class has", "classes have")
+                notes.append(f"{count} no image in it: {join_names(lost)}.")
         return replace(self, splits=samples, notes=tuple(notes), fold_of=fold_of, same=same, seed=splits.seed)
 
     def _repeats(self) -> NDArray[np.int64] | None:
@@ -231,9 +230,8 @@ def open_data(
         problems.append(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
     # Labels are matched by name and written as text.
     if twice := sorted({name for name in listing.class_names if listing.class_names.count(name) > 1}):
-        raise VitkitError(
-            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
-        )
+        names = join_names(twice)
+        raise VitkitError(f"{spec} has several classes of the same name: {names}. Give each its own.")
     for name in listing.class_names:
         try:
             name.encode()

@@ -274,9 +274,8 @@ def serve(
     """
     refuse_model(engine, model.config)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
-        runner = make_runner(
-            model, engine, precision, threads, Path(folder) if engine == "onnxruntime" else None
-        )
+        place = Path(folder) if engine == "onnxruntime" else None
+        runner = make_runner(model, engine, precision, threads, place)
     images = example_images(model, COMPARED_IN_MEMORY).numpy()
     refuse_other_logits(compare(model, runner, images, MADE_UP), engine, precision)
     return engines.EngineModel(model.config, model.card, runner)

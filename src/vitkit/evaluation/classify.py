@@ -670,9 +670,8 @@ def multi_label(predictions: Predictions, class_names: Sequence[str], intervals:
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
     counts = (flags.sum(0).tolist() for flags in (targets, predicted, hits))
     per_label = []
-    for fields, ranking, interval in zip(
-        count_by_class(class_names, *counts), rankings, singles, strict=True
-    ):
+    counted = count_by_class(class_names, *counts)
+    for fields, ranking, interval in zip(counted, rankings, singles, strict=True):
         f1, logit = ranking.best_f1() or (None, None)
         threshold = None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit))))  # sigmoid
         per_label.append(LabelScore(*fields, ranking.average_precision(), interval, f1, threshold))

@@ -135,9 +135,7 @@ class FeatureExtractor:
             rejects.update(unreadable)
         with prepared_together(world):  # all processes meet the same error, and one reports it
             if not parts:
-                raise VitkitError(
-                    "There are no images to compute features of: the data, or this split, is empty."
-                )
+                raise VitkitError("No images to compute features of: the data, or this split, is empty.")
             features, mask, pixels = map(np.concatenate, zip(*parts, strict=True))
             if wrong := int((~np.isfinite(features).all(1)).sum()):
                 raise VitkitError(
@@ -223,9 +221,8 @@ class FeatureCache:
             }
         )
         if len(data) + _DIGEST > self.limit:
-            self._note(
-                f"Features of {len(data) / 1e9:.1f} GB are not kept: the limit is {self.limit / 1e9:.1f} GB."
-            )
+            size, limit = len(data) / 1e9, self.limit / 1e9
+            self._note(f"Features of {size:.1f} GB are not kept: the limit is {limit:.1f} GB.")
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

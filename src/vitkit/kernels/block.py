@@ -143,9 +143,8 @@ def _computes_block(number: torch.dtype, library: ctypes.CDLL) -> bool:
     generator = torch.Generator().manual_seed(0)
     shapes = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,)]
     shapes += [(width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,)]
-    inputs = [
-        torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for shape in ((2, tokens, width), *shapes)
-    ]
+    all_shapes = ((2, tokens, width), *shapes)
+    inputs = [torch.randn(shape, generator=generator) / shape[-1] ** 0.5 for shape in all_shapes]
     grad = torch.randn(2, tokens, width, generator=generator)
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
         ours = [tensor.clone().requires_grad_() for tensor in inputs]

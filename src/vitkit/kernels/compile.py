@@ -166,10 +166,8 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
     folder, compiler = path.parent, _compiler()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # What hangs would hang with the next file; any other failure may be this file's fault.
-    failed, hanging = (
-        path.with_suffix(".failed"),
-        folder / f"{_hash(*map(os.fsencode, compiler)).hex()[:16]}.failed",
-    )
+    failed = path.with_suffix(".failed")
+    hanging = folder / f"{_hash(*map(os.fsencode, compiler)).hex()[:16]}.failed"
     for record in (failed, hanging):
         reason = (_read_own(record) or b"").decode(errors="replace")[:LONGEST_REASON]
         # Unprintable characters were not written here.

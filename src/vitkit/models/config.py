@@ -346,11 +346,7 @@ class ViTConfig(Valid):
     """
 
     family: ClassVar[str] = "ViT"
-    first_filters: ClassVar[tuple[str, ...]] = (
-        "stem.weight",
-        "stem.root.weight",
-        "stem.convolutions.0.weight",
-    )
+    first_filters: ClassVar = ("stem.weight", "stem.root.weight", "stem.convolutions.0.weight")
     image_size: tuple[Length, Length]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""

@@ -219,9 +219,8 @@ def can_shorten(model: ImageModel) -> bool:
     if not CLASS_TOKEN.knows_itself(model):
         return False
     vit = cast("ViT", model)
-    return len(vit.blocks) > 0 and all(
-        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
-    )
+    parts = (vit.blocks[-1], vit.norm, vit.pooling) if len(vit.blocks) else ()
+    return bool(parts) and all(map(CLASS_TOKEN.knows, parts))
 
 
 def can_fold_pixels(model: ImageModel) -> bool:

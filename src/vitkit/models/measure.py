@@ -408,10 +408,8 @@ def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tupl
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
     reduced = {dim % x.ndim for dim in (dims or range(x.ndim))}
-    shape = (
-        (1 if dim in reduced else size) for dim, size in enumerate(x.shape) if keepdim or dim not in reduced
-    )
-    return x.new_empty(tuple(shape))
+    kept = [dim for dim in range(x.ndim) if keepdim or dim not in reduced]
+    return x.new_empty([1 if dim in reduced else x.shape[dim] for dim in kept])
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

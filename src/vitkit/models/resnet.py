@@ -86,9 +86,8 @@ def _pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
     An odd pixel of padding goes to the bottom or right.
     """
     # -(-size // stride) rounds up. The last window begins at (windows - 1) * stride.
-    height, width = (
-        max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in (x.shape[2], x.shape[3])
-    )
+    sizes = (x.shape[2], x.shape[3])
+    height, width = (max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in sizes)
     if not height and not width:
         return x
     # In PyTorch's order: left, right, top, bottom.

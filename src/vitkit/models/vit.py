@@ -151,11 +151,8 @@ class ViT(ImageModel):
         tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
-        if (
-            self.training
-            and self.batch_rows is not None
-            and (self.config.dropout or self.config.attention_dropout)
-        ):
+        drops = self.config.dropout or self.config.attention_dropout
+        if self.training and self.batch_rows is not None and drops:
             # The objective has drawn for the whole batch before; dropout is drawn for these images alone.
             torch.manual_seed(self.batch_rows.seed)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer

@@ -240,9 +240,8 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     changes, options = dict(VIT5 if match["five"] else {}), match["options"].split("-")[1:]
     for option in options:
         if not (registers := re.fullmatch(r"reg(\d+)", option)) and option not in OPTIONS:
-            raise VitkitError(
-                f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
-            )
+            near = nearest(option, [*OPTIONS, "reg4"])
+            raise VitkitError(f"'{name}': no option is named '{option}'. {near}")
         changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[option]
     config = replace(config, **changes)
     if "conv" in options:

@@ -300,9 +300,8 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
             name: FileHash(*durable.write_file(temporary / name, chunks))
             for name, chunks in snapshot.files.items()
         }
-        manifest = durable.json_bytes(
-            to_json(Manifest(step, snapshot.environment, written, snapshot.configuration))
-        )
+        record = Manifest(step, snapshot.environment, written, snapshot.configuration)
+        manifest = durable.json_bytes(to_json(record))
         durable.write_file(temporary / "manifest.json", [manifest])
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
@@ -410,9 +409,8 @@ def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> N
     try:
         # Checkpoints of later steps do not count among the last `keep`, or the one just written could be
         # removed at once. Nor does one with an empty COMMIT (size 0), from which nothing can be resumed.
-        committed = [
-            path for path in newest_first(folder) if step_of(path) <= progress.step and commit_size(path)
-        ]
+        earlier = [path for path in newest_first(folder) if step_of(path) <= progress.step]
+        committed = [path for path in earlier if commit_size(path)]
         for path in committed[keep:]:
             if path.name != best:
                 remove(path)

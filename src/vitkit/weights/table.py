@@ -217,10 +217,8 @@ def renamed(ours: str, theirs: str) -> Row:
 
 def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight", ".bias")) -> list[Row]:
     """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
-    return [
-        renamed(f"{ours}.{part}", f"{theirs}{name}")
-        for part, name in zip(("weight", "bias"), names, strict=True)
-    ]
+    pairs = zip(("weight", "bias"), names, strict=True)
+    return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:

@@ -275,16 +275,7 @@ def _check_ome(description: str, channels: int) -> None:
 # Bytes per pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
 # AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python
 # code.
-_BESIDE_THE_IMAGE = {
-    "WEBP": 12.1,
-    "AVIF": 16.0,
-    "HEIF": 16.0,
-    "SGI": 8.0,
-    "PPM": 8.0,
-    "QOI": 4.0,
-    "BMP": 3.0,
-    "GIF": 3.0,
-}
+_BESIDE_THE_IMAGE = {"WEBP": 12.1, "AVIF": 16, "HEIF": 16, "SGI": 8, "PPM": 8, "QOI": 4, "BMP": 3, "GIF": 3}
 
 _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes that Pillow uses for a pixel of a colour mode; 4 of any other: colours of three bytes take four."""

@@ -155,9 +155,8 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
         scan.take(files)
         scans[split] = scan
     next(iter(scans.values())).hidden = len(members) - len(shown)
-    listing = folders.list_classes(
-        path, f"{ending} of class folders", scans, not_splits, files_of, partial, group
-    )
+    kind = f"{ending} of class folders"
+    listing = folders.list_classes(path, kind, scans, not_splits, files_of, partial, group)
     return replace(listing, notes=(*listing.notes, *notes))
 
 
@@ -173,9 +172,8 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
             place = longer + 32
         promised = int.from_bytes(end[place : place + 2], "little")
         if promised != count % 65536:  # writers without the longer end leave out the upper digits
-            raise zipfile.BadZipFile(
-                f"its end promises {promised:,} files, and its directory names {count:,}"
-            )
+            said = f"its end promises {promised:,} files, and its directory names {count:,}"
+            raise zipfile.BadZipFile(said)
         for info in archive.infolist():
             name = info.orig_filename  # `filename` ends at a zero byte, which is refused like other odd names
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -193,9 +191,7 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                 )
             start, packed, size = info.header_offset, info.compress_size, info.file_size
             if max(start, packed, size) > _LARGEST_ARCHIVE:
-                raise VitkitError(
-                    f"{path} promises files larger than any disk. Download it or pack it again."
-                )
+                raise VitkitError(f"{path} promises files larger than any disk: pack or download it again.")
             name_crc = zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437"))
             yield _Member(name, start, packed, size, info.compress_type, info.CRC, name_crc)
 

@@ -90,9 +90,8 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
             for (part, index), end in zip(images, ends, strict=True)
         ]
     first: dict[bytes, int] = {}
-    return np.array(
-        [i if digest is None else first.setdefault(digest, i) for i, digest in enumerate(digests)], np.int64
-    )
+    numbers = (i if digest is None else first.setdefault(digest, i) for i, digest in enumerate(digests))
+    return np.fromiter(numbers, np.int64)
 
 
 def repeats_of_training(

@@ -119,9 +119,8 @@ def list_split_parquets(
     here = folder.resolve()  # "." has no name
     task = vtab_tasks.task_of_folder(here.name) or vtab_tasks.task_of_folder(here.parent.name)
     names = None if task is None else tuple(map(str, range(task.classes)))
-    return parquet.list_parquet(
-        folder, [path for path, _ in files], [split for _, split in files], names, group
-    )
+    parquets, split_of = [path for path, _ in files], [split for _, split in files]
+    return parquet.list_parquet(folder, parquets, split_of, names, group)
 
 
 def _list_name(path: Path) -> str | None:

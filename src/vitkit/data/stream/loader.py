@@ -255,9 +255,8 @@ class TrainLoader:
         """
         allowed = check.bad_files_allowed(len(self.samples), self.bad_quota)
         places = np.arange(self.batch_size) if self.places is None else self.places
-        batches = _Batches(
-            self.samples, self.preprocessing, self.batch_size, None, places, self.augmentation, self.seed
-        )
+        rule, changes = self.preprocessing, self.augmentation
+        batches = _Batches(self.samples, rule, self.batch_size, None, places, changes, self.seed)
         for batch, bad in _computed(batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
@@ -632,9 +631,8 @@ class _Pool:
             return None  # an exception that the worker raised and sent: a bug, not its death
         # A process that ends closes its connections and its sentinel first and has an exit code a moment
         # later, for which only `join` waits.
-        ended = multiprocessing.connection.wait(
-            [process.sentinel for process in self.processes], timeout=10.0
-        )
+        sentinels = [process.sentinel for process in self.processes]
+        ended = multiprocessing.connection.wait(sentinels, timeout=10.0)
         for process in self.processes:
             if process.sentinel in ended:
                 process.join(timeout=10.0)

@@ -148,9 +148,8 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = conf
     weights = (left / (eigenvalues + l2)) @ right  # (D + 1, K)
 
     def predict(rows: Floats) -> Integers:
-        scores = (
-            ((part - mean) / std) @ weights[:-1] + BIAS * weights[-1] for _, part in _parts(rows, classes)
-        )
+        whitened = ((part - mean) / std for _, part in _parts(rows, classes))
+        scores = (part @ weights[:-1] + BIAS * weights[-1] for part in whitened)
         return np.concatenate([score.argmax(1) for score in scores])
 
     return Fitted(predict, l2)

@@ -231,9 +231,8 @@ def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, st
     except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
         if (snapshot := _local_snapshot(hub, repository, revision)) is None:
             raise
-        _log.info(
-            "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
-        )
+        reason = first_line(error)
+        _log.info("%s: no answer from the Hub (%s); what was fetched before is used", repository, reason)
         paths = (path for path in snapshot.rglob("*") if path.is_file())
         files = {path.relative_to(snapshot).as_posix(): None for path in paths}
     return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
@@ -446,9 +445,7 @@ def _from_server(address: str, expected: str | None, progress: Progress) -> Fetc
     parts, target = urlsplit(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if "@" in parts.netloc:
-        raise VitkitError(
-            f"{shown} was given with a name and password, which would end up in logs: leave them out."
-        )
+        raise VitkitError(f"{shown} has a name and password, which would end up in logs: leave them out.")
     if not target.name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", target.name):
         raise VitkitError(
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "

@@ -260,9 +260,7 @@ def _check_pickles(path: Path) -> None:
                 pass
         except Exception:  # damaged, which PyTorch will report, or cut off here
             if size > MAX_PICKLE and data.tell() >= MAX_PICKLE - 8:
-                raise ValueError(
-                    f"its pickles have more than {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}"
-                ) from None
+                raise ValueError(f"its pickles have over {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}") from None
             return
 
 

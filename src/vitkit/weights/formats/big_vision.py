@@ -57,9 +57,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if root.endswith("img/"):
         # The image tower alone is kept; `t` and `b` scale and shift its products with the text tower's.
         above = root.removesuffix("img/")
-        text = {
-            key for key in tree.shapes if key.startswith(f"{above}txt/") or key in (f"{above}t", f"{above}b")
-        }
+        own = (f"{above}t", f"{above}b")
+        text = {key for key in tree.shapes if key.startswith(f"{above}txt/") or key in own}
         ignored |= dict.fromkeys(text, "text tower, and what compares it with the image's")
         tree = tree.renamed({key: key for key in tree.shapes if key not in text})
         origin["tower"] = "img"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
@@ -237,9 +237,7 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     return written
 
 
-def size_of(
-    source: Source, processor: Processor, name: Literal["size", "crop_size"]
-) -> tuple[int, int] | None:
+def size_of(source: Source, processor: Processor, name: str) -> tuple[int, int] | None:
     """Read a size, in any of the ways that transformers writes it, as (height, width).
 
     Raises:
@@ -346,9 +344,8 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     table.check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    heads = table.require_heads(
-        source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
-    )
+    given = settings.num_attention_heads or hints.num_heads
+    heads = table.require_heads(source, given, width, ", nor does config.json")
     head_dim = source.config.get("head_dim")
     refuse(
         source,
@@ -550,9 +547,8 @@ def vit_rows(config: ViTConfig, prefix: str, naming: Mapping[str, str]) -> list[
         ours, theirs = f"blocks.{i}", f"{prefix}{naming['layers']}.{i}"
         rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
         for kind in ("weight", "bias"):
-            rows.append(
-                table.stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
-            )
+            names = (f"{theirs}.{part}.{kind}" for part in parts)
+            rows.append(table.stacked(f"{ours}.attention.qkv.{kind}", names))
         rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming['out']}")
         rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
         rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming['fc1']}")
@@ -590,9 +586,8 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
     if not (names := [name for name in source.shapes if name.endswith(key)]):
-        raise VitkitError(
-            f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
-        )
+        kind = source.config["model_type"]
+        raise VitkitError(f"{source.path}: its config.json says {kind}, but no {key} is there.")
     return names[0].removesuffix(key)
 
 

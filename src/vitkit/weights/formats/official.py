@@ -266,9 +266,8 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     backbone = None
     if "conv_root/kernel" in source:
         table.check_axes(source, "conv_root/kernel", 4)
-        backbone = BackboneConfig(
-            table.count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64
-        )
+        factor = shapes["conv_root/kernel"][-1] / 64
+        backbone = BackboneConfig(table.count_units(source, ""), width_factor=factor)
         in_channels = shapes["conv_root/kernel"][-2]
     token_size = (patch_height, patch_width)
     if backbone:
@@ -304,9 +303,8 @@ def lost_arithmetic(config: ViTConfig) -> Iterator[str]:
             yield from table.differences("the original", (f"the backbone's {name}", *values))
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
-        yield (
-            f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
-        )
+        size = format_size(config.image_size)
+        yield f"the image size {size}, which is to be given when the file is loaded"
 
 
 def lost_pixels(config: ViTConfig | ResNetConfig) -> list[str]:
@@ -336,14 +334,10 @@ def name_table(config: ViTConfig, naming: Naming) -> list[table.Row]:
 def stem(config: ViTConfig) -> list[table.Row]:
     """List the parameters of the patch projection, and of the ResNet before it in a hybrid."""
     if config.backbone is None:
-        return [
-            table.convolution("stem.weight", "embedding/kernel"),
-            table.renamed("stem.bias", "embedding/bias"),
-        ]
-    rows = [
-        table.convolution("stem.root.weight", "conv_root/kernel"),
-        *_group_norm("stem.root_norm", "gn_root"),
-    ]
+        bias = table.renamed("stem.bias", "embedding/bias")
+        return [table.convolution("stem.weight", "embedding/kernel"), bias]
+    rows = [table.convolution("stem.root.weight", "conv_root/kernel")]
+    rows += _group_norm("stem.root_norm", "gn_root")
     for s, units in enumerate(config.backbone.layers):
         for u in range(units):
             ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"

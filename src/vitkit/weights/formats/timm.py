@@ -546,9 +546,8 @@ def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
         if backbone.width_factor != 1:
             yield f"a hybrid's ResNet {backbone.width_factor:g} times as wide"
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            yield (
-                f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
-            )
+            cut = format_size(config.patch_size)
+            yield f"a feature map of {format_size((rows, columns))} cut into {cut}"
 
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
@@ -576,9 +575,8 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
 def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
     """Name the numerics that timm has no argument for."""
     if config.backbone or not _has_clip_eps(config):
-        yield from table.differences(
-            "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS)
-        )
+        numerics = (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS)
+        yield from table.differences("timm", numerics)
     if config.layer_scale == 0:
         yield f"layer scale that begins at 0 (timm: {LAYER_SCALE})"
     if backbone := config.backbone:

@@ -101,9 +101,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
-    replace_file(
-        path, _pth_chunks(table.to_file_tensors(model.state_dict(), name_table(config)), path.parent)
-    )
+    tensors = table.to_file_tensors(model.state_dict(), name_table(config))
+    replace_file(path, _pth_chunks(tensors, path.parent))
     return path
 
 
@@ -115,9 +114,8 @@ def unsupported(config: ViTConfig) -> list[str]:
         "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
         "a ViT without a head": config.num_classes == 0,
     }
-    return table.unsupported_values(config, table.PLAIN) + [
-        phrase for phrase, is_lacking in lacks.items() if is_lacking
-    ]
+    lacking = [phrase for phrase, is_lacking in lacks.items() if is_lacking]
+    return table.unsupported_values(config, table.PLAIN) + lacking
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
