@@ -213,9 +213,8 @@ def check_data(
     ]
     summary, both = None, np.array(sizes)  # (N, 2)
     if sizes:
-        smallest, median, largest = (
-            (int(height), int(width)) for height, width in (both.min(0), np.median(both, 0), both.max(0))
-        )
+        extremes = (both.min(0), np.median(both, 0), both.max(0))
+        smallest, median, largest = ((int(height), int(width)) for height, width in extremes)
         summary = ImageSizes(smallest, median, largest, tuple(Counter(sizes).most_common(5)))
     return DataCheck(
         name=data.name,

@@ -134,9 +134,8 @@ class OnnxRunner:
         onnxruntime = libraries.import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(
-            str(folder / FILES["onnxruntime"][0]), options, providers=["CPUExecutionProvider"]
-        )
+        graph = str(folder / FILES["onnxruntime"][0])
+        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def shape(self) -> str:
         """Describe the inputs and outputs of the graph, as `describe_shape` does."""

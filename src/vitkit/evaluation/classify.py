@@ -679,10 +679,8 @@ def multi_label(predictions: Predictions, class_names: Sequence[str], intervals:
     f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
     # The labels' binary cross entropies: log(1 + e^x) where one is absent, log(1 + e^-x) where it is present.
-    losses = [
-        np.logaddexp(0, np.where(present, -rows.astype(np.float64), rows)).sum(1).tolist()
-        for rows, present in in_parts(logits, targets)
-    ]
+    signed = (np.where(has, -rows.astype(np.float64), rows) for rows, has in in_parts(logits, targets))
+    losses = [np.logaddexp(0, part).sum(1).tolist() for part in signed]
     total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
         count=count,

@@ -119,18 +119,12 @@ class FeatureExtractor:
             parts.append((outputs[mask], mask, batch.targets[_PIXELS].numpy()[mask]))
             progress(sum(len(done) for _, done, _ in parts))
 
+        size, device, precision = self.batch_size, self.device, self.precision
         batches = evaluation_batches(
-            samples, self.preprocessing, self.batch_size, self.workers, rejects, indices, world=world
+            samples, self.preprocessing, size, self.workers, rejects, indices, world=world
         )
-        run_model(
-            self.model,
-            _with_hashes(batches),
-            take,
-            device=self.device,
-            precision=self.precision,
-            features=True,
-            world=world,
-        )
+        hashed = _with_hashes(batches)
+        run_model(self.model, hashed, take, device=device, precision=precision, features=True, world=world)
         for unreadable in world.gather(rejects):
             rejects.update(unreadable)
         with prepared_together(world):  # all processes meet the same error, and one reports it

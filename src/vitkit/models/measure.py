@@ -329,11 +329,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def saved(self) -> int:
         """Count the bytes that autograd has saved at the end of the forward pass."""
-        return sum(
-            span.bytes
-            for span in self.spans
-            if span.born <= self.forward_end and (span.died is None or span.died > self.forward_end)
-        )
+        made = (span for span in self.spans if span.born <= self.forward_end)
+        return sum(span.bytes for span in made if span.died is None or span.died > self.forward_end)
 
     def temporaries(self) -> int:
         """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""

@@ -155,12 +155,8 @@ class ResNetStem(nn.Module):
         self, backbone: BackboneConfig, patch_size: tuple[int, int], width: int, in_channels: int = 3
     ) -> None:
         super().__init__()
-        convolution = partial(
-            StdConv2d,
-            padding="same",
-            standardization=backbone.standardization,
-            eps=backbone.standardization_eps,
-        )
+        rule, eps = backbone.standardization, backbone.standardization_eps
+        convolution = partial(StdConv2d, padding="same", standardization=rule, eps=eps)
         channels = backbone.root_channels
         # The root of every ResNet (He et al. 2016): 7x7 at stride 2, then max-pooling at stride 2.
         self.root = convolution(in_channels, channels, 7, stride=2)
@@ -301,9 +297,8 @@ class ResNet(ImageModel):
 
     def __init__(self, config: ResNetConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config)
-        convolution = partial(
-            StdConv2d, padding="symmetric", standardization="variance", eps=config.standardization_eps
-        )
+        eps = config.standardization_eps
+        convolution = partial(StdConv2d, padding="symmetric", standardization="variance", eps=eps)
         # No norm follows the root: in v2 the first unit's does.
         self.root = convolution(config.in_channels, config.root_channels, 7, stride=2)
         # max_pool2d's own padding is minus infinity.

@@ -69,9 +69,8 @@ class ViT(ImageModel):
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
-        )
+        made = (encoder_block(config, number) for number in range(config.depth))
+        self.blocks = nn.ModuleList(made if blocks is None else blocks)
         # CLIP's models have a norm before the first block, the paper's have none.
         pre_norm = config.norm_before_blocks
         self.pre_norm = parts.make_norm(config.norm, width, config.norm_eps) if pre_norm else None

@@ -375,10 +375,8 @@ class MaskedImages(nn.Module):
         predicted = self.pixels(model, hidden, true.reshape(*true.shape[:2], *self.patch_shape)).flatten(2)
         patch = config.patch_size
         size = tuple(count * side for count, side in zip(config.grid, patch, strict=True))
-        drawn = (
-            F.fold(put_patches(patches, hidden.index, new).mT, size, patch, stride=patch)
-            for new in (seen, predicted)
-        )
+        pictures = (put_patches(patches, hidden.index, new).mT for new in (seen, predicted))
+        drawn = (F.fold(picture, size, patch, stride=patch) for picture in pictures)
         first, second = (pixels.round().clamp(0, 255).to(torch.uint8) for pixels in drawn)
         return first, second
 
@@ -592,9 +590,8 @@ class AbsoluteBaseline(Baseline):
     def __init__(self, model: ViT) -> None:
         shape = (model.config.in_channels, *model.config.patch_size)
         super().__init__(math.prod(shape), 256)
-        self.mean, self.std = (
-            value.double().cpu().expand(shape).reshape(-1, 1) for value in (model.pixel_mean, model.pixel_std)
-        )
+        statistics = (model.pixel_mean, model.pixel_std)
+        self.mean, self.std = (value.double().cpu().expand(shape).reshape(-1, 1) for value in statistics)
 
     def add(self, targets: Tensor) -> None:
         values = targets.double().cpu().T * self.std + self.mean  # (T, n), from 0 to 255

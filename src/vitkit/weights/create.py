@@ -188,12 +188,8 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
     config = model_config(name_here(name.architecture) or name.architecture, num_classes, size)
     numerics: dict[str, Any] = {"gelu": "erf", "standardization_eps": STANDARDIZATION_EPS}
     if (backbone := getattr(config, "backbone", None)) is not None:
-        numerics["backbone"] = replace(
-            backbone,
-            norm_eps=GROUP_NORM_EPS,
-            standardization="variance",
-            standardization_eps=STANDARDIZATION_EPS,
-        )
+        timm: dict[str, Any] = {"standardization": "variance", "standardization_eps": STANDARDIZATION_EPS}
+        numerics["backbone"] = replace(backbone, norm_eps=GROUP_NORM_EPS, **timm)
     names = {field.name for field in fields(config)}
     config = replace(config, **{key: value for key, value in numerics.items() if key in names})
     statistics = (table.IMAGENET_MEAN, table.IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))

@@ -191,11 +191,8 @@ class OpenCheckpoint(ExitStack):
             names = [name for row in rows for name in row.theirs]
             missing = [f"  {name}: missing" for name in names if name not in source.shapes]
             accounted = {*names, *self._translation.ignored}
-            unexpected = [
-                f"  {name}: unexpected, {tuple(shape)}"
-                for name, shape in source.shapes.items()
-                if name not in accounted
-            ]
+            extra = [name for name in source.shapes if name not in accounted]
+            unexpected = [f"  {name}: unexpected, {tuple(source.shapes[name])}" for name in extra]
             if missing or unexpected:
                 raise VitkitError(
                     f"{source.path} does not hold the weights of this architecture, {len(missing)} of "

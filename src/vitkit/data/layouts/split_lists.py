@@ -71,10 +71,8 @@ def find_lists(folder: Path) -> dict[str, Path]:
 
 def find_usual_splits(folder: Path) -> set[str]:
     """Return the splits of Parquet files with the usual names, train-, validation- or val-, and test-."""
-    prefixes = {
-        re.split(r"[-_.]", path.name.lower())[0]
-        for path in (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
-    }
+    paths = (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
+    prefixes = {re.split(r"[-_.]", path.name.lower())[0] for path in paths}
     return {SPLIT_NAMES[prefix] for prefix in prefixes if prefix in SPLIT_NAMES}
 
 

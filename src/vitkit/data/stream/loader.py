@@ -41,7 +41,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from vitkit.data import check, transforms
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
-from vitkit.data.listing import LABELS
+from vitkit.data.listing import LABELS, Integers
 from vitkit.data.sources import Samples
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
@@ -59,9 +59,7 @@ Reading = Callable[[int], None]
 """Called with the index of each sample before it is read, so that a hanging read can be named."""
 
 
-def sample_at(
-    positions: NDArray[np.int64], num_samples: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sample_at(positions: Integers, num_samples: int, seed: int) -> tuple[Integers, Integers]:
     """Compute the epochs and sample ids at positions of the stream, both of the shape of `positions`.
 
     Positions count from 0, and there is at least one sample. Position p belongs to epoch p // num_samples;
@@ -232,7 +230,7 @@ class TrainLoader:
     """Processes that prepare batches; 0 prepares them in this one. The batches are the same bits."""
     bad_quota: float = 0.05
     """Fraction of the files that may be unreadable before training stops."""
-    places: NDArray[np.int64] | None = None
+    places: Integers | None = None
     """The places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order in which
     it yields their images; None: the whole batch."""
     worker_timeout: float = WORKER_TIMEOUT
@@ -277,7 +275,7 @@ def evaluation_batches(
     batch_size: int,
     workers: int = 0,
     rejects: dict[str, str] | None = None,
-    indices: Sequence[int] | NDArray[np.int64] | None = None,
+    indices: Sequence[int] | Integers | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
     world: World = ALONE,
 ) -> Iterator[Batch]:
@@ -313,14 +311,14 @@ class _Batches:
     samples: Samples
     preprocessing: Preprocessing
     batch_size: int
-    indices: NDArray[np.int64] | None = None
+    indices: Integers | None = None
     """(N,) of the samples, in order; None: the stream of training."""
-    places: NDArray[np.int64] = field(default_factory=lambda: np.arange(0))
+    places: Integers = field(default_factory=lambda: np.arange(0))
     """The places of a batch of that stream that are read."""
     augmentation: Augmentation | None = None
     seed: int = 0
 
-    def epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def epochs_and_ids(self, number: int) -> tuple[Integers, Integers]:
         start = number * self.batch_size
         if self.indices is not None:
             ids = self.indices[start : start + self.batch_size]
@@ -659,6 +657,6 @@ def _shortage(error: Exception, number: int) -> str | None:
     return f"Batch {number} could not be loaded by worker processes: {meaning}"
 
 
-def _rows(board: Any) -> NDArray[np.int64]:
+def _rows(board: Any) -> Integers:
     """View the board as (workers, 2): each worker's batch and the sample it reads, -1 before the first."""
     return np.frombuffer(board, dtype=np.int64).reshape(-1, 2)

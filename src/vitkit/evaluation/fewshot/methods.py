@@ -219,9 +219,8 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     model, converged = _logistic(x, labels, penalty)
 
     def predict(rows: Floats) -> Integers:
-        predicted: Integers = np.concatenate(
-            [model.predict((part - mean) / std) for _, part in _parts(rows, len(model.classes_))]
-        )
+        parts = _parts(rows, len(model.classes_))
+        predicted: Integers = np.concatenate([model.predict((part - mean) / std) for _, part in parts])
         return predicted
 
     return Fitted(predict, penalty, converged)

@@ -340,11 +340,8 @@ SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
 """Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
 
 WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "weights.npz",
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "weights.npz"),
 )
 """The names that a folder's weights may have, the preferred one first."""
 

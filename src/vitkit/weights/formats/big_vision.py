@@ -113,9 +113,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def unsupported(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that big_vision's cannot have; its ResNets load the original release's file."""
     storable = {key: values for key, values in table.PLAIN.items() if key != "class_token_position"}
-    return table.unsupported_values(
-        config, {**storable, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
-    )
+    storable |= {"pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
+    return table.unsupported_values(config, storable)
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:

@@ -375,13 +375,9 @@ def mlp(ours: str, theirs: str) -> list[table.Row]:
 
 def dense(ours: str, theirs: str) -> list[table.Row]:
     """Return the rows of a Flax dense layer: its kernel is our weight transposed."""
-    kernel = table.Row(
-        f"{ours}.weight",
-        (f"{theirs}/kernel",),
-        lambda arrays: arrays[0].permute(1, 0),
-        lambda tensor: [tensor.permute(1, 0)],
-    )
-    return [kernel, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
+    weight, kernel = f"{ours}.weight", (f"{theirs}/kernel",)
+    transposed = table.Row(weight, kernel, lambda arrays: arrays[0].mT, lambda tensor: [tensor.mT])
+    return [transposed, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _group_norm(ours: str, theirs: str) -> list[table.Row]:

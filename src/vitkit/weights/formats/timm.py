@@ -657,11 +657,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    rows = vit_rows(
-        config,
-        qkv_bias=_qkv_bias(source, settings),
-        stem_bias=not config.norm_before_blocks or "patch_embed.proj.bias" in source,
-    )
+    stem_bias = not config.norm_before_blocks or "patch_embed.proj.bias" in source
+    rows = vit_rows(config, qkv_bias=_qkv_bias(source, settings), stem_bias=stem_bias)
     ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
     doubts = []
     if settings.has_config and settings.num_heads is None:
@@ -872,13 +869,8 @@ def _backbone(source: Source) -> BackboneConfig | None:
                 f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
             )
         return None
-    return BackboneConfig(
-        _layers(source, f"{BACKBONE}stages."),
-        source.shapes[root][0] / 64,
-        GROUP_NORM_EPS,
-        "variance",
-        STANDARDIZATION_EPS,
-    )
+    layers, width_factor = _layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64
+    return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
 
 
 def _hybrid_root(source: Source) -> str | None:

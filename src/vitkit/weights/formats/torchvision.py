@@ -174,9 +174,8 @@ def name_table(config: ViTConfig, old: bool = False) -> list[table.Row]:
         rows.append(table.renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
         rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
         rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + table.weight_and_bias(
-            f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}"
-        )
+        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}")
     rows += table.weight_and_bias("norm", "encoder.ln")
     if config.representation_size:
         rows += table.weight_and_bias("pre_logits", "heads.pre_logits")
