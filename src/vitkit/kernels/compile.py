@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -222,14 +223,8 @@ def _run(command: Sequence[str], program: str, environment: Mapping[str, str]) -
     """
     limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
         with suppress(OSError):  # some containers forbid it
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
         try:

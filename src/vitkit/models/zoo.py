@@ -133,17 +133,9 @@ _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
 _BIT = re.compile(rf"BiT-([SM]-)?{_RESNET}{_WIDTH}")
 
 OTHER_SIZES = {
-    "tiny": "Ti",
-    "small": "S",
-    "base": "B",
-    "large": "L",
-    "huge": "H",
-    "giant": "g",
-    "gigantic": "G",
-    "b": "B",
-    "l": "L",
-    "h": "H",
-}
+    "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",
+    "b": "B", "l": "L", "h": "H",
+}  # fmt: skip
 """The sizes of timm, Hugging Face and torchvision (one letter), and the zoo's names for them."""
 
 # timm: vit_base_patch16_224.augreg_in21k, deit_small_patch16_224. Hugging Face: google/vit-base-patch16-224.

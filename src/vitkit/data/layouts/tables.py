@@ -200,12 +200,9 @@ def read_csv(
     if tall:
         lines = pluralize(len(tall), "image of several lines", "images of several lines each")
         notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
-    return replace(
-        table,
-        split_of=np.array([listing.SPLIT_NAMES[name] for name in split_of]),
-        groups=None if group is None else listing.number_groups(groups),
-        notes=tuple(notes),
-    )
+    named = np.array([listing.SPLIT_NAMES[name] for name in split_of])
+    numbered = None if group is None else listing.number_groups(groups)
+    return replace(table, split_of=named, groups=numbered, notes=tuple(notes))
 
 
 def _cell(row: Sequence[str], place: int) -> str:
