@@ -339,7 +339,8 @@ def _map_array(file: Path, name: str) -> NDArray[Any]:
         with regular_file(file):  # no pipe that nobody writes to, and no device: mapping could wait for ever
             pass
     except UnreadableFileError as error:
-        raise VitkitError(f"Predictions {file} cannot be read: {error}. Run the evaluation again.") from error
+        said = f"The predictions {file} cannot be read: {error}. Run the evaluation again."
+        raise VitkitError(said) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a header that numpy has to repair is damaged
