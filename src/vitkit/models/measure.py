@@ -405,8 +405,8 @@ def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tupl
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
     reduced = {dim % x.ndim for dim in (dims or range(x.ndim))}
-    kept = [dim for dim in range(x.ndim) if keepdim or dim not in reduced]
-    return x.new_empty([1 if dim in reduced else x.shape[dim] for dim in kept])
+    axes = [dim for dim in range(x.ndim) if keepdim or dim not in reduced]
+    return x.new_empty([1 if dim in reduced else x.shape[dim] for dim in axes])
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
