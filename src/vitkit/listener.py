@@ -61,7 +61,7 @@ class Listener:
     """
 
     relayed_to: "Listener | None" = None
-    """The listener that hears what a subclass does not hear itself; None where nobody does."""
+    """The listener that hears what a subclass does not hear itself; None where there is none."""
 
     def note(self, sentence: str) -> None:
         """Hear a sentence that a person should read and that is no error."""
@@ -112,7 +112,7 @@ SILENT = Listener()
 
 
 class WarningsAlone(Listener):
-    """Passes warnings alone on to a listener: a silent mistake helps nobody."""
+    """Passes warnings alone on to a listener: a mistake must not be silent."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener

@@ -180,7 +180,7 @@ def shortened(text: str, width: int) -> str:
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     if cell_len(text) <= width:
         return text
-    # A wide letter that would be cut in two is left out: a space stands in its place, which goes.
+    # A space stands in place of a wide letter that would be cut in two, and is removed.
     start, end = set_cell_size(text, width - width // 3 - 1), set_cell_size(text[::-1], width // 3)
     return f"{start.rstrip()}…{end.rstrip()[::-1]}"
 

@@ -263,7 +263,7 @@ def _show(arguments: list[str]) -> None:
     changed = "; ".join(describe_augmentation(run.augmentation)) or "nothing"
     console.print_lines(f"Changed at random: {changed}.", str(out))
     path = given["path"]
-    # Nobody fine-tunes the digits of the demonstration from a start for photos.
+    # A start for photos does not suit the built-in digits.
     following = "vitkit train --recipe digits" if path == "digits" else f"vitkit finetune {shlex.quote(path)}"
     console.print_next(f"open {out} in a browser", following)
 
@@ -332,7 +332,7 @@ def _listed(title: str, lines: list[str]) -> list[Block]:
 # Starts
 
 DESCRIBED = 5
-"""The most starts of which addresses, licence and source are printed below the table."""
+"""A list of at most this many starts is followed by their addresses, licences and sources."""
 
 UNPINNED = "not pinned: what is fetched first is remembered, and another file is refused from then on"
 
@@ -365,7 +365,7 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
         "parameters": [f"{start.parameters:,}" for start in listed],
     }
-    # A narrow terminal would break names: columns are left out that the name of a start says too.
+    # A narrow terminal would break names: drop columns that repeat a part of a start's name.
     for spare in ("by", "classes", "trained on"):
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
             del columns[spare]

@@ -364,7 +364,7 @@ def import_library(package: str) -> Any:
     try:
         import_module("torchvision")
     except ModuleNotFoundError:
-        pass  # nobody will import it
+        pass  # it is not imported
     except Exception:  # installed, and broken in a way of its own
         for operator in ("nms", "qnms"):
             with contextlib.suppress(RuntimeError):  # there already
@@ -497,7 +497,7 @@ def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:
 def _preprocessing(identity: loading.Identity) -> list[str]:
     if (recorded := identity.card.preprocessing) is None:
         return [f"not known: vitkit stretches images to {format_size(identity.config.image_size)}"]
-    # A training run chose every field; for a file of another library, usual values are left out.
+    # A training run chose every field; of another library's file only unusual values are shown.
     usual = to_json(Preprocessing(recorded.image_size)) if identity.card.augmentation is None else {}
     always = ("image_size", "resize", "antialias")
     lines = [

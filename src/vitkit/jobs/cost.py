@@ -114,7 +114,7 @@ def _list(costs: Sequence[Cost], batch_size: int, optimizer: str, utilization: f
     use = "vitkit train PATH --model NAME"
     if all(is_checkpoint(cost.model) for cost in costs):
         use = f"vitkit card {shlex.quote(costs[0].model)}"
-    # The compute of a training is left out where none is estimated.
+    # A training without an estimate of its compute has no such row.
     rows = [{k: v for k, v in asdict(cost).items() if v is not None or k == "tokens"} for cost in costs]
     return Listing(counted, blocks, (use,), rows)
 

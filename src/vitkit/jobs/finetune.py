@@ -362,7 +362,7 @@ def _fitted_run(
         None in a dry run whose chosen start would have to be fetched: it has been shown.
 
     Raises:
-        VitkitError: the start would have to be fetched, and nobody allows it.
+        VitkitError: the start would have to be fetched, and that is not allowed.
     """
     base = recipes.recipe(recipe) if recipe else Run()
     data = str(data) or base.data

@@ -250,7 +250,7 @@ def train_series(
 def check_series(
     run: Run, options: run_options.SeriesOptions, machine: StudyOptions, opened: plan.Opened | None = None
 ) -> plan.Opened:
-    """Refuse a new series as `train_series` would before it makes a folder; nobody hears of it.
+    """Refuse a new series as `train_series` would before it makes a folder; it prints nothing.
 
     Returns:
         Its images and its start, for a series that has the same.

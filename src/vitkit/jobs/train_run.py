@@ -92,7 +92,7 @@ def train_run(
     processes.divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     machine.keep_freed_memory()
     if not world.writes:  # of a dry run process 0 alone tells
-        return Path() if dry_run else follow(world) or Path()  # whose folder nobody asks for
+        return Path() if dry_run else follow(world) or Path()  # the caller needs no folder
     own, keep = None if out is None else Path(out), not dry_run
     plan = planning.plan_run(
         run, own, device=device, opened=opened, keep=keep, given=given, world=world, listener=listener

@@ -114,7 +114,7 @@ def measure_pace(
     micro = training.micro_batch_size and -(-training.micro_batch_size // world.size)
     each = -(-training.batch_size // world.size)
     training = replace(training, batch_size=each, micro_batch_size=micro)
-    run = replace(run, training=training, fewshot=FewShotTracking())  # of which `choose_length` warns
+    run = replace(run, training=training, fewshot=FewShotTracking())  # `choose_length` warns of it
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
         compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)

@@ -1,4 +1,4 @@
-"""The options of a run by their names in Python, so that a type checker refuses a wrong one, and those of a
+"""The options of a run by their names in Python, so that a type checker refuses a wrong one, and of a
 series of runs: a sweep over learning rates, several seeds, or all folds. They need no torch.
 
 The first are the fields of `Run` and of its parts. Their texts explain them; `vitkit train --help-all` prints

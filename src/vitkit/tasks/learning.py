@@ -250,7 +250,7 @@ ROWS = ("image", "seen", "predicted")
 
 @dataclass(frozen=True)
 class MaskedImagesLearning(Learning):
-    """Learns from images of which patches are hidden."""
+    """Learns from images with hidden patches."""
 
     name: TaskName
 

@@ -581,7 +581,7 @@ class SquaredBaseline(Baseline):
 class AbsoluteBaseline(Baseline):
     """Baseline of an absolute difference: zeros, and the median of each number of a patch.
 
-    The numbers are normalised pixel values, of which there are 256: a histogram of each gives its median.
+    There are 256 normalised pixel values, so that a histogram gives the median.
 
     Args:
         model: whose mean and deviation normalise the pixels.

@@ -357,7 +357,7 @@ def fit_weights(
         config = config.with_new_head(num_classes)
         former = ("head.", "pre_logits.")
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(former)}
-    # Without the old head, which nobody will use, and before the new one, whose zeros are no reason for
+    # Without the old head, which is not used, and before the new one, whose zeros are no reason for
     # doubt; and after the statistics, which may have been assumed.
     notes = [*(assumption.sentence() for assumption in card.assumed), *find_doubts(tensors)]
     if is_new:

@@ -175,7 +175,7 @@ def image_size_of(
         count: embeddings.
         given: the size that the user gives.
         backbone: of a hybrid.
-        prefix: tokens before the patches, all of which have an embedding or none.
+        prefix: tokens before the patches, all of them with an embedding, or all without.
         recorded: the size in the file's settings.
 
     Raises:

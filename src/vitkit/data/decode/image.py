@@ -176,7 +176,7 @@ def read_array(data: bytes) -> ArrayFile:
 _COLOURS, _ORIENTATION, _SAMPLES, _EXTRA = 262, 274, 277, 338  # the orientation's is that of EXIF too
 _DEFLATE = (8, 32946)  # the numbers of deflate as a compression: Adobe's, and an older one
 _COMPRESSIONS = (1, 5, *_DEFLATE, 32773, 50000)
-"""None, LZW, deflate, PackBits, Zstandard: no more is unpacked than asked for. A JPEG inside has any size."""
+"""None, LZW, deflate, PackBits, Zstandard: their output is bounded. A JPEG inside can have any size."""
 
 # It logs what is odd, and raises what is wrong.
 logging.getLogger("tifffile").addHandler(logging.NullHandler())
@@ -212,7 +212,7 @@ def read_tiff(data: bytes, channels: int) -> ArrayFile | None:
         _check_ome(first.description, channels)
     pages = [first]
     if first.samplesperpixel == 1:
-        # Further pages are not searched: some files have thousands. Those of an OME-TIFF are other images.
+        # Further pages are not searched: some files have thousands. In an OME-TIFF they are other images.
         pages = list(islice(tiff.pages, channels + (not tiff.is_ome)))
         if len(pages) != channels:
             return None
