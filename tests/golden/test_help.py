@@ -9,7 +9,6 @@ from tests.golden.screen import screen
 PAGES = {
     "vitkit": [[], ["--version"]],
     "inspect": [["inspect", "--help"]],
-    "predict": [["predict", page] for page in ("--help", "--help-all")],
 }
 
 
