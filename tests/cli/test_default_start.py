@@ -105,7 +105,7 @@ def test_a_folder_of_both_is_asked_about(photos: Path, tmp_path: Path, cli: Cli)
     saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     for file in (tmp_path / "model").iterdir():
         file.rename(photos / file.name)
-    said = cli(["finetune", str(photos), *QUICK], 1).words
+    said = cli(["finetune", str(photos), *QUICK], 1).text
     quoted = shlex.quote(str(photos))
     assert f"To begin from its weights: vitkit finetune {quoted} PATH." in said
     assert f"To train on its images: vitkit finetune --data {quoted}." in said

@@ -66,6 +66,6 @@ def test_what_would_be_refused_is_refused(home: Path, cli: Cli) -> None:
         ("--runs 2", "--dry-run shows a single run"),
         ("--start vit-ti16-augreg-in21k", "--dry-run fetches nothing"),
     ):
-        said = cli(f"{train} {arguments}".split(), 1).words
+        said = cli(f"{train} {arguments}".split(), 1).text
         assert message in said and "Traceback" not in said
     assert names(home) == before

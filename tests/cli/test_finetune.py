@@ -106,6 +106,6 @@ def test_mistakes_end_in_one_sentence(tmp_path: Path, start: Path, photos: Path,
         (f"train --recipe finetune-cifar10 --data {photos}", "give them with --start"),
         (f"finetune {start}/model.safetensors --data {photos} --start-from best", "is no run folder"),
     ):
-        said = cli(line.split(), 1).words
+        said = cli(line.split(), 1).text
         assert all(part in said for part in parts), line
     assert not (tmp_path / "run").exists()

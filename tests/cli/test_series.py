@@ -19,7 +19,7 @@ def test_a_series_is_resumed_with_its_own_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = cli([*SERIES, "--out", "runs"]).words
+    said = cli([*SERIES, "--out", "runs"]).text
     assert "is the best on 180 held-out images" in said and "the mean of 2 seeds; standard deviation" in said
     assert "vitkit predict runs IMAGE_OR_FOLDER (the model of seed-0)" in said
     assert "This series of runs has finished" in cli(["train", "--resume", "runs", "--threads", "1"]).out

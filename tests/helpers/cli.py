@@ -11,7 +11,7 @@ class Printed(NamedTuple):
     err: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """All of it, each run of blanks and ends of lines as one blank."""
         return " ".join(f"{self.out} {self.err}".split())
 

@@ -92,9 +92,9 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path, cli: C
     begin = f"vitkit advise {photos} vit-s16-augreg-in21k --go"
     refused(rf"do not train from scratch.*{begin}", advise, str(photos), go=True)
     assert f"Give one: {begin}." in cli(["advise", str(photos), "--go"], 1).err
-    told = json.loads(cli(["advise", str(photos), "--json"]).out)
-    assert (told["chosen"], told["images"], told["default"]) == (None, 56, published[-1])
-    assert f"Next: vitkit finetune {photos} (from {published[-1]})" in cli(["advise", str(photos)]).words
+    advised = json.loads(cli(["advise", str(photos), "--json"]).out)
+    assert (advised["chosen"], advised["images"], advised["default"]) == (None, 56, published[-1])
+    assert f"Next: vitkit finetune {photos} (from {published[-1]})" in cli(["advise", str(photos)]).text
 
 
 def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None:

@@ -184,7 +184,7 @@ def test_nothing_is_left_after_a_refusal_or_a_signal(source: Path, tmp_path: Pat
 
 def test_a_new_head_is_announced(source: Path, tmp_path: Path, cli: Cli) -> None:
     arguments = ["convert", str(source), str(tmp_path / "out"), "--num-classes", "7"]
-    said = cli([*arguments, "--image-size", "48"]).words  # one number is a square
+    said = cli([*arguments, "--image-size", "48"]).text  # one number is a square
     assert "head new, of zeros, for 7 classes" in said and "cat, dog, émeu, is dropped" in said
     assert "top-1" not in said  # of a head of zeros it would say nothing
     assert vitkit.load_model(tmp_path / "out").config.image_size == (48, 48)

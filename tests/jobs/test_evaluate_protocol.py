@@ -202,7 +202,7 @@ def test_any_class_that_an_object_is_counts_and_the_red_border_is_cut_off(
     inner = list_labelled("objectnet", str(root / "images"))
     assert inner.groups == ("Chair", "Fan") and inner.accepted[0] == tuple(sorted(chairs))
     command = ["evaluate", str(checkpoint), "--data", str(root), "--device", "cpu"]
-    printed = cli([*command, "--protocol", "objectnet"]).words
+    printed = cli([*command, "--protocol", "objectnet"]).text
     assert " top-5: one of the five likeliest classes is right (95 % interval " in printed
     assert "accuracy by objectnet on 4 images" in printed and "choosing among 1,000 classes" in printed
     assert "Left out: 2 images, of classes that ImageNet does not have." in printed and "Fan" in printed

@@ -324,7 +324,7 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     part, images = (json.loads((folder / "data.json").read_text())["images"] for folder in (out, trained))
     assert part == images | {"train": round(images["train"] / 10)}
     assert vitkit.evaluate(out, split="train").result.count == part["train"]
-    said = cli(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]).words
+    said = cli(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]).text
     assert f"{out} was trained on the part [:10%] of these training images" in said
     assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
     # Fine-tuned on more of the same images, it is tested on the same ones.

@@ -101,16 +101,3 @@ def test_a_place_is_a_path_or_the_built_in_data() -> None:
     assert given("digits").has_place
     for spec, has_place in (("/home/me/photos", True), ("digits", True), ("photos", False)):
         assert TrainingData(spec, "x", Splits(), "0").has_place == has_place
-
-
-def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(tuned, tmp_path / "run")
-    record = json.loads((folder / "data.json").read_text())
-    record["class_names"] = [f"/m/{name}" for name in record["class_names"]]  # as in Open Images
-    record["counts"] = {
-        split: {f"/m/{name}": 1000 + count for name, count in counts.items()}
-        for split, counts in record["counts"].items()
-    }
-    (folder / "data.json").write_text(json.dumps(record))
-    page = vitkit.write_report(folder).read_text()
-    assert "<td>/m/a</td>" in page and ">1,006</td>" in page and "of a person" not in page

@@ -97,5 +97,5 @@ def test_training_warns_of_memory_that_decoding_may_lack(
     command = ["train", "--data", str(root), "--epochs", "1", "--workers", "0", *tiny]
     for in_memory in (True, False):
         options = [] if in_memory else ["--memory-gib", "0"]
-        shown = cli([*command, *options, "--out", str(tmp_path / f"run-{in_memory}")]).words
+        shown = cli([*command, *options, "--out", str(tmp_path / f"run-{in_memory}")]).text
         assert ("train: Decoding may take" in shown) == ("Give fewer --workers" in shown) == (not in_memory)

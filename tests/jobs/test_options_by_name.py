@@ -120,13 +120,6 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert part.training.batch_size < chosen.training.batch_size
 
 
-def test_pre_training_takes_them(tmp_path: Path) -> None:
-    folder = vitkit.pretrain(out=tmp_path / "run", **{**TINY, "steps": 2})
-    run = kind_of(folder).run()
-    assert (run.task, run.model, run.training.steps) == ("masked-patches", "ViT-16x1x2/4", 2)
-    assert run.optimizer.warmup_steps == 0  # a tenth of the steps, at most
-
-
 @pytest.mark.parametrize(
     "name",
     [

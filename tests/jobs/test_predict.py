@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,15 +24,6 @@ from vitkit.tasks.answering import Guess
 from vitkit.weights.model_card import ModelCard
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
-
-
-def test_two_files_are_enough_anywhere(trained: Path, photos: Path, tmp_path: Path, cli: Cli) -> None:
-    for name in ("model.safetensors", "model.json"):
-        shutil.copy(trained / name, tmp_path / name)
-    assert "%" in cli(["predict", "model.safetensors", str(photos / "sky" / "3.png")]).out
-    # They do not say where the images are.
-    assert "does not say where its data is" in cli(["evaluate", "model.safetensors"], 1).err
-    assert run(["evaluate", "model.safetensors", "--data", str(photos)]) == 0
 
 
 def test_predict_takes_files_folders_and_lists(

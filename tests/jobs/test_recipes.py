@@ -79,19 +79,6 @@ def test_table_3_has_nothing_of_todays_regularisation_and_resizes_without_antial
     assert augment(image, run.preprocessing, whole, np.random.default_rng(0)).max() == 0
 
 
-def test_a_run_recorded_before_these_options_has_none_of_them() -> None:
-    run = recipe("small-images")
-    recorded = to_json(run)
-    for part, names in (
-        ("augmentation", ("rand_augment", "rand_augment_magnitude", "random_erasing")),
-        ("objective", ("cutmix", "logit_adjustment", "class_weights")),
-        ("architecture", ("stem_channels", "stem_strides", "drop_path")),
-    ):
-        for name in names:
-            del recorded[part][name]
-    assert from_json(vitkit.Run, recorded, "config.json") == run
-
-
 def test_a_new_model_of_the_convolutional_recipe_passes_on_what_its_stem_made() -> None:
     """Its class token would see nothing through branches that begin small. The BiT costs about the same."""
     configs = []

@@ -25,9 +25,7 @@ COMMON = (
     "--learning-rate 0.02 --polyak 0.9 --evaluate-every 4 --checkpoint-every 2 --workers 0 --threads 1"
 )
 TASKS = {
-    "colour": "--task masked-patches --mask-fraction 0.4",
     "colours": "--task masked-patches --target 4x4-colours --select best",
-    "pixels": "--task masked-patches --target pixels",
     "simmim": "--task simmim",
     "mae": "--task mae --decoder-width 16 --decoder-depth 1 --decoder-heads 2",
 }
@@ -154,21 +152,3 @@ def test_a_loss_that_stands_at_a_baseline_is_said_to() -> None:
     for loss, verdict in cases:
         sentence = judge_loss({"loss": loss, "loss_nothing": 6.238, "loss_constant": 2.0})
         assert verdict in sentence and bool(verdict) == bool(sentence)
-
-
-def test_who_learned_nothing_says_so(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(images, tmp_path / "run", TASKS["colour"], "--learning-rate", "1e-9") == 0
-    assert "no better than knowing nothing" in capsys.readouterr().err
-    assert "the model is no better than knowing nothing" in (tmp_path / "run/report.html").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["colour", "mae"])
-def test_two_processes_hide_the_same_patches(name: str, images: Path, tmp_path: Path) -> None:
-    assert train(images, tmp_path / "one", TASKS[name]) == 0
-    assert train(images, tmp_path / "two", TASKS[name], "--processes", "2") == 0
-    for alone, together in zip(lines_of(tmp_path / "one"), lines_of(tmp_path / "two"), strict=True):
-        assert alone.pop("kind") == together.pop("kind")
-        assert alone == pytest.approx(together, rel=1e-4)

@@ -213,7 +213,7 @@ def test_mistakes_are_told_before_files_are_written(shapes: Path, cli: Cli) -> N
         (shapes, ["--splits.label-separator", ";"], "--task multi-label"),
         ("digits", ["--task", "multi-label"], "one label an image"),
     ):
-        message = cli(["train", "--data", str(data), *options, "--out", "run"], 1).words
+        message = cli(["train", "--data", str(data), *options, "--out", "run"], 1).text
         assert sentence in message and "Traceback" not in message and not Path("run").exists()
 
 

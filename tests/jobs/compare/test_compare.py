@@ -134,7 +134,7 @@ def test_speeds_are_told_side_by_side(
     assert speeds is not None and list(speeds.images_per_second) == [16, 32]  # the median of batches of 32
     assert speeds.ratio == speeds.rounds == 3
     line = f"compare {runs[0]} {runs[1]} --speed-seconds 1 --threads 1 --out {tmp_path / 'new'}"
-    said = cli(line.split()).words
+    said = cli(line.split()).text
     assert "images per second" in said and "with 1 thread." in said and "more; --json has all." in said
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_is_said_in_a_sentence(runs: Pair, tmp_path: Path, cli: C
         ("--data digits --speed-seconds -1", "--speed-seconds is 0 or more"),
         (f"--data digits --out {alone}/model.json", "--out names a folder"),
     ):
-        assert message in cli(["compare", alone, alone, *options.split()], 1).words
+        assert message in cli(["compare", alone, alone, *options.split()], 1).text
 
 
 def test_a_checkpoint_is_tested_on_the_images_of_the_run(runs: Pair, whole: Compared, tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_accuracy_is_drawn_over_the_pretraining(data: str, tmp_path: Path, cli: 
     numbers = json.loads(cli(["fewshot", *starts, *command, "--json"]).out)
     assert [model["name"] for model in numbers["models"]] == list(sizes)
     assert [model["pretraining_images"] for model in numbers["models"]] == list(sizes.values())
-    shown = cli(["fewshot", *starts, *command]).words
+    shown = cli(["fewshot", *starts, *command]).text
     assert f"{data} --image-size 8 12 (to compare them)" in shown
     assert Path("fewshot/images-pretraining.png").exists()
     svg = Path("fewshot/images-pretraining.svg").read_text()

@@ -178,6 +178,6 @@ def test_an_hour_decides_the_number_of_pre_trainings(
 
 
 def test_other_options_are_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option, words in (("--pretrainings=2", "--pretrainings 1 -> 2"), ("--seed=1", "--seed 0 -> 1")):
+    for option, message in (("--pretrainings=2", "--pretrainings 1 -> 2"), ("--seed=1", "--seed 0 -> 1")):
         assert compare(finished, option) == 1
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err

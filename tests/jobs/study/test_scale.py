@@ -220,7 +220,7 @@ def test_a_budget_is_read_as_people_write_it() -> None:
 def test_a_plan_is_printed_and_no_folder_made(tmp_path: Path, cli: Cli) -> None:
     options = "scale digits --recipe digits --points 5 --model ViT-16x1x2/4 --image-size 8 --steps 10 --plan"
     line = [*options.split(), "--out", str(tmp_path / "law")]
-    said = cli([*line, "--seeds", "3"]).words
+    said = cli([*line, "--seeds", "3"]).text
     assert "data-05 449 training images its own 3 10" in said and "6 arms, 18 runs, about" in said
     assert "1,347 training images are held out: predicted by the law of the others, then trained" in said
     arms = json.loads("{" + cli([*line, "--json"]).out.partition("{")[2])["arms"]
