@@ -24,7 +24,7 @@ def pages(verb: str, cli: Cli) -> tuple[str, str]:
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(verb: str, cli: Cli) -> None:
-    """docs/commands.md has every word of it."""
+    """docs/commands.md has its words, tests/golden the layout."""
     page = COMMANDS[verb]
     short, whole = pages(verb, cli)
     options = options_of(verb)
