@@ -129,26 +129,14 @@ def test_two_processes_evaluate_as_one_does(tmp_path: Path, without_report: None
 RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 
 
-@pytest.mark.parametrize(
-    ("line", "variables", "message"),
-    [
-        *(
-            ((*RUN, "--processes", count), {}, "--processes is from 1 to")
-            for count in ("0", "x", "1" + "0" * 30)
-        ),
-        *(
-            ((*verb, "--processes", "2"), RANKS, "leave --processes out")  # they are processes already
-            for verb in (RUN, ("evaluate", "run"), ("fewshot", "run"))
-        ),
-        *(
-            (RUN, RANKS | wrong, "torchrun")  # which never sets them so
-            for wrong in ({"RANK": "x"}, {"RANK": "2"}, {"WORLD_SIZE": "-1"}, {"LOCAL_RANK": "7"})
-        ),
-    ],
-)
-def test_processes_that_cannot_be_are_refused(
-    line: tuple[str, ...], variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    for name, value in variables.items():
+def test_processes_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    for count in ("0", "x", "1" + "0" * 30):
+        assert "--processes is from 1 to" in cli([*RUN, "--processes", count], 1).err
+    for name, value in RANKS.items():  # they are processes already
         monkeypatch.setenv(name, value)
-    assert message in cli(line, 1).err
+    for verb in (RUN, ("evaluate", "run"), ("fewshot", "run")):
+        assert "leave --processes out" in cli([*verb, "--processes", "2"], 1).err
+    for name, value in (("RANK", "x"), ("RANK", "2"), ("WORLD_SIZE", "-1"), ("LOCAL_RANK", "7")):
+        with monkeypatch.context() as patch:  # torchrun never sets them so
+            patch.setenv(name, value)
+            assert "torchrun" in cli(RUN, 1).err

@@ -73,7 +73,7 @@ def test_other_data_is_matched_by_name(trained: Path, tmp_path: Path, cli: Cli) 
 
 
 def test_numbers_on_other_images_are_kept_beside_the_runs_own(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: Cli
+    trained: Path, tmp_path: Path, cli: Cli
 ) -> None:
     """Each data set has a folder of its own, also of the same name, and the run's own numbers stay."""
     model, new, namesake = (tmp_path / name for name in ("run", "new", "elsewhere/new"))
@@ -100,8 +100,8 @@ def test_numbers_on_other_images_are_kept_beside_the_runs_own(
             (answer,) = mistake["predictions"]
             assert answer["class"] != mistake["image"].split("/")[0] and answer["probability"] > 0.5
     assert not [path for path in folders[0].iterdir() if str(tmp_path).encode() in path.read_bytes()]
-    assert run(["evaluate", str(model), "--data", "new"]) == 0
-    assert f"Kept in {model}/evaluation/new: every class" in " ".join(capsys.readouterr().out.split())
+    said = cli(["evaluate", str(model), "--data", "new"]).text
+    assert f"Kept in {model}/evaluation/new: every class" in said
     page = (folders[0] / "all.html").read_text()
     assert "run on images of new" in page and "Most confident mistakes" in page and page.count("<img") == 3
     assert 'href="evaluation/new-2/all.html"' in vitkit.write_report(model).read_text()

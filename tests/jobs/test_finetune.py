@@ -314,9 +314,7 @@ def test_an_unfinished_run_is_described_without_its_weights(
         start.load_any(part)
 
 
-def test_a_model_of_a_part_of_the_images_knows_which_ones(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: Cli
-) -> None:
+def test_a_model_of_a_part_of_the_images_knows_which_ones(trained: Path, tmp_path: Path, cli: Cli) -> None:
     out, tuned, whole = tmp_path / "part", tmp_path / "tuned", kind_of(trained).run().splits
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *LINE]
     assert run(arguments) == 0
@@ -328,8 +326,8 @@ def test_a_model_of_a_part_of_the_images_knows_which_ones(
     assert f"{out} was trained on the part [:10%] of these training images" in said
     assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
     # Fine-tuned on more of the same images, it is tested on the same ones.
-    assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]) == 0
-    assert "was trained on the part" not in capsys.readouterr().err
+    more = ["--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]
+    assert "was trained on the part" not in cli(["finetune", str(out), *more]).err
     assert kind_of(tuned).run().splits == replace(whole, subset="[:50%]")
 
 

@@ -202,13 +202,11 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
 
 
 def test_folders_of_features_and_predictions_are_no_images(
-    working: Path, model: Path, capsys: pytest.CaptureFixture[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    working: Path, model: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(working / "photos")
     for again in ("", "; 4 parts were there already"):
-        assert run(["embed", str(model), ".", "--batch-size", "3"]) == 0
-        out = "features/images-model"
-        printed = capsys.readouterr().out
+        out, printed = "features/images-model", cli(["embed", str(model), ".", "--batch-size", "3"]).out
         assert f"Features of {IMAGES} images, 16 of each, in {out}{again}." in printed
         assert "have no features (1):" in printed and f"read_parquet('{out}')" in printed
         arguments = ["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]

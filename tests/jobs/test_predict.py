@@ -17,7 +17,6 @@ from PIL import Image
 import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
-from vitkit.cli.main import run
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks.answering import Guess
@@ -27,10 +26,10 @@ pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 def test_predict_takes_files_folders_and_lists(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    trained: Path, photos: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(["predict", str(trained), str(photos / "red fruit"), "--json", "--top", "1"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = cli(["predict", str(trained), str(photos / "red fruit"), "--json", "--top", "1"]).out
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert len(lines) == 24
     assert {line["predictions"][0]["class"] for line in lines} <= {"red fruit", "sky"}
     monkeypatch.setattr("sys.stdin", iter([f"{photos / 'sky' / '3.png'}\n", "\n"]))

@@ -13,7 +13,6 @@ from PIL import Image, ImageDraw
 import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
-from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.evaluation.classify import MultiLabel, multi_label
 from vitkit.evaluation.predictions import Predictions
@@ -125,9 +124,7 @@ def test_commands_tell_the_labels(trained: Path, shapes: Path, cli: Cli) -> None
     assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
 
 
-def test_predictions_name_all_labels_from_a_half_on(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: Cli
-) -> None:
+def test_predictions_name_all_labels_from_a_half_on(trained: Path, tmp_path: Path, cli: Cli) -> None:
     draw = np.random.default_rng(5)
     several = Image.new("RGB", (32, 24), (100, 100, 100))
     canvas = ImageDraw.Draw(several)
@@ -135,8 +132,8 @@ def test_predictions_name_all_labels_from_a_half_on(
     canvas.ellipse((18, 8, 27, 17), fill=COLOURS["disc"])
     several.save("several.png")
     picture(set(), draw).save("none.png")
-    assert run(["predict", str(trained), "several.png", "none.png", "--json"]) == 0
-    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = cli(["predict", str(trained), "several.png", "none.png", "--json"]).out
+    first, second = [json.loads(line) for line in printed.splitlines()]
     assert set(first["labels"]) == {"square", "disc"} and second["labels"] == []
     assert {prediction["class"] for prediction in first["predictions"]} == set(LABELS)
     assert [prediction["class"] for prediction in first["predictions"]][:2] == first["labels"]
