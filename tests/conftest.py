@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ heed_ignored_signals()
 import pytest
 import torch
 
+from tests.helpers.cli import Cli, Printed
 from tests.helpers.guard import watch_files
+from vitkit.cli.main import run
 from vitkit.signals import STOP_SIGNALS
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -71,7 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONG = (
     "tests/jobs/test_unkillable.py",
-    "tests/cli/test_series.py",
     "tests/faults/test_sample.py",
     "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
@@ -147,6 +148,16 @@ def _stays_in_its_folder(offences: Path) -> Iterator[None]:
         text = offences.read_text(encoding="utf-8", errors="replace")
         offences.unlink()
         pytest.fail(f"outside the test's temporary folder:\n{text}", pytrace=False)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(arguments: Sequence[str], code: int = 0) -> Printed:
+        capsys.readouterr()
+        assert run([*arguments]) == code, arguments
+        return Printed(*capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="module")

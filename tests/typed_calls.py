@@ -14,14 +14,8 @@ def right() -> None:
     vitkit.pretrain("my_photos", "mae", minutes=60, fewshot_data="labelled")
     vitkit.evaluate("runs/digits", "other_photos", split="test[:10%]", image_size=(224, 320))
     vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-a", engine="torch", batch_size=8)
-    vitkit.Predictor("runs/digits", precision="bfloat16")("scan.png")
     vitkit.embed("runs/digits", "my_photos", "features.npy", num_heads=3)
-    vitkit.fewshot(["runs/one", "runs/two"], "my_photos", shots=(1, 5), methods=("ridge",))
     vitkit.convert("runs/digits", "digits.npz", to="official", head="keep")
-    vitkit.export("runs/digits", "digits_graph", format="onnx")
-    vitkit.inspect("runs/digits", "scan.png", out="pictures")
-    vitkit.advise("my_photos", "runs/digits", seconds=10)
-    vitkit.write_report("runs/digits", quiet=True)
 
 
 def wrong() -> None:
@@ -29,17 +23,11 @@ def wrong() -> None:
     vitkit.train("my_photos", stepps=3)  # type: ignore[call-arg]
     vitkit.train("my_photos", epochs="many")  # type: ignore[arg-type]
     vitkit.train("my_photos", optimizer="adamax")  # type: ignore[arg-type]
-    vitkit.recipe("photos", dta="my_photos")  # type: ignore[call-arg]
     vitkit.finetune("start", "my_photos", runs="three")  # type: ignore[arg-type]
     vitkit.pretrain("my_photos", "rotation")  # type: ignore[arg-type]
     vitkit.evaluate("runs/digits", dta="other_photos")  # type: ignore[call-arg]
-    vitkit.evaluate("runs/digits", precision="float16")  # type: ignore[arg-type]
     vitkit.evaluate_protocol("runs/digits", "imagenet-a", "imagenet-b")  # type: ignore[arg-type]
     vitkit.Predictor("runs/digits", divice="cpu")  # type: ignore[call-arg]
-    vitkit.embed("runs/digits")  # type: ignore[call-arg]
     vitkit.fewshot("runs/digits", "my_photos", shots="1,5")  # type: ignore[arg-type]
     vitkit.convert("runs/digits", "digits.npz", to="tinm")  # type: ignore[arg-type]
-    vitkit.export("runs/digits", "digits_graph", frmat="onnx")  # type: ignore[call-arg]
-    vitkit.inspect("runs/digits", imges="scan.png")  # type: ignore[call-arg]
     vitkit.advise("my_photos", second=10)  # type: ignore[call-arg]
-    vitkit.write_report(3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every figure that vitkit draws, with names of three lengths: no text lies over text, curves or the edge."""
+"""Every figure that vitkit draws, with short and wide names: no text lies over text, curves or the edge."""
 
 import re
 import unicodedata
@@ -36,7 +36,6 @@ SLACK = 1.0
 RNG = np.random.default_rng(0)
 LABELS: Mapping[str, str] = {
     "short": "ant",
-    "long": "long-haired golden retriever, of 2019",
     "wide": "在公园里奔跑的金毛寻回犬的照片🐕🐈" * 5,
     # No formula that matplotlib can read, and nothing that a page may run.
     "nasty": r"<script>é</script> $ \frac{$ s_{x}",

@@ -5,13 +5,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+import vitkit
+from tests.helpers.refusals import refused
 from vitkit.analysis import inspect
-from vitkit.errors import VitkitError
-from vitkit.models.build import build_model
-from vitkit.models.config import ResNetConfig, ViTConfig
-from vitkit.models.parts import AttentionPool, Block, PatchStem
-from vitkit.models.resnet import ResNet
-from vitkit.models.vit import ViT
+from vitkit.models.parts import Block
+from vitkit.models.pool import AttentionPool
+from vitkit.models.stem import PatchStem
 from vitkit.models.zoo import vit_config
 
 TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4
@@ -34,13 +33,13 @@ ROLLED_OUT = [
 """Also those whose head reads something else than one row or all rows of the product."""
 
 
-def projections(model: ViT) -> list[torch.nn.Linear]:
+def projections(model: vitkit.ViT) -> list[torch.nn.Linear]:
     return [block.attention.qkv for block in model.blocks if isinstance(block, Block)]
 
 
-def lively(config: ViTConfig) -> ViT:
+def lively(config: vitkit.ViTConfig) -> vitkit.ViT:
     """With weights large enough for attention that is far from even."""
-    model = ViT(config, generator=torch.Generator().manual_seed(0)).eval()
+    model = vitkit.ViT(config, generator=torch.Generator().manual_seed(0)).eval()
     with torch.no_grad():
         for qkv in projections(model):
             qkv.weight.mul_(3)
@@ -49,7 +48,7 @@ def lively(config: ViTConfig) -> ViT:
     return model
 
 
-def even(config: ViTConfig) -> ViT:
+def even(config: vitkit.ViTConfig) -> vitkit.ViT:
     """Queries of zero: every token attends to all tokens alike."""
     model = lively(config)
     with torch.no_grad():
@@ -58,12 +57,12 @@ def even(config: ViTConfig) -> ViT:
     return model
 
 
-def pictures(config: ViTConfig, count: int = 5) -> torch.Tensor:
+def pictures(config: vitkit.ViTConfig, count: int = 5) -> torch.Tensor:
     generator = torch.Generator().manual_seed(2)
     return torch.randint(0, 256, (count, 3, *config.image_size), dtype=torch.uint8, generator=generator)
 
 
-def attention(model: ViT, images: torch.Tensor) -> list[NDArray[np.float32]]:
+def attention(model: vitkit.ViT, images: torch.Tensor) -> list[NDArray[np.float32]]:
     taps: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         model(images, taps=taps, attention_weights=True)
@@ -71,7 +70,7 @@ def attention(model: ViT, images: torch.Tensor) -> list[NDArray[np.float32]]:
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_attention_distance_against_loops(config: ViTConfig) -> None:
+def test_attention_distance_against_loops(config: vitkit.ViTConfig) -> None:
     model, images = lively(config), pictures(config)
     rows, columns = config.grid
     places = [(4 * r + 2, 2 * c + 1) for r in range(rows) for c in range(columns)]
@@ -92,7 +91,7 @@ def test_attention_distance_against_loops(config: ViTConfig) -> None:
     assert np.ptp(expected) > 0.1  # the heads differ: the comparison means something
 
 
-def read_by_the_head(model: ViT, image: torch.Tensor) -> list[float]:
+def read_by_the_head(model: vitkit.ViT, image: torch.Tensor) -> list[float]:
     """How much of each token after the last layer goes into what the head sees, in loops."""
     config, prefix = model.config, model.config.prefix_tokens
     patches = config.num_tokens - prefix
@@ -123,7 +122,7 @@ def read_by_the_head(model: ViT, image: torch.Tensor) -> list[float]:
 
 
 @pytest.mark.parametrize("config", ROLLED_OUT)
-def test_attention_rollout_against_loops(config: ViTConfig) -> None:
+def test_attention_rollout_against_loops(config: vitkit.ViTConfig) -> None:
     model, images = lively(config), pictures(config)
     if isinstance(model.pooling, AttentionPool):
         with torch.no_grad():  # or the query would look at all tokens nearly alike
@@ -153,8 +152,8 @@ def test_attention_rollout_against_loops(config: ViTConfig) -> None:
 def test_attention_distance_of_a_hybrid_is_in_pixels_of_the_image(size: tuple[int, int]) -> None:
     """Its tokens are 8 places of the feature map, which has a stride of 4, so 32 pixels apart."""
     config = vit_config("R+ViT-12x2x2/16", 2, size)
-    model = build_model(config, torch.Generator().manual_seed(0))
-    assert isinstance(model, ViT)
+    model = vitkit.build_model(config, torch.Generator().manual_seed(0))
+    assert isinstance(model, vitkit.ViT)
     rows, columns = config.grid
     assert (rows, columns) == (2, 3)
     centres = [(32 * row, 32 * column) for row in range(rows) for column in range(columns)]
@@ -169,7 +168,7 @@ def test_attention_distance_of_a_hybrid_is_in_pixels_of_the_image(size: tuple[in
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_even_attention(config: ViTConfig) -> None:
+def test_even_attention(config: vitkit.ViTConfig) -> None:
     model, images = even(config), pictures(config)
     distance = inspect.even_attention_distance(model)
     assert inspect.attention_distance(model, images) == pytest.approx(distance, rel=1e-5)
@@ -178,19 +177,19 @@ def test_even_attention(config: ViTConfig) -> None:
 
 
 def test_even_distance_of_two_patches() -> None:
-    model = ViT(vit_config("ViT-4x1x1/4x6", 2, (4, 12)))
+    model = vitkit.ViT(vit_config("ViT-4x1x1/4x6", 2, (4, 12)))
     assert inspect.even_attention_distance(model) == pytest.approx(3)  # 0 and 6 pixels away
 
 
 def test_model_and_its_mode_are_left_alone() -> None:
-    model = ViT(dataclasses.replace(TOKEN, dropout=0.5, attention_dropout=0.5)).train()
+    model = vitkit.ViT(dataclasses.replace(TOKEN, dropout=0.5, attention_dropout=0.5)).train()
     images = pictures(TOKEN)
     assert (inspect.attention_rollout(model, images) == inspect.attention_rollout(model, images)).all()
     assert model.training and all(weight.requires_grad for weight in model.parameters())
 
 
 def test_filters_find_planted_components() -> None:
-    model = ViT(vit_config("ViT-40x1x1/4", 2, 8))
+    model = vitkit.ViT(vit_config("ViT-40x1x1/4", 2, 8))
     assert isinstance(model.stem, PatchStem)
     generator = torch.Generator().manual_seed(0)
     planted = torch.linalg.qr(torch.randn(48, 2, generator=generator))[0].T  # orthonormal rows
@@ -210,34 +209,33 @@ def test_filters_find_planted_components() -> None:
     ("name", "count"), [("ViT-64x1x1/8", 28), ("ViT-16x1x1/8", 15), ("ViT-64x1x1/2", 12)]
 )
 def test_no_more_filters_than_there_are(name: str, count: int) -> None:
-    components, shares = inspect.patch_filters(ViT(vit_config(name, 2, 8)))
+    components, shares = inspect.patch_filters(vitkit.ViT(vit_config(name, 2, 8)))
     assert len(components) == len(shares) == count
     assert (np.diff(shares) <= 0).all() and 0 < shares.sum() <= 1 + 1e-6
 
 
 def test_filters_of_grey_models_and_of_equal_filters() -> None:
     grey = dataclasses.replace(TOKEN, in_channels=1, image_mean=(0.5,), image_std=(0.5,))
-    components, _ = inspect.patch_filters(ViT(grey))
+    components, _ = inspect.patch_filters(vitkit.ViT(grey))
     assert components.shape[1:] == (4, 2, 3) and (components[..., 0] == components[..., 2]).all()
-    model = ViT(TOKEN)
+    model = vitkit.ViT(TOKEN)
     torch.nn.init.zeros_(model.stem.weight)  # type: ignore[arg-type]
     assert np.isfinite(inspect.patch_filters(model)[1]).all()
 
 
 def test_filters_of_a_resnet_and_of_a_hybrid_are_those_that_see_pixels() -> None:
-    resnet = ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
-    hybrid = build_model(vit_config("R+ViT-16x1x1/16", 2, 32))
+    resnet = vitkit.ResNet(vitkit.ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
+    hybrid = vitkit.build_model(vit_config("R+ViT-16x1x1/16", 2, 32))
     for model in (resnet, hybrid):
         components, _ = inspect.patch_filters(model)
         assert components.shape == (28, 7, 7, 3)
 
 
 def test_filters_refuse_what_they_do_not_know() -> None:
-    with pytest.raises(VitkitError, match="No filters that see pixels"):
-        inspect.patch_filters(ViT(TOKEN, stem=_Conv()))
-    with pytest.raises(VitkitError, match="found 4"):
+    refused("No filters that see pixels", inspect.patch_filters, vitkit.ViT(TOKEN, stem=_Conv()))
+    with pytest.raises(vitkit.VitkitError, match="found 4"):
         four = dataclasses.replace(TOKEN, in_channels=4, image_mean=(0.5,) * 4, image_std=(0.5,) * 4)
-        inspect.patch_filters(ViT(four))
+        inspect.patch_filters(vitkit.ViT(four))
 
 
 class _Conv(torch.nn.Module):
@@ -246,8 +244,8 @@ class _Conv(torch.nn.Module):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_position_similarity(config: ViTConfig) -> None:
-    model = ViT(config)
+def test_position_similarity(config: vitkit.ViTConfig) -> None:
+    model = vitkit.ViT(config)
     similarity = inspect.position_similarity(model)
     assert similarity is not None and similarity.shape == (3, 4, 3, 4)
     patches = model.get_parameter("positions.0.embedding").detach().numpy()[0, config.prefix_positions :]
@@ -258,16 +256,17 @@ def test_position_similarity(config: ViTConfig) -> None:
 
 
 def test_positions_of_other_kinds() -> None:
-    columns = ViT(dataclasses.replace(TOKEN, position="learned_2d"))
+    columns = vitkit.ViT(dataclasses.replace(TOKEN, position="learned_2d"))
     assert inspect.position_similarity(columns) is not None
-    assert inspect.position_similarity(ViT(dataclasses.replace(TOKEN, position="relative"))) is None
-    assert inspect.position_similarity(ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))) is None
+    assert inspect.position_similarity(vitkit.ViT(dataclasses.replace(TOKEN, position="relative"))) is None
+    resnet = vitkit.ResNet(vitkit.ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
+    assert inspect.position_similarity(resnet) is None
 
 
 def test_attention_maps_are_of_full_attention_alone() -> None:
-    assert inspect.has_attention_maps(ViT(TOKEN))
-    single = ViT(vit_config("ViT-16x1x2/8", 2, 8))  # of one patch, which has nothing to show
+    assert inspect.has_attention_maps(vitkit.ViT(TOKEN))
+    single = vitkit.ViT(vit_config("ViT-16x1x2/8", 2, 8))  # of one patch, which has nothing to show
     assert inspect.position_similarity(single) is None
-    resnet = ResNet(ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
-    for model in (build_model(vit_config("Axial-ViT-16x1x2/4", 2, 8)), resnet, single):
+    resnet = vitkit.ResNet(vitkit.ResNetConfig((32, 32), (1,), 2, width_factor=0.5))
+    for model in (vitkit.build_model(vit_config("Axial-ViT-16x1x2/4", 2, 8)), resnet, single):
         assert not inspect.has_attention_maps(model)

@@ -27,12 +27,7 @@ def offered(script: str, *arguments: str) -> list[str]:
     """Return what bash offers for the last of some arguments."""
     line = f"{script}\nCOMP_WORDS=({shlex.join(arguments)}); COMP_CWORD={len(arguments) - 1}; _vitkit"
     show = 'printf "%s\\n" "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-c", f"{line}; {show}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = subprocess.run(["bash", "-c", f"{line}; {show}"], capture_output=True, text=True, timeout=60)
     assert not done.stderr
     return done.stdout.split()
 

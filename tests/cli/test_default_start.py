@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.small_runs import image_folder
+from tests.helpers.cli import Cli
 from tests.helpers.photos import saved
 from vitkit.cli.main import run
 from vitkit.jobs import finetune as default_start
@@ -67,10 +68,9 @@ class Terminal(io.StringIO):
 
 
 def test_without_a_terminal_the_command_that_allows_it_is_named(
-    photos: Path, tmp_path: Path, mirror: list[str], capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, mirror: list[str], cli: Cli
 ) -> None:
-    assert run(["finetune", str(photos), *QUICK]) == 1
-    said = capsys.readouterr()
+    said = cli(["finetune", str(photos), *QUICK], 1)
     out, err = " ".join(said.out.split()), " ".join(said.err.split())
     assert "a published start, which is chosen now, is fine-tuned on" in out
     assert f"{NAME}: ViT-S/16 at 224 pixels, trained on ImageNet-21k (AugReg), licence Apache-2.0" in out
@@ -101,14 +101,11 @@ def test_a_person_is_asked_once_and_gets_nothing_without_agreeing(
     assert not agrees or kind_of(out).run().start.start == NAME
 
 
-def test_a_folder_of_both_is_asked_about(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_both_is_asked_about(photos: Path, tmp_path: Path, cli: Cli) -> None:
     saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
     for file in (tmp_path / "model").iterdir():
         file.rename(photos / file.name)
-    assert run(["finetune", str(photos), *QUICK]) == 1
-    said = " ".join(capsys.readouterr().err.split())
+    said = cli(["finetune", str(photos), *QUICK], 1).text
     quoted = shlex.quote(str(photos))
     assert f"To begin from its weights: vitkit finetune {quoted} PATH." in said
     assert f"To train on its images: vitkit finetune --data {quoted}." in said
@@ -117,10 +114,3 @@ def test_a_folder_of_both_is_asked_about(
     assert kind_of(Path("one")).run().start.start == str(photos)
     assert run(["finetune", "--data", str(photos), "--out", "two", "--yes", *QUICK]) == 0
     assert kind_of(Path("two")).run().start.start == NAME
-
-
-def test_images_may_stand_first_beside_a_named_start(photos: Path, tmp_path: Path) -> None:
-    saved("ViT-16x1x1/4", 3, tmp_path / "model", size=8)
-    assert run(["finetune", str(photos), "--start", str(tmp_path / "model"), "--out", "run", *QUICK]) == 0
-    made = kind_of(Path("run")).run()
-    assert (made.start.start, made.data) == (str(tmp_path / "model"), str(photos))

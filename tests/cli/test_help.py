@@ -10,42 +10,28 @@ from pathlib import Path
 import pytest
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.verbs import COMMANDS, options_of
-from vitkit.cli.help import PAGES, VERBS, WIDTH, usage
-from vitkit.cli.main import run
+from vitkit.cli.help import PAGES, VERBS, WIDTH
 from vitkit.cli.verb_options import parse_words, read
 from vitkit.cli.verbs import list_options
-from vitkit.text import pluralize
 
 
-def pages(verb: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+def pages(verb: str, cli: Cli) -> tuple[str, str]:
     """Return the first page of a verb's help, and the one with every option."""
-    texts = []
-    for asking in ("--help", "--help-all"):
-        assert run([*verb.split(), asking]) == 0
-        texts.append(capsys.readouterr().out)
-    return texts[0], texts[1]
+    return cli([*verb.split(), "--help"]).out, cli([*verb.split(), "--help-all"]).out
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(verb: str, cli: Cli) -> None:
+    """docs/commands.md has its words, tests/golden the layout."""
     page = COMMANDS[verb]
-    short, whole = pages(verb, capsys)
+    short, whole = pages(verb, cli)
     options = options_of(verb)
     for text in (short, whole):
         assert max(len(line) for line in text.splitlines()) <= WIDTH
-        line = " ".join(text.split("\n\n")[0].split())
-        assert line == f"usage: {usage(verb, options, page)}"
-        for option in options:
-            if option.is_positional:
-                assert re.search(rf"(?<![A-Z]){option.name}(?![A-Z])", line), option.name
-                assert re.search(rf"^  {option.name}\b", text, re.MULTILINE)
         # No types of the parser, and no empty defaults.
         assert not re.search(r"\{None\}|\bFLOAT\b|\bINT\b|\bSTR\b|default: \]|\(default|default: None", text)
-        for example in page.examples(verb):
-            assert f"  {example}\n" in text
     assert [option.name for option in options if not option.text] == []
     named = [option.name for option in options if not option.is_positional]
     assert sorted(re.findall(r"^  (--[\w.-]+)", whole, re.MULTILINE)) == sorted(named)
@@ -53,19 +39,15 @@ def test_help_is_short_or_whole_and_in_words_with_examples_that_can_be_read(
     # The first ones, and the last one of more than ten, which is --json where there is one.
     chosen = page.options.split() or (named if len(named) <= 10 else [*rest[:9], *rest[9:][-1:]])
     assert re.findall(r"^  (--[\w.-]+)", short, re.MULTILINE) == chosen
-    assert short.rstrip().endswith(f"vitkit {verb} --help-all lists all {pluralize(len(named), 'option')}.")
     for example in page.examples(verb):
-        program, *arguments = shlex.split(example.split(" > ")[0], comments=True)
+        _, *arguments = shlex.split(example.split(" > ")[0], comments=True)
         name = arguments[0] if verb != "data check" else " ".join(arguments[:2])
         offered = list_options(name.split()[0]) + tuple(o for o in options_of(name) if o.is_positional)
-        assert program == "vitkit"
         if arguments[-1] not in ("--help", "--list"):
             parse_words(name, read(arguments[len(name.split()) :], offered), offered, str)
 
 
-def test_the_defaults_of_help_are_those_of_the_recipe_where_they_do_not_follow_from_images(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_defaults_of_help_are_those_of_the_recipe_where_they_do_not_follow_from_images(cli: Cli) -> None:
     defaults = {
         "train": "ViT-Ti/16 224,224 100 128 0.001",
         "train --recipe digits": "ViT-64x4x4x128/4 16,16 100 64 0.002",
@@ -73,7 +55,7 @@ def test_the_defaults_of_help_are_those_of_the_recipe_where_they_do_not_follow_f
         "pretrain": "",
     }
     for line, expected in defaults.items():
-        short, _ = pages(line, capsys)
+        short, _ = pages(line, cli)
         assert re.findall(r"\[default:\s+(.*?)\]", short) == expected.split()
 
 

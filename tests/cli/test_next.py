@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cli import Cli
 from tests.helpers.photos import saved
 from vitkit.cli.help import VERBS
-from vitkit.cli.main import run
 
 
-def following(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def following(cli: Cli, *arguments: str) -> list[str]:
     """Run a command and return the commands that its last lines name, with the remarks behind them."""
-    assert run([*arguments]) == 0
-    _, named, closing = capsys.readouterr().out.rpartition("Next: ")
+    _, named, closing = cli(arguments).out.rpartition("Next: ")
     assert named
     return [line.strip() for line in closing.splitlines()]
 
@@ -24,14 +23,14 @@ def model(tmp_path: Path) -> str:
 
 
 def test_what_follows_is_a_command(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for line in (
         *("recipes", "starts", "starts vit-ti16-augreg-in21k", "models", "data check digits"),
         *(f"card {model}", f"inspect {model} --out pictures", f"convert {model} other"),
     ):
-        for named in following(capsys, *line.split()):
+        for named in following(cli, *line.split()):
             command, _, remark = named.partition("   (")
             assert not remark or remark.endswith(")")
             if command.startswith("vitkit."):  # from Python
@@ -43,8 +42,8 @@ def test_what_follows_is_a_command(
             assert all(word.isupper() or not word.isalpha() or word in there for word in operands)
 
 
-def test_after_the_digits_come_photos_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_the_digits_come_photos_of_your_own(tmp_path: Path, cli: Cli) -> None:
     """They are looked at first: that says whether there are enough of them to train from scratch."""
     made = ["--model", "ViT-16x1x1/4", "--image-size", "8", "--steps", "1", "--out", str(tmp_path / "run")]
-    lines = following(capsys, "train", "--data", "digits", *made, "--threads", "1")
+    lines = following(cli, "train", "--data", "digits", *made, "--threads", "1")
     assert lines[-1] == "vitkit data check FOLDER_OF_YOUR_CLASS_FOLDERS"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import vitkit
+from tests.helpers.cli import Cli
 from vitkit.cli.main import run
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("inside")
 
@@ -53,12 +53,11 @@ def test_odd_paths(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         sane([*command.split(), value, *(["images/a/0.png"] if command == "predict" else [])], capsys)
 
 
-def test_weights_that_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = create_model("ViT-16x1x2/4", num_classes=2, image_size=(16, 16))
+def test_weights_that_are_not_finite(tmp_path: Path, cli: Cli) -> None:
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=2, image_size=(16, 16))
     with torch.no_grad():
         model.get_parameter("head.weight").fill_(float("inf"))
-    save_model(model, tmp_path / "broken")
+    vitkit.save_model(model, tmp_path / "broken")
     for options in ([], ["--json"]):
-        assert run(["predict", "broken", "images", *options]) == 1
-        captured = capsys.readouterr()
+        captured = cli(["predict", "broken", "images", *options], 1)
         assert "not finite" in captured.err and captured.out.count("\n") == len(options)  # no answer

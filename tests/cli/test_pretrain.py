@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.cli import Cli
 from vitkit.cli.main import run
 
 
@@ -66,7 +67,7 @@ def test_small_images_are_learned_on_two_cores_and_judged_on_the_way(
 
 
 def test_a_start_brings_its_model_and_size_and_fine_tuning_says_that_it_has_seen_the_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     first, second, tuned = (tmp_path / name for name in ("first", "second", "tuned"))
     line = f"digits --steps 2 --batch-size 8 --model ViT-16x1x2/4 --image-size 8 --out {first}"
@@ -79,25 +80,6 @@ def test_a_start_brings_its_model_and_size_and_fine_tuning_says_that_it_has_seen
     assert options["optimizer"]["learning_rate"] == pytest.approx(rate, rel=1e-2)
     card = json.loads((second / "model.json").read_text())
     assert card["origin"]["start"]["from"] == "first"
-    capsys.readouterr()
     line = f"finetune {first} --data digits --steps 2 --batch-size 8 --out {tuned}"
-    assert run(line.split()) == 0
-    assert "without their labels" in capsys.readouterr().err
+    assert "without their labels" in cli(line.split()).err
     assert (tuned / "evaluation/test.json").exists()  # a split that is cut for it
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "Give a folder or file first"),
-        (["digits", "--task", "classification"], "needs no labels"),
-        (["digits", "--recipe", "mae", "--objective", "simmim"], "learns mae"),
-        (["digits", "--recipe", "photos"], "needs no labels"),
-        (["nowhere"], "No data at"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_a_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["pretrain", *arguments]) == 1
-    assert sentence in capsys.readouterr().err

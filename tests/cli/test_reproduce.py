@@ -1,4 +1,4 @@
-"""`vitkit reproduce`: what it prints, and a study that is killed goes on to the same result."""
+"""`vitkit reproduce`: its pages beside the paper's numbers, and what it prints and refuses."""
 
 import json
 import re
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import vitkit
-from tests.helpers.series import kill_at
+from tests.helpers.cli import Cli
+from tests.helpers.refusals import refused
 from tests.helpers.vtab import score as scored
 from vitkit.cli.main import run
 from vitkit.data.config import Preprocessing
-from vitkit.errors import VitkitError
 from vitkit.jobs.reproduce.items import ITEMS
 from vitkit.jobs.reproduce.reproduce import Reproduction
 from vitkit.jobs.study import study
@@ -39,12 +39,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_study_ends_in_a_page_beside_the_papers_numbers(
-    whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_ends_in_a_page_beside_the_papers_numbers(whole: Path, cli: Cli) -> None:
     before = result(whole)
-    assert run([*SMALL, "--out", str(whole)]) == 0  # the same command again trains nothing
-    printed = capsys.readouterr()
+    printed = cli([*SMALL, "--out", str(whole)])  # the same command again trains nothing
     assert "has finished" not in printed.out and result(whole) == before
     page = (whole / "report.html").read_text()
     for text in ("0.61382", "0.64206", "Why they differ", "JFT", "224 pixels"):
@@ -59,69 +56,45 @@ def test_a_study_ends_in_a_page_beside_the_papers_numbers(
     assert str(whole.parent) not in before.decode()
 
 
-def test_a_study_that_is_killed_goes_on_to_the_same_result(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "table8"
-    for moment in ("learned/seed-1/config.json", "none/seed-1/checkpoints"):
-        kill_at(out / moment, *SMALL, "--out", str(out))
-        assert not (out / "result.json").exists(), moment
-    assert run([*SMALL, "--out", str(out)]) == 0
-    assert result(out) == result(whole)
-    for model in sorted(whole.glob("*/*/model.safetensors")):
-        assert (out / model.relative_to(whole)).read_bytes() == model.read_bytes()
-
-
-def test_minutes_become_steps_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minutes_become_steps_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     line = f"reproduce table8 --minutes 0.001 --seeds 1 --only none --threads 1 --out {tmp_path / 'out'}"
     arguments = line.split()
-    assert run(arguments) == 0
-    assert "0.001 minutes are 1 step of the base, which teach little" in capsys.readouterr().err
+    assert "0.001 minutes are 1 step of the base, which teach little" in cli(arguments).err
     assert "One seed is about these weights only" in (tmp_path / "out/report.html").read_text()
     record = tmp_path / "out/study.json"
     options = json.loads(record.read_text())["options"]
     assert options["length"] == 1 and set(options["speed"]) == {"none"}
     monkeypatch.setattr(study, "measure_paces", None)  # which would fail if anything was measured again
-    assert run(arguments) == 0
-    capsys.readouterr()
-    assert run([*arguments, "--minutes", "2"]) == 1
-    assert "--minutes 0.001 -> 2.0" in capsys.readouterr().err
+    cli(arguments)
+    assert "--minutes 0.001 -> 2.0" in cli([*arguments, "--minutes", "2"], 1).err
 
 
-def test_a_record_that_was_edited_is_refused(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_was_edited_is_refused(whole: Path, tmp_path: Path, cli: Cli) -> None:
     record = json.loads((whole / "study.json").read_text())
     (tmp_path / "study").mkdir()
     changes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"length": 3}, "--length 4 -> 3|holds another study"),
-        ({"length": "many"}, "length"),
         ({"length": 0}, "expected a number of steps, found 0"),
         ({"speed": {"none": -1.0}}, "expected a number above 0, found -1"),
     )
     for change, message in changes:
         changed = record | {"options": record["options"] | change}
         (tmp_path / "study/study.json").write_text(json.dumps(changed))
-        assert run([*SMALL, "--out", str(tmp_path / "study")]) == 1
-        assert re.search(message, capsys.readouterr().err)
+        assert re.search(message, cli([*SMALL, "--out", str(tmp_path / "study")], 1).err)
 
 
-def test_the_list_says_what_each_is_and_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["reproduce"]) == run(["reproduce", "--list"]) == 0
-    shown = capsys.readouterr().out
-    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
-    assert run(["reproduce", "--list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["items"]
+def test_the_list_says_what_each_is_and_needs(cli: Cli) -> None:
+    assert cli(["reproduce"]).out == cli(["reproduce", "--list"]).out
+    listed = json.loads(cli(["reproduce", "--list", "--json"]).out)["items"]
     assert [entry["item"] for entry in listed] == list(ITEMS)
     assert all(entry[key] for entry in listed for key in ("title", "needs", "here", "at_paper_size"))
 
 
 def test_the_plan_lists_arms_and_trains_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]) == 0
-    printed = capsys.readouterr().out
+    printed = cli(["reproduce", "table8", "--steps", "7", "--only", "none", "--plan", "--threads", "1"]).out
     assert re.search(r"none\s+none\s+its own\s+3\s+7\s", printed) and "1 arm, 3 runs" in printed
     assert run(["reproduce", "table6", "--plan"]) == 0
     assert list(tmp_path.iterdir()) == []
@@ -137,7 +110,7 @@ def test_the_compute_of_table_6_is_counted_beside_the_papers(
 
 
 def test_pictures_of_a_run_are_on_the_page_and_not_written_through_a_link(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, cli: Cli
 ) -> None:
     """A study may have been given away, with a link to another folder in it."""
     line = f"reproduce fig7 --start {whole / 'learned/seed-0'} --out {tmp_path / 'out'}"
@@ -149,19 +122,15 @@ def test_pictures_of_a_run_are_on_the_page_and_not_written_through_a_link(
     shutil.rmtree(tmp_path / "out/inspect-1")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out/inspect-1").symlink_to(tmp_path / "elsewhere")
-    assert run(line.split()) == 1
-    assert "inspect-1" in capsys.readouterr().err and not list((tmp_path / "elsewhere").iterdir())
+    assert "inspect-1" in cli(line.split(), 1).err and not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_the_validation_chooses_the_regularisation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_validation_chooses_the_regularisation(tmp_path: Path, cli: Cli) -> None:
     settings = ("decay0.3-dropout0-smoothing0", "decay0.3-dropout0.1-smoothing0.1")
     arms = [f"vit-0.0625-{setting}" for setting in settings] + [f"bit-0.0625-{settings[0]}"]
     out = tmp_path / "out"
     arguments = ["reproduce", "fig3", "--only", ",".join(arms), "--steps", "4", "--seeds", "1"]
-    assert run([*arguments, "--out", str(out), "--threads", "1"]) == 0
-    printed = capsys.readouterr().out
+    printed = cli([*arguments, "--out", str(out), "--threads", "1"]).out
     assert "On the fewest images the ResNet is ahead of the ViT: this cannot be told from one seed" in printed
     read = json.loads(result(out))
     best = max(read["arms"][:2], key=lambda arm: arm["validation"])["name"]
@@ -170,17 +139,6 @@ def test_the_validation_chooses_the_regularisation(
     record = json.loads((out / arms[0] / "final/config.json").read_text())["run"]
     assert record["optimizer"]["weight_decay"] == 0.3 and record["training"]["select"] == "best"
     assert "<svg" in (out / "report.html").read_text()
-
-
-def test_a_folder_of_something_else_is_refused_before_anything_is_measured(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(study, "measure_paces", None)
-    (tmp_path / "letter.txt").write_text("dear")
-    assert run(["reproduce", "table8", "--out", str(tmp_path)]) == 1
-    assert "is there already and holds no study" in capsys.readouterr().err
-    assert run(["reproduce", "fig9", "--out", str(whole)]) == 1
-    assert "kind of study: reproduction of table8" in capsys.readouterr().err
 
 
 def test_models_are_timed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,17 +171,15 @@ def test_a_checkpoint_is_fine_tuned_for_its_row_of_table_5(whole: Path, tmp_path
     assert isinstance(reproduction, Reproduction) and "fine-tuned: accuracy " in reproduction.answer[0]
     assert json.loads((tmp_path / "out/finetuned/seed-1/start.json").read_text())
     assert "98.95" in (tmp_path / "out/report.html").read_text()
-    with pytest.raises(VitkitError, match=r"Table 5.* is about one checkpoint, found 2"):
-        vitkit.reproduce("table5", start=[start, start])
+    refused(r"Table 5.* is about one checkpoint, found 2", vitkit.reproduce, "table5", start=[start, start])
 
 
 def test_vtab_needs_its_folder_and_stands_beside_table_9(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     start = str(whole / "learned/seed-0")
     arguments = ["reproduce", "table9", "--start", start, "--out", str(tmp_path / "out")]
-    assert run(arguments) == 1
-    assert "VTAB-1k needs the folder of its tasks" in capsys.readouterr().err
+    assert "VTAB-1k needs the folder of its tasks" in cli(arguments, 1).err
     score = scored("cifar", 0.5, 0.4, 0.6)
     given: list[tuple[str, str]] = []
 
@@ -234,9 +190,8 @@ def test_vtab_needs_its_folder_and_stands_beside_table_9(
     monkeypatch.setattr("vitkit.jobs.vtab.vtab", vtab)
     monkeypatch.chdir(tmp_path)
     Path("tasks").mkdir()
-    assert run([*arguments, "--data", "tasks"]) == 0
+    assert "Mean accuracy over 1 of 19 tasks (partial): 50.0%" in cli([*arguments, "--data", "tasks"]).out
     assert given == [(start, "tasks")]
-    assert "Mean accuracy over 1 of 19 tasks (partial): 50.0%" in capsys.readouterr().out
     read = result(tmp_path / "out").decode()
     assert "/data" not in read and "/start" not in read and '"accuracy": 0.5' in read
     assert "84.1" in (tmp_path / "out/report.html").read_text()

@@ -7,18 +7,16 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.hostile import HOSTILE, OBEYED, SHOWN
 from vitkit.cli import console, streams
 from vitkit.cli.main import run
-from vitkit.weights.model_card import card_of
 
 pytestmark = pytest.mark.usefixtures("inside")
 
@@ -51,25 +49,16 @@ def test_what_was_imported_is_not_searched_for_garbage_at_the_end() -> None:
 # Streams
 
 
-@pytest.mark.parametrize("arguments", ["--help", "recipes"])
-def test_a_reader_that_goes_away_early(arguments: str) -> None:
-    done = vitkit_in_a_shell(f"{{ sleep 0.2; vitkit {arguments}; echo $? >&2; }} | true")
+def test_a_reader_that_goes_away_early() -> None:
+    done = vitkit_in_a_shell("{ sleep 0.2; vitkit recipes; echo $? >&2; } | true")
     assert done.stderr.decode().split() == ["141"]
-
-
-def test_a_full_disk_behind_the_output() -> None:
-    done = vitkit_in_a_shell("vitkit --help > /dev/full")
-    message = done.stderr.decode()
-    assert done.returncode == 1
-    assert message.count("\n") == 1 and "No space left on device" in message
 
 
 def test_closed_streams() -> None:
     done = vitkit_in_a_shell(
-        "vitkit --help >&-; echo $?; vitkit recipes >&- <&- 2>&-; echo $?; vitkit recipez 2>&-; echo $?; "
-        "vitkit recipez 2>/dev/full; echo $?"
+        "vitkit recipes >&- <&- 2>&-; echo $?; vitkit x 2>&-; echo $?; vitkit x 2>/dev/full; echo $?"
     )
-    assert done.stdout.decode().split()[-4:] == ["0", "0", "2", "2"]
+    assert done.stdout.decode().split()[-3:] == ["0", "2", "2"]
     assert not done.stderr
 
 
@@ -113,7 +102,7 @@ def test_without_streams_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         progress(2)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8"])
 def test_output_of_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "猫é.png").write_bytes(Path("images/a/0.png").read_bytes())
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
@@ -150,38 +139,29 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
 
 
-def test_names_that_are_not_utf8(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_are_not_utf8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli) -> None:
     name = b"caf\xe9 \xff.png"
     try:
         (tmp_path / os.fsdecode(name)).write_bytes(Path("images/a/0.png").read_bytes())
     except OSError:
         pytest.skip("this file system has no such names")
     standard_input(monkeypatch, name + b"\n\n")
-    assert run(["predict", "model", "-", "--json"]) == 0
-    line = json.loads(capsys.readouterr().out)
+    line = json.loads(cli(["predict", "model", "-", "--json"]).out)
     assert base64.b64decode(line["image_base64"]) == name and line["image"] == r"caf\xe9 \xff.png"
     assert len(line["predictions"]) == 2
-    assert run(["predict", "model", os.fsdecode(name)]) == 0
-    assert r"caf\xe9 \xff.png" in capsys.readouterr().out
+    assert r"caf\xe9 \xff.png" in cli(["predict", "model", os.fsdecode(name)]).out
 
 
-def test_lists_that_are_no_lists(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_that_are_no_lists(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     for data, message in (
         (b"\xff\n", r"\xff"),
         (b"a\0b.png\n", "could not be read"),
-        (b"", "is empty"),
         (b"-\n", "could not be read"),
         (b"x" * 5000, "File name too long"),
     ):
         standard_input(monkeypatch, data)
-        assert run(["predict", "model", "-"]) == 1
-        captured = capsys.readouterr()
+        captured = cli(["predict", "model", "-"], 1)
         assert message in captured.out + captured.err
-    monkeypatch.setattr(sys, "stdin", None)
-    assert run(["predict", "model", "-"]) == 1
-    assert "Standard input is closed" in capsys.readouterr().err
 
 
 # Control characters
@@ -194,33 +174,18 @@ def test_class_names_and_files_are_shown_not_obeyed(
     (tmp_path / f"{HOSTILE}.jpg").write_text("no image")
     for arguments in (
         ["predict", "model", f"{HOSTILE}.png", f"{HOSTILE}.jpg"],
-        ["predict", "model", f"{HOSTILE}.png", "--top", "1"],
         ["predict", "model", f"{HOSTILE}.png", "--json"],
         ["card", "model"],
-        ["card", "model", "--json"],
         ["inspect", "model", "--images", f"{HOSTILE}.jpg"],
         ["card", HOSTILE],
         [HOSTILE],
         ["train", "--data", HOSTILE],
-        ["predict", "model", "images", f"--{HOSTILE}"],
     ):
         run(arguments)
         captured = capsys.readouterr()
         text = captured.out + captured.err
         assert not any(character in text for character in OBEYED), arguments
         assert r"\x1b" in text or r"\u001b" in text, arguments
-
-
-def test_names_in_brackets_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ("[red]hot[/red]", "[/]", "plain", "[link=https://example.org]here[/link]")
-    model = vitkit.create_model("ViT-16x1x2/4", num_classes=4, image_size=8)
-    with torch.no_grad():
-        model.get_parameter("head.bias").copy_(torch.tensor([3.0, 2.0, 1.0, 0.0]))
-    model.card = replace(card_of(model), class_names=names)
-    vitkit.save_model(model, tmp_path / "brackets")
-    assert run(["predict", "brackets", "images/a/0.png", "--top", "4"]) == 0
-    out = capsys.readouterr().out
-    assert [name for name in names if name not in out] == []
 
 
 def test_tables_bars_and_warnings_are_shown_not_obeyed(

@@ -3,14 +3,11 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import vitkit
-from vitkit.cli.main import run as command
-from vitkit.cli.options import parse_given
-from vitkit.cli.train import describe_training, options_of_run
+from vitkit.cli.train import options_of_run, parse_training
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.runs.config import Run, with_options
 
@@ -58,13 +55,3 @@ sys.exit(run(["train", "--recipe", "digits", "--out", "here"]))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 77
     assert " ".join(result.stdout.split()) == "run ViT-64x4x4x128/4 at 16x16 is trained on digits, in here"
-
-
-def test_muon_needs_a_transformers_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    arguments = ["train", "--data", "digits", "--model", "BiT-R1-1x0.5", "--image-size", "16"]
-    assert command([*arguments, "--optimizer", "muon", "--steps", "1", "--out", str(out)]) == 1
-    assert "muon updates the matrices of a Transformer's blocks, and BiT-R1-1x0.5 has none" in (
-        capsys.readouterr().err.replace("\n", " ")
-    )
-    assert not out.exists()

@@ -17,15 +17,16 @@ def screen(
 ) -> str:
     """Run commands one after the other in the working folder; return all that is seen, masked.
 
-    Standard error stands below a line of its own: between two pipes there is no order.
+    Standard error stands below a line of its own, where there is anything else: between two pipes there is no
+    order.
     """
     parts = []
     capsys.readouterr()
     for arguments in commands:
         code = run(list(arguments))
         out, err = capsys.readouterr()
-        parts.append(f"$ {shlex.join(['vitkit', *arguments])}\n{out}")
-        parts += [f"--- standard error\n{err}"] if err else []
-        parts += [f"--- exit code {code}\n"] if code else []
-        parts.append("\n")
-    return mask("".join(parts).rstrip("\n") + "\n", Path.cwd(), masks)
+        remarks = [f"exit code {code}"] * bool(code) + ["standard error alone"] * bool(err and not out)
+        remark = f"   ({', '.join(remarks)})" if remarks else ""
+        parts += [f"$ {shlex.join(['vitkit', *arguments])}{remark}\n{out}"]
+        parts += ["--- standard error\n"] * bool(out and err) + [err]
+    return mask("".join(parts), Path.cwd(), masks)

@@ -6,11 +6,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.golden.masks import VERSION
 from tests.golden.screen import screen
 
-PAGES = {
-    "vitkit": [[], ["--version"]],
-    "inspect": [["inspect", "--help"]],
-    "predict": [["predict", page] for page in ("--help", "--help-all")],
-}
+PAGES = {"vitkit": [[], ["--version"]], "inspect": [["inspect", "--help"], ["card", "--help-all"]]}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,11 +1,6 @@
 """Small series of runs, their images, and a stand-in for their training."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,37 +19,8 @@ from vitkit.runs.trained_model import require_same_images
 from vitkit.tasks import find_task
 from vitkit.training.checkpoint import Ended
 
-WITHOUT_PICTURES = """
-import sys
-from vitkit.jobs import train_run as train
-
-def write_report(folder, **_options):
-    (folder / "report.html").write_text("a report")
-    return folder / "report.html"
-
-train.write_report = write_report
-from vitkit.cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
-"""The command without the pages of the members, whose pictures take seconds."""
 SMALL = small_run(4, evaluate_every=2)
 SWEEP = SeriesOptions(sweep_rates=(0.02, 0.001))
-
-
-def kill_at(path: Path, *line: str) -> None:
-    """Run a command in a process of its own, and kill it as soon as a path is there."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WITHOUT_PICTURES, *line],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
 
 
 def counts(folder: Path) -> dict[str, int]:

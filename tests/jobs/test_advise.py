@@ -1,5 +1,6 @@
 """Advice before training: what is counted and measured, and what becomes of it."""
 
+import html
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,16 @@ import torch
 from PIL import Image
 
 import vitkit
+from tests.helpers.cli import Cli
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
-from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.methods import Folded
 from vitkit.jobs import advise as advising
 from vitkit.jobs import finetune as default_start
 from vitkit.jobs.advise import Option, advise, choose
 from vitkit.models.measure import forward_flops
 from vitkit.runs import budget
-from vitkit.runs.config import Run
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -48,8 +47,8 @@ def weak_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights that nobody trained: random features tell dark from bright images too."""
-    model = create_model("ViT-16x1x2/4", 10, 8, generator=torch.Generator().manual_seed(0))
-    return save_model(model, tmp_path_factory.mktemp("advise") / "start")
+    model = vitkit.create_model("ViT-16x1x2/4", 10, 8, generator=torch.Generator().manual_seed(0))
+    return vitkit.save_model(model, tmp_path_factory.mktemp("advise") / "start")
 
 
 def write_photos(root: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -65,11 +64,11 @@ def write_photos(root: Path, counts: dict[str, int], side: int = 12) -> Path:
 
 def save_blind(folder: Path) -> Path:
     """Save a model that sees nothing."""
-    blind = create_model("ViT-16x1x2/4", 10, 8)
+    blind = vitkit.create_model("ViT-16x1x2/4", 10, 8)
     with torch.no_grad():
         for weight in blind.parameters():
             weight.zero_()
-    return save_model(blind, folder)
+    return vitkit.save_model(blind, folder)
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def photos(tmp_path: Path) -> Path:
     return write_photos(tmp_path / "photos", {"dark": 40, "bright": 40})
 
 
-def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> None:
+def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path, cli: Cli) -> None:
     advice = advise(str(photos))
     assert advice.images == 56 and advice.tested == 16 and advice.classes == 2
     text = " ".join(advice.sentences)
@@ -90,14 +89,12 @@ def test_few_images_are_told_not_to_be_trained_from_scratch(photos: Path) -> Non
     assert advice.scratch.folded is not None
     assert "enlarges these images, of about 13 pixels, to 224" in text
     assert "Train from scratch first" not in text
-    with pytest.raises(VitkitError, match=r"do not train from scratch.*vit-s16-augreg-in21k --go"):
-        advise(str(photos), go=True)
-
-
-def test_the_advised_run_keeps_a_stem_that_no_name_tells(tmp_path: Path) -> None:
-    images = write_photos(tmp_path / "images", {"dark": 8, "bright": 8}, side=32)
-    run = advise(str(images)).scratch.run
-    assert run.recipe == "small-images-conv" and run.architecture == vitkit.recipe(run.recipe).architecture
+    begin = f"vitkit advise {photos} vit-s16-augreg-in21k --go"
+    refused(rf"do not train from scratch.*{begin}", advise, str(photos), go=True)
+    assert f"Give one: {begin}." in cli(["advise", str(photos), "--go"], 1).err
+    advised = json.loads(cli(["advise", str(photos), "--json"]).out)
+    assert (advised["chosen"], advised["images"], advised["default"]) == (None, 56, published[-1])
+    assert f"Next: vitkit finetune {photos} (from {published[-1]})" in cli(["advise", str(photos)]).text
 
 
 def test_enough_small_images_are_told_to_be_trained_from_scratch_first() -> None:
@@ -145,7 +142,7 @@ def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Pat
     """Photos are not said to be enlarged."""
     images = str(write_photos(tmp_path / "large", {"dark": 10, "bright": 10}, side=64))
     assert "enlarges" not in " ".join(advise(images).sentences)
-    smaller = save_model(create_model("ViT-16x1x2/4", 10, 20), tmp_path / "start20")
+    smaller = vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", 10, 20), tmp_path / "start20")
     advice = advise(images, smaller, cache=False)
     assert [option.run.preprocessing.image_size for option in advice.options] == [(20, 20), (32, 32)]
     assert advice.options[1].flops > advice.options[0].flops
@@ -154,7 +151,7 @@ def test_a_larger_size_is_tried_where_the_images_have_more_to_show(tmp_path: Pat
 def option_of(accuracy: float, flops: float, images: int = 56) -> Option:
     right = {"ridge": round(accuracy * images), "knn": 0}
     folded = Folded(images, right)
-    return Option(run=Run(), steps=1, seconds=1.0, memory=1, flops=flops, start="start", folded=folded)
+    return Option(run=vitkit.Run(), steps=1, seconds=1.0, memory=1, flops=flops, start="start", folded=folded)
 
 
 def test_the_cheapest_of_equally_good_starts_is_chosen() -> None:
@@ -177,12 +174,16 @@ def test_imbalance_is_said(tmp_path: Path, start: Path) -> None:
 
 
 @pytest.mark.usefixtures("weak_pixels")
-def test_advice_is_followed_and_continued(tmp_path: Path, start: Path) -> None:
+def test_advice_is_followed_and_continued(tmp_path: Path, start: Path, cli: Cli) -> None:
     again, folder = Hearing(), tmp_path / "run"
     images = str(write_photos(tmp_path / "few", {"dark": 9, "bright": 9}))
-    advice = advise(images, start, cache=False, go=True, out=folder)
+    shown = cli(["advise", images, str(start), "--no-cache", "--go", "--out", str(folder)]).out
+    assert f"Next: open {folder / 'advice.html'} in a browser\n      open {folder / 'report.html'}" in shown
+    for text in (shown, html.unescape((folder / "advice.html").read_text())):
+        assert "The start's frozen features tell" in " ".join(text.split())
+    assert json.loads((folder / "config.json").read_text())["command"].startswith("vitkit advise ")
+    advice = advise(images, start, cache=False, go=True, out=folder, listener=again)
     assert advice.chosen is not None and advice.folder == folder
-    advise(images, start, cache=False, go=True, out=folder, listener=again)
     # The same advice goes on where it was.
     assert again.rows[-1] == ("", [f"This run has finished: {folder}"])
     assert vitkit.load_model(folder).config.num_classes == 2
@@ -200,17 +201,8 @@ def test_a_start_that_sees_less_than_small_pictures_is_warned_of(photos: Path, t
     ) in advice.sentences
 
 
-def test_bad_files_are_left_out_of_the_probe(photos: Path, start: Path) -> None:
-    for number in range(3):
-        (photos / "dark" / f"{number}.png").write_bytes(b"no image")
-    advice = advise(str(photos), start, splits=Splits(test_fraction=0.0, val_fraction=0.0), cache=False)
-    assert advice.options[0].folded is not None and advice.options[0].folded.images == 77
-    assert advice.tested == 0
-
-
 def test_too_few_images_and_a_folder_without_a_run_are_refused(tmp_path: Path, start: Path) -> None:
     write_photos(tmp_path / "few", {"dark": 3, "bright": 3})
-    with pytest.raises(VitkitError, match="Expected at least 10 training images"):
-        advise(str(tmp_path / "few"), start, cache=False)
-    with pytest.raises(VitkitError, match=r"out is the folder of the run that (--)?go begins"):
+    refused("Expected at least 10 training images", advise, str(tmp_path / "few"), start, cache=False)
+    with pytest.raises(vitkit.VitkitError, match=r"out is the folder of the run that (--)?go begins"):
         vitkit.advise("digits", out=tmp_path / "run")

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.cli import Cli
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
-from vitkit.errors import VitkitError
 from vitkit.jobs import bench as job
-from vitkit.jobs.bench import step_of, vitkit_contestants
-from vitkit.models.build import build_model
-from vitkit.models.measure import forward_flops, training_memory
+from vitkit.models.measure import training_memory
 from vitkit.models.zoo import vit_config
 from vitkit.runs.timing import Clock, Turn, latency, peak_memory, spread, take_turns
 
@@ -36,10 +35,8 @@ MODEL = "ViT-32x3x2/8"
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(option: str, value: Any) -> None:
-    with pytest.raises(VitkitError, match=f"{option} is"):
-        vitkit.bench(MODEL, **{option: value})
-    with pytest.raises(VitkitError, match="Name a model"):
-        vitkit.bench()
+    refused(f"{option} is", vitkit.bench, MODEL, **{option: value})
+    refused("Name a model", vitkit.bench)
 
 
 def test_steps_take_turns_in_an_order_that_rotates() -> None:
@@ -65,20 +62,6 @@ def test_peak_memory_is_what_is_alive_at_one_time() -> None:
         del both
 
     assert peak_memory(step, CPU) == pytest.approx(5_000_000, rel=0.001)
-
-
-def test_sizes_get_time_by_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned: list[float] = []
-
-    def measure(*given: Any) -> Any:
-        planned.append(given[-2])
-        return iter(())
-
-    monkeypatch.setattr(job, "_measure", measure)
-    vitkit.bench(MODEL, image_size=(32, 64), minutes=1.0)
-    flops = [forward_flops(vit_config(MODEL, 1000, size), head=True) for size in (32, 64)]
-    weights = [(times * count) ** 0.5 for count in flops for times in (1, 3)]
-    assert planned == pytest.approx([60 * weight / sum(weights) for weight in weights])
 
 
 def test_a_model_is_measured_in_every_way() -> None:
@@ -128,22 +111,10 @@ def test_a_model_too_large_for_the_gpu_hides_no_other(monkeypatch: pytest.Monkey
     assert {speed.image_size for speed in benchmark.records} == {(32, 32)}
 
 
-def test_a_training_step_learns() -> None:
-    """A timed step is a whole one: weights move, and gradients are taken back first."""
-    config = vit_config(MODEL, 10, 32)
-    *_, plain = vitkit_contestants(config, CPU, "training", ("float32",))
-    assert plain.model is not None
-    before = [parameter.clone() for parameter in plain.model.parameters()]
-    step_of(plain, "training", torch.randn(2, 3, 32, 32), {})()
-    assert plain.model.training
-    assert any(not torch.equal(a, b) for a, b in zip(before, plain.model.parameters(), strict=True))
-
-
-def test_the_command_keeps_records_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_keeps_records_and_figure(tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "new"
     arguments = ["bench", MODEL, "--image-size", "32,64", "--minutes", "0.02", "--out", str(out)]
-    assert run(arguments) == 0
-    assert "kernels: gelu" in capsys.readouterr().out
+    assert "kernels: gelu" in cli(arguments).out
     names = ["bench.json", "bench.png", "bench.svg", "report.html"]
     assert sorted(path.name for path in out.iterdir()) == names
     page = (out / "report.html").read_text()
@@ -168,17 +139,10 @@ def test_ctrl_c_prints_what_is_measured(
 
 
 def test_a_model_that_is_not_there_or_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setattr(job, "_measure", lambda *_: pytest.fail("it measures"))
     (tmp_path / "file").touch()
     arguments = ["bench", MODEL, "--out", str(tmp_path / "file" / "new")]
     for given, named in ((arguments, str(tmp_path / "file")), (["bench", "ViT-Q/16"], "ViT-Q/16")):
-        assert run(given) == 1
-        assert named in capsys.readouterr().err
-
-
-def test_a_checkpoint_is_measured_at_its_own_size(tmp_path: Path) -> None:
-    vitkit.save_model(build_model(vit_config(MODEL, 10, 40)), tmp_path / "model")
-    benchmark = vitkit.bench(str(tmp_path / "model"), minutes=0.01, training=False, precision="float32")
-    assert {(record.model, record.image_size) for record in benchmark.records} == {("model", (40, 40))}
+        assert named in cli(given, 1).err

@@ -137,21 +137,3 @@ def test_pixels_are_measured_on_the_images_that_can_be_read(tmp_path: Path, band
     with_measured_pixels(run, data, hearing)
     assert hearing.notes[0].endswith(f" on {len(train) - 1} training images.")
     assert hearing.done["measuring the pixels"] == len(train), "the bar reaches its end"
-
-
-def test_given_pixel_statistics_go_before_measured_ones(tmp_path: Path, bands: Path) -> None:
-    given = StartConfig(measure_pixels=True, image_mean=(0.25,), image_std=(0.5, 0.5, 0.5, 0.5, 1.0))
-    short = TrainingConfig(steps=1, batch_size=16)
-    folder = training.train_run(run_of(bands, 5, start=given, training=short), tmp_path / "run")
-    config = vitkit.load_model(folder).config
-    assert config.image_mean == (0.25,) * 5
-    assert config.image_std == (0.5, 0.5, 0.5, 0.5, 1.0)
-
-
-def test_a_start_of_three_channels_is_tuned_on_five(tmp_path: Path, bands: Path, pretrained: Path) -> None:
-    start, hearing = StartConfig(str(pretrained), measure_pixels=True), Hearing()
-    folder = training.train_run(run_of(bands, 5, model="", start=start), tmp_path / "run", listener=hearing)
-    said = dict(hearing.rows)["start"]
-    assert "channels: 5 instead of 3, the filters that see the pixels are repeated in turn, times 3/5" in said
-    assert any(line.startswith("pixels: mean (0.50") for line in said)
-    assert vitkit.evaluate(folder).result.accuracy > 0.9

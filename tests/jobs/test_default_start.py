@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.helpers.series import photos as write_photos
 from tests.jobs.hearing import Hearing
-from vitkit.errors import VitkitError
 from vitkit.jobs import finetune as default_start
 from vitkit.jobs.finetune import PATIENCE, DefaultStart, choose_start
 from vitkit.models.zoo import ModelConfig
@@ -19,10 +19,8 @@ from vitkit.runs.budget import Cost
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.weights import published
-from vitkit.weights.create import create_model
 from vitkit.weights.files import download
 from vitkit.weights.files.download import cache_folder
-from vitkit.weights.loading import save_model
 from vitkit.weights.published import default_starts, starts
 
 pytestmark = pytest.mark.usefixtures("without_report")
@@ -50,7 +48,7 @@ def photos(tmp_path: Path) -> Path:
 
 def put(name: str) -> None:
     """Put a small model where the files of a published checkpoint are looked for."""
-    save_model(create_model("ViT-16x1x1/4", 3, 8), cache_folder() / "starts" / name)
+    vitkit.save_model(vitkit.create_model("ViT-16x1x1/4", 3, 8), cache_folder() / "starts" / name)
 
 
 def taking(*minutes: float) -> Callable[..., Cost]:
@@ -80,8 +78,7 @@ def test_candidates_are_free_and_trained_alike(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(published, "table", lambda: changed)
     assert [start.name for start in default_starts()] == NAMES[:2]
     monkeypatch.setattr(default_start, "default_starts", lambda: ())
-    with pytest.raises(VitkitError, match=r"No published start has a licence .*vitkit finetune START --data"):
-        choose(photos)
+    refused(r"No published start has a licence .*vitkit finetune START --data", choose, photos)
 
 
 # Which one is chosen
@@ -130,18 +127,17 @@ def test_nothing_is_fetched_unless_it_is_allowed_and_nothing_measured_without_a_
     monkeypatch: pytest.MonkeyPatch, photos: Path, tmp_path: Path
 ) -> None:
     def refuse(address: str, *_: object) -> None:
-        raise VitkitError(f"{address} cannot be fetched: no network.")
+        raise vitkit.VitkitError(f"{address} cannot be fetched: no network.")
 
     monkeypatch.setattr(default_start, "measure_cost", taking(1, 90))
     monkeypatch.setattr(download, "fetch", refuse)
-    with pytest.raises(VitkitError, match=r"vit-ti16-augreg-in21k is not on this machine.*download=True"):
-        vitkit.finetune(data=str(photos))
-    with pytest.raises(VitkitError, match=r"vit_tiny_patch16_224\S* cannot be fetched.*starts"):
+    refused(r"vit-ti16-augreg-in21k is not on this machine.*download=True", vitkit.finetune, data=str(photos))
+    with pytest.raises(vitkit.VitkitError, match=r"vit_tiny_patch16_224\S* cannot be fetched.*starts"):
         vitkit.finetune(data=str(photos), download=True)
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(default_start, "measure_cost", None)  # whoever measured would fail
     monkeypatch.setattr(download, "require_on_hub", refuse)
-    with pytest.raises(VitkitError) as caught:
+    with pytest.raises(vitkit.VitkitError) as caught:
         choose(photos)
     assert str(caught.value) == (
         "vit-ti16-augreg-in21k is not on this machine. hf:timm/vit_tiny_patch16_224.augreg_in21k cannot be "

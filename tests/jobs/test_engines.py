@@ -4,7 +4,6 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,21 +13,20 @@ from PIL import Image
 
 import vitkit
 from tests.engines.models import NAMES, FakeRunner, fake_engines, small
+from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from tests.helpers.without_torch import run_without_torch
 from tests.jobs.hearing import Hearing
-from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
 from vitkit.engines import libraries
-from vitkit.jobs import evaluate as evaluation
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
 from vitkit.listener import SILENT
 from vitkit.models.config import Task
 from vitkit.models.image_model import ImageModel
-from vitkit.runs.folder import Place, kind_of
+from vitkit.runs.folder import kind_of
 from vitkit.runs.trained_model import require_same_images
 from vitkit.tasks import task_of
 from vitkit.weights.model_card import ModelCard, TrainingData, preprocessing_of
@@ -103,13 +101,12 @@ def require(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_folder(
-    engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: Any, tmp_path: Path, cli: Cli
 ) -> None:
     require(engine)
     model, out, folder = saved(tmp_path), tmp_path / "out", photos(tmp_path / "photos")
     made = ["export", str(model), str(out), "--format", ENGINES[engine], "--calibration", str(folder)]
-    assert run(made) == 0
-    said = capsys.readouterr().out
+    said = cli(made).out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
     assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
     images, exported = sorted(folder.glob("[0-9]*.png")), vitkit.Predictor(out)
@@ -176,35 +173,6 @@ def test_an_engine_names_several_labels(tmp_path: Path, monkeypatch: pytest.Monk
     assert np.abs(probabilities(vitkit.Predictor(tmp_path / "out"), images) - expected).max() < 1e-5
 
 
-def test_threads_are_obeyed_and_what_the_processor_or_the_graph_cannot_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    require("openvino")
-    from vitkit.engines.folder import OpenVINORunner
-
-    model, serving = saved(tmp_path), import_module("vitkit.engines.graph")
-    thread_counts: list[Any] = []
-    compile_graph, whole = OpenVINORunner._compile, serving.make_runner
-
-    def compiled(self: OpenVINORunner, graph: Any) -> Any:
-        request = compile_graph(self, graph)
-        thread_counts.append(request.get_compiled_model().get_property("INFERENCE_NUM_THREADS"))
-        return request
-
-    monkeypatch.setattr(OpenVINORunner, "_compile", compiled)
-    vitkit.Predictor(model, engine="openvino")
-    assert thread_counts == [torch.get_num_threads()]
-    monkeypatch.setattr("vitkit.engines.libraries.has_bfloat16", lambda: False)
-    refused("no instructions for bfloat16", vitkit.Predictor, model, engine="openvino", precision="bfloat16")
-
-    def other(*arguments: Any) -> Any:
-        runner = whole(*arguments)
-        return lambda images: runner(images) + 0.1
-
-    monkeypatch.setattr(serving, "make_runner", other)
-    refused("computes other logits of this model than PyTorch", vitkit.Predictor, model, engine="openvino")
-
-
 def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert thread_count() == torch.get_num_threads()
     with monkeypatch.context() as patch:
@@ -215,19 +183,8 @@ def test_threads_without_torch_are_those_of_openmp_or_the_engine_s(monkeypatch: 
         assert thread_count() == 0
 
 
-@pytest.mark.parametrize("name", ["R26+ViT-S/32", "BiT-R26x1"])
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.slow
-def test_hybrids_and_resnets_are_right(name: str, engine: Any, tmp_path: Path) -> None:
-    require(engine)
-    images = sorted(photos(tmp_path / "photos", 2).glob("[0-9]*.png"))
-    path = saved(tmp_path, small(name, (32, 64)))
-    served = vitkit.Predictor(path, engine=engine)
-    assert np.abs(probabilities(served, images) - probabilities(vitkit.Predictor(path), images)).max() < 1e-4
-
-
 def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     spec, splits, model = tmp_path / "data", Splits(val_fraction=0, test_fraction=0.25), small()
     spec.mkdir()
@@ -248,8 +205,7 @@ def test_an_export_is_compared_on_the_run_s_own_images_or_on_others_where_they_a
         return whole(self, images)
 
     monkeypatch.setattr(FakeRunner, "__call__", remembered)
-    assert run(["export", str(path), str(tmp_path / "out"), "--precision", "bfloat16"]) == 0
-    said = capsys.readouterr().out
+    said = cli(["export", str(path), str(tmp_path / "out"), "--precision", "bfloat16"]).out
     assert "on 12 test images of data in batches of 1, 3 and 8" in " ".join(said.split())
     assert "in bfloat16 its GELU is computed in the exact form (erf)" in said
     read = {
@@ -280,33 +236,18 @@ def test_another_graph_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch
 
 
 def test_predictions_of_an_exported_folder_are_lines_of_json_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     model, folder = small(), photos(tmp_path / "photos", 2)
     fake_engines(monkeypatch, model)
     out = vitkit.export(saved(tmp_path, model), tmp_path / "out").path
     arguments = ["predict", str(out), str(folder / "0.png"), str(folder / "1.png"), "--json"]
-    assert run(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli(arguments).out.splitlines()
     assert [len(json.loads(line)) > 0 for line in lines] == [True, True]
     (out / "graph.bin").write_bytes(b"")
-    assert run(arguments) == 1
-    said = capsys.readouterr()
+    said = cli(arguments, 1)
     assert json.loads(said.out)["exit_code"] == 1
     assert "graph.bin is not the file" in said.err and "Traceback" not in said.err
-
-
-def test_a_run_keeps_numbers_of_its_model_as_saved_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    function, written = "vitkit.runs.trained_model.write_evaluation", list[str]()
-    monkeypatch.setattr(function, lambda run, split, *rest: written.append(split))
-    place = Place(str(tmp_path), tmp_path, "run", {})
-    numbers: dict[str, Any] = {"split": "test", "result": None, "predictions": None, "model": place}
-    for stored in (False, True):
-        made: Any = SimpleNamespace(**numbers, trained_on=True, as_saved=stored)
-        folder = evaluation.keep_evaluation(made)
-        assert (folder is not None) == stored == (written == ["test"])
 
 
 def test_nobody_is_told_of_the_use_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.photos import noise_images
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
@@ -108,16 +109,13 @@ def test_what_a_run_changes_of_its_start_is_told_and_kept(tmp_path: Path, pretra
     assert origin["start"]["from"] == pretrained.name
 
 
-@pytest.mark.parametrize("given", [None, "huggingface"])
-def test_positions_are_resized_by_the_rule_of_the_start_or_the_one_given(
-    given: Interpolation | None, tmp_path: Path, pretrained: Path
-) -> None:
+def test_positions_are_resized_by_the_rule_of_the_start(tmp_path: Path, pretrained: Path) -> None:
     """The weights keep the rule in the runs that follow, also while these are not finished."""
     model = vitkit.load_model(pretrained)
     model.card = replace(model.card, position_interpolation="timm")
     vitkit.save_model(model, tmp_path / "timms")
-    rule: Interpolation = given or "timm"
-    start = StartConfig(str(tmp_path / "timms"), position_interpolation=given)
+    rule: Interpolation = "timm"
+    start = StartConfig(str(tmp_path / "timms"))
     run = from_start(pretrained, start=start, optimizer=STILL, preprocessing=Preprocessing((12, 8)))
     hearing = Hearing()
     training.train_run(replace(run, training=SHORT), tmp_path / "run", listener=hearing)
@@ -278,43 +276,37 @@ def unfinished(folder: Path, out: Path) -> Path:
     return out
 
 
-def test_a_run_whose_options_changed_its_name_can_train_longer(trained: Path, tmp_path: Path) -> None:
-    assert name_in(trained) == "ViT-64x4x4x128/4"
-    assert run(["train", "--start", str(trained), "--out", str(tmp_path / "longer"), *LINE]) == 0
-    assert name_in(tmp_path / "longer") == name_in(trained)
-    part = unfinished(trained, tmp_path / "part")
-    assert run(["train", "--start", str(part), "--out", str(tmp_path / "again"), *LINE]) == 0
-    assert name_in(tmp_path / "again") == name_in(trained)
-
-
-def test_the_best_checkpoint_of_a_run_has_its_name(trained: Path, tmp_path: Path) -> None:
+def test_a_run_whose_options_changed_its_name_can_be_trained_longer_from_every_checkpoint(
+    trained: Path, tmp_path: Path
+) -> None:
     """Fine-tuned on the same images, it is tested on those of its start."""
-    arguments = ["finetune", str(trained), "--start-from", "best", "--data", "digits"]
-    assert run([*arguments, "--out", str(tmp_path / "best"), *LINE]) == 0
-    assert name_in(tmp_path / "best") == name_in(trained)
-    assert kind_of(tmp_path / "best").run().splits == kind_of(trained).run().splits != Splits()
+    part = unfinished(trained, tmp_path / "part")
+    longer = [["train", "--start", str(place)] for place in (trained, part)]
+    longer.append(["finetune", str(trained), "--start-from", "best", "--data", "digits"])
+    for number, arguments in enumerate(longer):
+        assert run([*arguments, "--out", str(tmp_path / f"{number}"), *LINE]) == 0
+        assert name_in(tmp_path / f"{number}") == name_in(trained) == "ViT-64x4x4x128/4"
+    assert kind_of(tmp_path / "2").run().splits == kind_of(trained).run().splits != Splits()
 
 
 def test_a_best_checkpoint_that_was_set_aside_is_not_replaced_in_silence(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = "vitkit.training.checkpoint.read_progress"
     monkeypatch.setattr(changed, lambda path: replace(read_progress(path), best_step=2))
     arguments = ["finetune", str(trained), "--data", "digits", "--out", str(tmp_path / "tuned"), *LINE]
-    assert run([*arguments, "--start-from", "best"]) == 1
-    assert "step-00000002 is not whole: it was removed" in capsys.readouterr().err
+    assert "step-00000002 is not whole: it was removed" in cli([*arguments, "--start-from", "best"], 1).err
     assert run([*arguments, "--start-from", "last"]) == 0
 
 
 def test_an_unfinished_run_is_described_without_its_weights(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     def read(checkpoint: Path) -> None:
         raise AssertionError(f"{checkpoint} is read")
 
     part = unfinished(trained, tmp_path / "part")
-    assert run(["card", str(part)]) == 0
-    assert "ViT-64x4x4x128/4" in capsys.readouterr().out
+    assert "ViT-64x4x4x128/4" in cli(["card", str(part)]).out
     assert vitkit.fewshot(part, "digits", shots=(1,), seeds=1, cache=False).test_images > 0
     monkeypatch.setattr("vitkit.training.checkpoint.load_weights", read)
     assert start.find_start(StartConfig(str(part))).model == start.identify_any(part).card.name
@@ -322,43 +314,35 @@ def test_an_unfinished_run_is_described_without_its_weights(
         start.load_any(part)
 
 
-def test_a_model_of_a_part_of_the_images_knows_which_ones(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_a_part_of_the_images_knows_which_ones(trained: Path, tmp_path: Path, cli: Cli) -> None:
     out, tuned, whole = tmp_path / "part", tmp_path / "tuned", kind_of(trained).run().splits
     arguments = ["train", "--recipe", "digits", "--subset", "0.1", "--out", str(out), *LINE]
     assert run(arguments) == 0
-    assert run(["[:10.0%]" if argument == "0.1" else argument for argument in arguments]) == 0  # the same run
     assert kind_of(out).run().splits == replace(whole, subset="[:10%]")
     part, images = (json.loads((folder / "data.json").read_text())["images"] for folder in (out, trained))
     assert part == images | {"train": round(images["train"] / 10)}
     assert vitkit.evaluate(out, split="train").result.count == part["train"]
-    assert run(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]) == 0
-    said = " ".join(capsys.readouterr().err.split())
+    said = cli(["finetune", str(out), "--data", "digits", "--out", str(tmp_path / "all"), *LINE]).text
     assert f"{out} was trained on the part [:10%] of these training images" in said
     assert "--subset '[:10%]'" in said and kind_of(tmp_path / "all").run().splits == whole
     # Fine-tuned on more of the same images, it is tested on the same ones.
-    assert run(["finetune", str(out), "--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]) == 0
-    assert "was trained on the part" not in capsys.readouterr().err
+    more = ["--data", "digits", "--subset=.5", "--out", str(tuned), *LINE]
+    assert "was trained on the part" not in cli(["finetune", str(out), *more]).err
     assert kind_of(tuned).run().splits == replace(whole, subset="[:50%]")
-    assert run([*arguments[:3], "--subset", "0.2", "--out", str(out), *LINE]) == 1  # another run's folder
-    assert "subset" in capsys.readouterr().err
 
 
-def test_a_part_of_a_split_is_evaluated(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_a_split_is_evaluated(trained: Path, cli: Cli) -> None:
     part = vitkit.evaluate(trained, split=" test[ -050: ]")
     assert (part.result.count, part.split) == (50, "test[-50:]")
     evaluations = {path.name for path in (trained / "evaluation").iterdir()}
-    assert run(["evaluate", str(trained), "--split", "train[:50%]"]) == 0
-    printed = capsys.readouterr().out
+    printed = cli(["evaluate", str(trained), "--split", "train[:50%]"]).out
     assert "train[:50%] images of digits" in printed and "Kept in" not in printed
     assert {path.name for path in (trained / "evaluation").iterdir()} == evaluations
     for split, said in (
         ("test[:9999]", "goes from image 0 to 9,999"),
         ("test[:10%", "with both brackets at its end"),
     ):
-        assert run(["evaluate", str(trained), "--split", split]) == 1
-        assert said in capsys.readouterr().err
+        assert said in cli(["evaluate", str(trained), "--split", split], 1).err
 
 
 def test_other_data_is_evaluated_whole_whatever_folds_the_model_was_trained_with(tmp_path: Path) -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
-from vitkit.cli.main import run as command
 from vitkit.data.config import Preprocessing, Splits
 from vitkit.jobs import train_run as training
 from vitkit.jobs.finetune import suit_start
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.start import load_any
 from vitkit.training.config import TrainingConfig
-from vitkit.weights.loading import load
 from vitkit.weights.model_card import ModelCard, TrainingData, card_of, to_give_away
 
 GIVEN = ("model.safetensors", "model.json", "report.html", "evaluation/test.json", "metrics.jsonl")
@@ -46,9 +45,7 @@ def tuned(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training.train_run(tuned, place / "tuned", command=line)
 
 
-def test_no_path_of_the_disk_is_in_what_is_given_away(
-    tuned: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_path_of_the_disk_is_in_what_is_given_away(tuned: Path, photos: Path, cli: Cli) -> None:
     for name in GIVEN:
         content = (tuned / name).read_bytes()
         assert b"of a person" not in content, name
@@ -58,8 +55,7 @@ def test_no_path_of_the_disk_is_in_what_is_given_away(
     shown = "vitkit finetune start --data &#39;my photos&#39; --out=tuned"
     assert shown in (tuned / "report.html").read_text()
     for options in ([], ["--json"]):
-        assert command(["card", str(tuned), *options]) == 0
-        printed = capsys.readouterr().out.replace("\n", "")
+        printed = cli(["card", str(tuned), *options]).out.replace("\n", "")
         assert str(photos) not in printed and str(tuned.parent / "start") not in printed
 
 
@@ -93,22 +89,6 @@ def test_a_model_alone_asks_for_data_and_knows_it_again(tuned: Path, photos: Pat
     assert vitkit.evaluate(tmp_path, data=str(other)).result.count == 23  # other images, and all of them
 
 
-def test_paths_in_cards_of_earlier_versions_are_not_passed_on(
-    tuned: Path, photos: Path, tmp_path: Path
-) -> None:
-    old = shutil.copytree(tuned, tmp_path / "old", ignore=shutil.ignore_patterns("config.json", "data.json"))
-    card = json.loads((old / "model.json").read_text())
-    card["data"]["spec"] = str(photos)
-    (old / "model.json").write_text(json.dumps(card))
-    assert vitkit.evaluate(old).result.count == 12
-    again = vitkit.save_model(load(old).model, tmp_path / "again")
-    # Images that were moved are known again: no training image is tested on.
-    card["data"]["spec"] = str(tmp_path / "where they were")
-    (old / "model.json").write_text(json.dumps(card))
-    assert vitkit.evaluate(old, data=str(photos)).result.count == 12
-    assert json.loads((again / "model.json").read_text())["data"]["spec"] == "my photos"
-
-
 def test_a_place_is_a_path_or_the_built_in_data() -> None:
     """Images in a folder of the name digits are not the built-in ones."""
 
@@ -121,16 +101,3 @@ def test_a_place_is_a_path_or_the_built_in_data() -> None:
     assert given("digits").has_place
     for spec, has_place in (("/home/me/photos", True), ("digits", True), ("photos", False)):
         assert TrainingData(spec, "x", Splits(), "0").has_place == has_place
-
-
-def test_classes_whose_names_look_like_paths_are_counted_in_the_report(tuned: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(tuned, tmp_path / "run")
-    record = json.loads((folder / "data.json").read_text())
-    record["class_names"] = [f"/m/{name}" for name in record["class_names"]]  # as in Open Images
-    record["counts"] = {
-        split: {f"/m/{name}": 1000 + count for name, count in counts.items()}
-        for split, counts in record["counts"].items()
-    }
-    (folder / "data.json").write_text(json.dumps(record))
-    page = vitkit.write_report(folder).read_text()
-    assert "<td>/m/a</td>" in page and ">1,006</td>" in page and "of a person" not in page

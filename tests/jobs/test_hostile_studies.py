@@ -19,12 +19,9 @@ from tests.faults.mutate import REMOVED, leaves, replaced
 from tests.helpers.damage import damage
 from tests.helpers.small_digits import small_run
 from tests.vtab_layout import small_task
-from vitkit.errors import VitkitError
 from vitkit.jobs import train as series
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
-from vitkit.runs.config import Run
-from vitkit.runs.run_options import SeriesOptions
 
 SMALL = small_run(4)
 KINDS = ("ablation", "scale", "pretraining", "reproduction", "vtab", "series", "comparison")
@@ -48,7 +45,7 @@ class Kind:
     """The result of the call; None where it trains."""
 
 
-def train(_run: Run, folder: Path, **_options: Any) -> Path:
+def train(_run: vitkit.Run, folder: Path, **_options: Any) -> Path:
     """Stand for training, whose first run is as far as a call has to come."""
     raise ReachedError(folder)
 
@@ -67,11 +64,11 @@ def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any
         "pretraining": lambda out: vitkit.pretrain("digits", model="ViT-16x1x2/4", out=out, **tuned, **small),
         "reproduction": lambda out: vitkit.reproduce("table8", steps=4, seeds=1, only=["none"], out=out),
         "vtab": lambda out: vitkit.vtab(models[0], root / "tasks", out=out, workers=0, **small),
-        "series": lambda out: vitkit.train_series(SMALL, out, SeriesOptions(runs=2)),
+        "series": lambda out: vitkit.train_series(SMALL, out, vitkit.SeriesOptions(runs=2)),
         "comparison": lambda out: vitkit.compare(*models, out=str(out), speed_seconds=0.0).to_json(),
     }
 
-    def paces(runs: Mapping[str, Run], *_: Any) -> dict[str, Pace]:
+    def paces(runs: Mapping[str, vitkit.Run], *_: Any) -> dict[str, Pace]:
         return dict.fromkeys(runs, Pace(0.01, 0.1))
 
     with pytest.MonkeyPatch.context() as patched:
@@ -107,7 +104,7 @@ def refused_or_right(kind: Kind, folder: Path, harm: Callable[[Path], None]) -> 
     before = listing(outside)
     try:
         result = kind.call(own)
-    except VitkitError as error:
+    except vitkit.VitkitError as error:
         assert len(str(error)) < 5000
         return str(error)
     except ReachedError as reached:

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Interrupting
-from vitkit.cli.main import run as run_command
-from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.errors import NonFiniteError
 from vitkit.jobs.list_runs import LINES, RunList, RunSummary, is_held
 from vitkit.report.template import write_page
 from vitkit.runs.folder import lock_folder
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import read_score
 from vitkit.training.config import OptimizerConfig
 
@@ -34,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path
     vitkit.train(SMALL, folder / "ended")
     with pytest.raises(InterruptedTraining):
         vitkit.train(SMALL, folder / "order" / "interrupted", listener=Interrupting(1))
-    vitkit.train_series(SMALL, folder / "series", SeriesOptions(runs=2))
+    vitkit.train_series(SMALL, folder / "series", vitkit.SeriesOptions(runs=2))
     wild = replace(SMALL, optimizer=OptimizerConfig(learning_rate=1e30, clip_norm=None, warmup_steps=0))
     with pytest.raises(NonFiniteError):
         vitkit.train(wild, folder / "wild")
@@ -86,7 +85,7 @@ def test_a_run_that_is_trained_is_running_and_not_diverged(runs: Path, tmp_path:
 
 
 def test_a_damaged_or_locked_folder_hides_no_other(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top, look = tmp_path / "runs", os.stat
     for name in ("broken", "locked", "whole"):
@@ -105,8 +104,7 @@ def test_a_damaged_or_locked_folder_hides_no_other(
             patched.setattr("os.stat", refuse)
             rows = rows_of(top)
         assert {folder: row.state for folder, row in rows.items()} == {"broken": "damaged", "whole": "ended"}
-        assert run_command(["runs", str(top)]) == 0
-        assert f"{top / 'broken'} is damaged: " in capsys.readouterr().out
+        assert f"{top / 'broken'} is damaged: " in cli(["runs", str(top)]).out
         (top / "broken" / name).write_bytes(whole)
 
 
@@ -117,27 +115,24 @@ def test_the_minutes_of_all_starts_of_a_run_are_added(runs: Path, tmp_path: Path
     assert rows_of(tmp_path)["run"].minutes == 2 + 1.5 + 0.25
 
 
-def test_a_table_and_json_are_printed(
-    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_and_json_are_printed(runs: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs.parent)
-    assert run_command(["runs"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli(["runs"]).out.splitlines()
     assert lines[0].split() == ["folder", "data", "model", "result", "training", "state"]
     folders = ["runs/ended", "runs/order/interrupted", "runs/series", "runs/wild"]
     assert [line.split()[0] for line in lines[1:5]] == folders
     assert "interrupted at step 2 of 4" in lines[2]
     # The newest one that can be gone on with or used: one that diverged would diverge again.
     assert lines[-1] == "Next: open runs/series/report.html in a browser"
-    assert run_command(["runs", "runs/order"]) == 0
-    assert "Next: vitkit train --resume runs/order/interrupted\n" in capsys.readouterr().out
-    assert run_command(["runs", str(runs), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    assert "Next: vitkit train --resume runs/order/interrupted\n" in cli(["runs", "runs/order"]).out
+    (runs / "empty").mkdir()
+    assert "There are no runs in" in cli(["runs", "runs/empty"]).out
+    rows = json.loads(cli(["runs", str(runs), "--json"]).out)
     assert [row["state"] for row in rows] == ["ended", "interrupted", "ended", "diverged"]
     assert all(rows[i]["changed"] <= rows[i + 1]["changed"] for i in range(3))
 
 
-def test_a_page_shows_what_differs(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_shows_what_differs(runs: Path, tmp_path: Path, cli: Cli) -> None:
     top = tmp_path / "runs"
     shutil.copytree(runs, top, symlinks=True)
     (top / "ended").rename(top / "<b>50%")
@@ -145,8 +140,7 @@ def test_a_page_shows_what_differs(runs: Path, tmp_path: Path, capsys: pytest.Ca
     outside = tmp_path / "outside.html"
     outside.write_text("not ours")
     (top / "runs.html").symlink_to(outside)
-    assert run_command(["runs", str(top), "--html"]) == 0
-    assert f"All of them on one page: {top / 'runs.html'}\n" in capsys.readouterr().out
+    assert f"All of them on one page: {top / 'runs.html'}\n" in cli(["runs", str(top), "--html"]).out
     page = (top / "runs.html").read_text()
     assert outside.read_text() == "not ours" and not (top / "runs.html").is_symlink()
     assert "&lt;b&gt;50%</td>" in page and "<b>50" not in page
@@ -166,15 +160,3 @@ def test_a_page_of_very_many_runs_draws_the_last_ones(tmp_path: Path) -> None:
     page = write_page(RunList(rows, tmp_path), tmp_path / "runs.html").read_text()
     assert f"The {LINES} of 200 runs that were changed last are drawn." in page
     assert page.count("<tr><td>") == 200 and len(page) < 1_000_000
-
-
-def test_an_empty_folder_and_none_at_all_are_no_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run_command(["runs", str(tmp_path)]) == 0
-    assert "There are no runs in" in capsys.readouterr().out
-    monkeypatch.chdir(tmp_path)
-    assert run_command(["runs"]) == 1
-    assert "runs is no folder: expected a folder of run folders" in capsys.readouterr().err
-    with pytest.raises(VitkitError, match="is no folder"):
-        vitkit.list_runs(tmp_path / "nowhere")

@@ -26,13 +26,14 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.guard import watch_files
 from tests.helpers.refusals import refused
 from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.data.transforms import preprocess
-from vitkit.jobs import embed, parts
+from vitkit.jobs import parts
 from vitkit.jobs.predict import open_rows
 from vitkit.weights.model_card import card_of, preprocessing_of
 
@@ -166,7 +167,7 @@ def test_a_record_of_other_numbers_of_rows_is_refused(
     assert run(arguments) == 1  # one image cannot be read
     record = Path("out/_parts.json")
     facts = json.loads(record.read_text())
-    edits = ({"rows": 12}, {"rows": 0}, {"rows": -1}, {"part_rows": 0}, {"rows": 10**15, "part_rows": 1})
+    edits = ({"rows": -1}, {"part_rows": 0}, {"rows": 10**15, "part_rows": 1})
     for edit in edits:
         record.write_text(json.dumps({**facts, **edit}))
         before = contents(Path("out"))
@@ -200,34 +201,17 @@ def test_another_model_and_other_images_are_refused(photos: Path, model: Path, t
     refused("has no pooling", vitkit.embed, tmp_path / "unpooled", photos, tmp_path / "out")
 
 
-def test_tables_that_cannot_be_are_refused(working: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line, message in (
-        ("embed model photos --batch-size 0", "--batch-size is at least 1"),
-        ("embed model photos --processes 2", "--on ray"),
-        ("embed model photos --out photos/dogs/00.png", "is a file"),
-        ("embed model photos --out photos/dogs/all.NPY", "would be listed as images by the next command"),
-        ("predict model photos --out guesses.npy", "--out takes a folder"),
-        ("predict model photos --out guesses.Parquet", "--out takes a folder"),
-        ("predict model photos --out guesses --json", "leave --json and --csv out"),
-    ):
-        assert run(line.split()) == 1
-        assert message in capsys.readouterr().err
-        assert {path.name for path in working.iterdir()} == {"model", "photos"}
-
-
 def test_folders_of_features_and_predictions_are_no_images(
-    working: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    working: Path, model: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(working / "photos")
     for again in ("", "; 4 parts were there already"):
-        assert run(["embed", str(model), ".", "--batch-size", "3"]) == 0
-        out = "features/images-model"
-        printed = capsys.readouterr().out
+        out, printed = "features/images-model", cli(["embed", str(model), ".", "--batch-size", "3"]).out
         assert f"Features of {IMAGES} images, 16 of each, in {out}{again}." in printed
         assert "have no features (1):" in printed and f"read_parquet('{out}')" in printed
         arguments = ["predict", str(model), ".", "--out", "cats/named", "--batch-size", "3"]
-        assert run(arguments) == 1  # one image cannot be read
-        assert f"Predictions for {IMAGES} images in cats/named{again}." in capsys.readouterr().out
+        # One image cannot be read.
+        assert f"Predictions for {IMAGES} images in cats/named{again}." in cli(arguments, 1).out
     labelled = open_data(".", Splits(0, 0))
     assert labelled.class_names == ("cats", "dogs") and len(labelled.splits["train"]) == IMAGES
     assert labelled.notes == (
@@ -238,38 +222,17 @@ def test_folders_of_features_and_predictions_are_no_images(
     assert np.load("digits.npy").shape == (1797, 16)
 
 
-def test_a_file_is_written_by_one_command_at_a_time(
-    photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments, others = (model, photos, tmp_path / "all.NPY"), list[vitkit.VitkitError]()
-    join, remove = embed._join, parts.remove_parts
-
-    def interrupted(step: Callable[..., None], *given: Any) -> None:
-        with pytest.raises(vitkit.VitkitError, match=r"is at work in|is there already") as other:
-            vitkit.embed(*arguments)
-        others.append(other.value)
-        step(*given)
-
-    monkeypatch.setattr(embed, "_join", lambda *given: interrupted(join, *given))
-    monkeypatch.setattr("vitkit.jobs.embed.remove_parts", lambda *given: interrupted(remove, *given))
-    assert vitkit.embed(*arguments).images == IMAGES
-    assert ["at work" in str(other) for other in others] == [True, False]
-    assert not (tmp_path / ".all.NPY.parts").exists()
-
-
-def test_images_that_were_mended_are_read_again(working: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_images_that_were_mended_are_read_again(working: Path, cli: Cli) -> None:
     mended = Path("photos/cats/07.png")
     for name in ("features", "all.npy"):
         mended.write_bytes(b"no image")
         arguments = ["embed", "model", "photos", "--out", name, "--batch-size", "3"]
-        assert run(arguments) == 0
-        said = re.search(r"To read them again, mend them, remove (.+) and give", capsys.readouterr().out)
+        said = re.search(r"To read them again, mend them, remove (.+) and give", cli(arguments).out)
         assert said is not None
         for path in said[1].split(", "):
             Path(path).unlink()
         shutil.copy("photos/cats/09.png", mended)
-        assert run(arguments) == 0
-        assert "could not be read" not in capsys.readouterr().out
+        assert "could not be read" not in cli(arguments).out
 
 
 def test_predictions_in_files_are_the_predictor_s(working: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,21 +278,17 @@ def save_in_shards(folder: Path, seed: int, names: tuple[str, ...] = ("a", "b", 
     return folder / "model.safetensors.index.json"
 
 
-def test_predictions_of_two_models_do_not_stand_in_one_folder(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_of_two_models_do_not_stand_in_one_folder(photos: Path, tmp_path: Path, cli: Cli) -> None:
     model = save_in_shards(tmp_path / "model", 0)
     other = save_in_shards(tmp_path / "other", 1)
     renamed = save_in_shards(tmp_path / "renamed", 0, ("x", "y", "z"))
     arguments = [str(photos), "--out", str(tmp_path / "out")]
     assert run(["predict", str(model), *arguments]) == 1  # one image cannot be read
     (model.parent / "training.json").write_text("{}")  # a file that decides nothing
-    assert run(["predict", str(model), *arguments]) == 1
-    assert "1 part was there already" in capsys.readouterr().out
+    assert "1 part was there already" in cli(["predict", str(model), *arguments], 1).out
     shutil.copy(other.parent / "model-1.safetensors", model.parent)
     for path in (model, renamed):
-        assert run(["predict", str(path), *arguments]) == 1
-        said = capsys.readouterr().err
+        said = cli(["predict", str(path), *arguments], 1).err
         assert f"{tmp_path / 'out'} holds another table" in said
 
 
@@ -429,20 +388,6 @@ def test_a_cluster_computes_the_same_rows_though_its_processes_and_the_command_a
     assert process.returncode == 0, err
     assert "there already" in out and "Traceback" not in err
     require_same_rows(there, here, "features")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_cluster_predicts_as_one_process_does(sockets: str, working: Path) -> None:
-    arguments = ("predict", "model", "photos", "--batch-size", "3")
-    assert run([*arguments, "--out", "here"]) == 1  # one image cannot be read
-    process = on_ray(sockets, *arguments, "--out", "there")
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 1 and "1 of 23 images could not be read" in err
-    require_same_rows(working / "there", working / "here", "probabilities")
-    process = on_ray(sockets, "embed", "none", "photos", "--out", "out")
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 1 and "none" in err and "Traceback" not in err
 
 
 def test_a_cluster_is_refused_without_ray(

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
-from vitkit.cli.main import run
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.tasks.answering import Guess
@@ -26,43 +25,25 @@ from vitkit.weights.model_card import ModelCard
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
-def test_two_files_are_enough_anywhere(
-    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("model.safetensors", "model.json"):
-        shutil.copy(trained / name, tmp_path / name)
-    assert run(["predict", "model.safetensors", str(photos / "sky" / "3.png")]) == 0
-    assert "%" in capsys.readouterr().out
-    assert run(["evaluate", "model.safetensors"]) == 1  # they do not say where the images are
-    assert "does not say where its data is" in capsys.readouterr().err
-    assert run(["evaluate", "model.safetensors", "--data", str(photos)]) == 0
-
-
 def test_predict_takes_files_folders_and_lists(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: Path, photos: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(["predict", str(trained), str(photos / "red fruit"), "--json", "--top", "1"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = cli(["predict", str(trained), str(photos / "red fruit"), "--json", "--top", "1"]).out
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert len(lines) == 24
     assert {line["predictions"][0]["class"] for line in lines} <= {"red fruit", "sky"}
     monkeypatch.setattr("sys.stdin", iter([f"{photos / 'sky' / '3.png'}\n", "\n"]))
-    assert run(["predict", str(trained), "-", "--json"]) == 0
-    (line,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (line,) = [json.loads(line) for line in cli(["predict", str(trained), "-", "--json"]).out.splitlines()]
     assert sum(guess["probability"] for guess in line["predictions"]) == pytest.approx(1, abs=1e-4)
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_read_is_said_and_the_rest_is_predicted(trained: Path, photos: Path, cli: Cli) -> None:
     paths = [str(photos / "sky" / "page.jpg"), str(photos / "sky" / "3.png"), "nowhere.png"]
-    assert run(["predict", str(trained), *paths, "--json"]) == 1
-    captured = capsys.readouterr()
+    captured = cli(["predict", str(trained), *paths, "--json"], 1)
     lines = [json.loads(line) for line in captured.out.splitlines()]
     assert ["error" in line for line in lines] == [True, False, True, True]
     assert lines[-1]["exit_code"] == 1  # of the command, after those of its images
     assert "2 of 3 images could not be read; the others are above" in captured.err
-    assert run(["predict", str(trained), "nowhere.png"]) == 1
-    assert "1 of 1 images could not be read.\n" in capsys.readouterr().err
 
 
 NAMES = ("ant", "bee", "cat")
@@ -196,17 +177,14 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-def test_the_rest_is_refused(predictor: vitkit.Predictor, images: NDArray[np.uint8], tmp_path: Path) -> None:
+def test_the_rest_is_refused(predictor: vitkit.Predictor, images: NDArray[np.uint8]) -> None:
     for thing, message in REFUSED:
         with pytest.raises((VitkitError, DecodeError), match=message):
             predictor(thing)
-    units, path = images[0] / 255, tmp_path / "text.txt"
+    units = images[0] / 255
     for form, kind in ((np.where(units < 0.5, -1.0, units), r"float64 from -1\.0 to"), (images[0], "uint8")):
         refused(f"floats from 0 to 1, found {kind}", predictor, form, unit_range=True)
     refused("top is at least 1", predictor, images[0], top=0)
-    path.write_text("no image")
-    with pytest.raises(DecodeError, match=r"text\.txt: "):
-        predictor.many([path])
     with pytest.raises(DecodeError, match="limit of 100"):
         vitkit.Predictor(built(), max_pixels=100)(png(images[0]))
     refused("max_pixels is at least 1", vitkit.Predictor, built(), max_pixels=0)

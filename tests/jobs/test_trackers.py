@@ -15,6 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing, Interrupting
@@ -136,21 +137,19 @@ def test_a_log_named_twice_is_written_once(
     assert "report" in dict(heard.rows)
 
 
-@pytest.mark.parametrize(("last", "sent"), [(4, [5, 6]), (None, [1, 2, 3, 4, 5, 6])])
 def test_steps_are_sent_again_only_where_they_were_not_sent(
-    last: int | None, sent: list[int], stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed run makes steps again which it has sent; what was committed without the log is made up for."""
-    module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / "run")
-    record = folder / "wandb.json"
-    facts = json.loads(record.read_text())
-    assert facts["step"] == 2
-    if last is None:
-        record.unlink()
-    else:
-        record.write_text(json.dumps({**facts, "step": last}))  # as if killed in step 5
-    vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb"))
-    assert sorted({step for step, _ in module.sent}) == sent
+    for name, last, sent in (("ahead", 4, [5, 6]), ("behind", None, [1, 2, 3, 4, 5, 6])):
+        module, folder = fake(monkeypatch), shutil.copytree(stopped, tmp_path / name)
+        facts = json.loads((folder / "wandb.json").read_text())
+        assert facts["step"] == 2
+        (folder / "wandb.json").unlink()
+        if last is not None:  # as if killed in step 5
+            (folder / "wandb.json").write_text(json.dumps({**facts, "step": last}))
+        vitkit.train(SMALL, folder, listener=vitkit.log_to("wandb"))
+        assert sorted({step for step, _ in module.sent}) == sent
 
 
 def test_without_a_network_numbers_wait_in_the_folder(
@@ -194,7 +193,7 @@ def test_a_run_that_was_given_sends_nothing(
 
 
 def test_the_command_line_names_what_is_missing_and_is_quiet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_spec, module = importlib.util.find_spec, fake(monkeypatch)
     monkeypatch.setattr(
@@ -202,8 +201,7 @@ def test_the_command_line_names_what_is_missing_and_is_quiet(
     )
     options = "--recipe digits --model ViT-16x1x2/4 --image-size 8 --steps 4 --log-every 2 --quiet --log"
     line = ["train", "--out", str(tmp_path / "run"), *options.split()]
-    assert run_command([*line, "wandb,tensorboard"]) == 1
-    message = capsys.readouterr().err.splitlines()[-1]
+    message = cli([*line, "wandb,tensorboard"], 1).err.splitlines()[-1]
     assert message.endswith("not installed: pip install 'vitkit[tensorboard]'.")
     assert not (tmp_path / "run").exists()
     refused("choose tensorboard, wandb or trackio", vitkit.log_to, "tensorbored")

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.photos import TINY
+from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.evaluation import run_model
@@ -45,30 +47,15 @@ def test_a_run_folder_holds_everything(trained: Path, photos: Path) -> None:
 
 
 def test_the_same_command_again_does_nothing_and_other_options_are_refused(
-    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, photos: Path, cli: Cli
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
     command = ["train", "--data", str(photos), "--out", str(trained), *TINY]
-    assert run(command) == 0
-    assert "has finished" in capsys.readouterr().out
-    assert run([*command, "--learning-rate", "0.5"]) == 1
-    message = capsys.readouterr().err
+    assert "has finished" in cli(command).out
+    message = cli([*command, "--learning-rate", "0.5"], 1).err
     assert "--learning-rate 0.001 -> 0.5" in message and "--out" in message
-    assert run(["train", "--resume", str(trained), "--seed", "3"]) == 1
-    assert "--seed 0 -> 3" in capsys.readouterr().err
+    assert "--seed 0 -> 3" in cli(["train", "--resume", str(trained), "--seed", "3"], 1).err
     assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_a_run_from_before_an_option_existed_is_the_same_run(trained: Path, tmp_path: Path) -> None:
-    """Its config.json and model.json lack the option, which had its default then, and so has the run."""
-    run_folder = shutil.copytree(trained, tmp_path / "run")
-    for file in ("config.json", "model.json"):
-        record = json.loads((run_folder / file).read_text())
-        for name in ("interpolation", "crop_offset", "border"):
-            del record.get("run", record)["preprocessing"][name]
-        (run_folder / file).write_text(json.dumps(record))
-    assert run(["train", "--resume", str(run_folder)]) == 0
-    assert vitkit.Predictor(run_folder).preprocessing == vitkit.Predictor(trained).preprocessing
 
 
 @pytest.mark.usefixtures("no_report")
@@ -98,32 +85,28 @@ def test_a_run_is_validated_and_evaluated_in_its_own_precision(
 
 
 def test_changed_images_do_not_continue_a_run_and_moved_ones_do(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
     images = shutil.copytree(photos, tmp_path / "images")
     command = ["train", "--data", "images", "--out", "run", *TINY]
     assert run(command) == 0
     before = (tmp_path / "run" / "evaluation" / "test.json").read_bytes()
     (images / "sky" / "5.png").rename(tmp_path / "5.png")
-    assert run(["evaluate", "run"]) == 1
-    assert "have changed since the model was trained" in capsys.readouterr().err
+    assert "have changed since the model was trained" in cli(["evaluate", "run"], 1).err
     assert (tmp_path / "run" / "evaluation" / "test.json").read_bytes() == before
-    assert run(["report", "run"]) == 0
-    assert "Without pictures" in capsys.readouterr().err
+    assert "Without pictures" in cli(["report", "run"]).err
     (tmp_path / "run" / "report.html").unlink()
-    assert run(command) == 1
-    assert "have changed since run was started" in capsys.readouterr().err
+    assert "have changed since run was started" in cli(command, 1).err
     (tmp_path / "5.png").rename(images / "sky" / "5.png")
     (tmp_path / "run" / "model.json").unlink()
     images.rename(tmp_path / "elsewhere")
-    assert run(["train", "--resume", "run"]) == 1
-    assert "images" in capsys.readouterr().err
+    assert "images" in cli(["train", "--resume", "run"], 1).err
     assert run(["train", "--resume", "run", "--data", "elsewhere"]) == 0
     assert run(["evaluate", "run"]) == 0
 
 
 def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, cli: Cli
 ) -> None:
     command = ["train", "--data", str(photos), *TINY, "--steps", "1", "--out"]
     assert run(["train", "--data", str(photos), "--model", "ViT-7x1x2/4", "--out", "run"]) == 1
@@ -132,15 +115,12 @@ def test_a_refused_run_leaves_no_folder_and_a_disk_that_refuses_is_one_message(
     (tmp_path / "mine" / "thesis.txt").write_text("mine")
     assert run([*command, "mine"]) == 1
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
-    capsys.readouterr()
-    assert run([*command, "mine/thesis.txt/run"]) == 1
-    assert "thesis.txt" in capsys.readouterr().err
+    assert "thesis.txt" in cli([*command, "mine/thesis.txt/run"], 1).err
     assert run([*command, "run"]) == 0
     for name in ("speed.jsonl", "report.html"):
         (tmp_path / "run" / name).unlink()
     (tmp_path / "run" / "speed.jsonl").mkdir()
-    assert run([*command, "run"]) == 1
-    message = capsys.readouterr().err
+    message = cli([*command, "run"], 1).err
     assert "speed.jsonl" in message and "same command again" in message
 
 
@@ -173,7 +153,7 @@ def test_ended_after_training_the_rest_is_made_up_for(
 
 @pytest.mark.usefixtures("no_report")
 def test_a_damaged_best_checkpoint_is_not_used(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ["train", "--data", str(photos), "--out", "run", *TINY, "--patience", "2", "--epochs", "40"]
     with monkeypatch.context() as patch:
@@ -184,8 +164,7 @@ def test_a_damaged_best_checkpoint_is_not_used(
     weights = weights if weights.exists() else best / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert run(options) == 0
-    assert "not whole" in capsys.readouterr().err
+    assert "not whole" in cli(options).err
     assert "not whole" in json.loads((tmp_path / "run" / "model.json").read_text())["origin"]["weights"]
 
 
@@ -234,8 +213,7 @@ def test_the_options_of_process_0_hold(tmp_path: Path, monkeypatch: pytest.Monke
     invitation = Invitation(folder, changed, *facts, "hsdp", None, "cpu", threads)
     elsewhere = replace(invitation, folder=tmp_path / "elsewhere")
     monkeypatch.setattr("vitkit.runs.processes.await_message", lambda world: elsewhere)
-    with pytest.raises(vitkit.VitkitError, match="cannot be seen by process 1"):
-        following.follow(World(1, 2, 1, 2))
+    refused("cannot be seen by process 1", following.follow, World(1, 2, 1, 2))
 
     def begin(parts: Parts, *rest: object, **options: object) -> None:
         began.update(options, run=parts.run)

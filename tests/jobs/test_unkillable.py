@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.command_runs import command, finish, results
-from tests.helpers.found_checkpoint import find_checkpoint
 from tests.helpers.guard import background_saves
-from tests.helpers.photos import noise_images
+from vitkit.cli.main import run
 
 SECONDS = 600.0
 """After which processes are given up; a machine under load is slow."""
@@ -91,9 +90,8 @@ def check(tmp_path: Path, kills: int, seed: int, *options: str, whom: Sequence[s
         if kill_once(tmp_path / f"run{chain}", draw, number % 2 == 0, options, victim):
             chain += 1
     for i in range(chain + 1):
-        run = tmp_path / f"run{i}"
-        finish(run, *options)
-        contents = results(run)
+        finish(tmp_path / f"run{i}", *options)
+        contents = results(tmp_path / f"run{i}")
         assert contents.keys() == expected.keys()
         for name, content in contents.items():
             assert content == expected[name], f"{name} of run {i} differs after kills with seed {seed}"
@@ -104,10 +102,13 @@ THREE = (*DIGITS, "--processes", "3")
 """The sum of two numbers is the same in either order, which would hide a fault; that of three is not."""
 
 
-@pytest.mark.parametrize(("options", "victim"), [(DIGITS, "group"), (THREE, "one")])
-def test_kills_of_one_process_and_of_three(tmp_path: Path, options: tuple[str, ...], victim: str) -> None:
-    """One of two is aimed at a save; a hundred are among the slow tests."""
-    check(tmp_path, 2, 1, *options, whom=(victim,))
+@pytest.mark.usefixtures("without_report")
+def test_a_run_that_was_killed_in_a_save_ends_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    """A hundred kills are among the slow tests; tests/cli/test_processes.py kills one of two processes."""
+    kill_once(tmp_path / "killed", random.Random(1), True, DIGITS)
+    for name in ("killed", "whole"):
+        assert run(command(tmp_path / name, *DIGITS)[3:]) == 0
+    assert results(tmp_path / "killed") == results(tmp_path / "whole")
 
 
 ALL = ("one", "all", "torchrun")
@@ -142,39 +143,9 @@ def test_many_kills_however_a_run_saves_and_computes(
 
 
 @pytest.mark.slow
-def test_kills_with_worker_processes_and_another_number_of_them(tmp_path: Path) -> None:
-    """Not kept in memory, read by workers: their number changes nothing either."""
-    options = ("--data", str(noise_images(tmp_path / "images", 30)), "--memory-gib", "0")
-    finish(tmp_path / "whole", *options, "--workers", "0")
-    for number in range(2):
-        kill_once(tmp_path / "run", random.Random(number), number == 1, (*options, "--workers", "2"))
-    finish(tmp_path / "run", *options, "--workers", "1")
-    assert results(tmp_path / "run") == results(tmp_path / "whole")
-
-
-"""The sum of two numbers is the same in either order, which would hide a fault; that of three is not."""
-
-
-@pytest.mark.slow
 def test_kills_while_fine_tuning_with_frozen_layers(tmp_path: Path) -> None:
     """Before the start is read, and after."""
     start = tmp_path / "start"
     finish(start, *DIGITS)
     careful = ("--freeze-layers", "1", "--layer-decay", "0.8", "--select", "last")
     check(tmp_path / "tuned", 2, 4, *DIGITS, "--start", str(start), "--head", "new", *careful)
-
-
-def test_asked_to_stop_it_commits_and_says_how_to_go_on(tmp_path: Path) -> None:
-    """By SIGINT; tests/jobs/test_signals.py sends the others."""
-    run, rare = tmp_path / "run", ("--checkpoint-every", "1000", "--evaluate-every", "1000")
-    line = [*command(run), *DIGITS, *rare, "--steps", "100000"]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=1800)
-    assert process.returncode == 130
-    assert f"vitkit train --resume {run}" in errors and "Traceback" not in errors
-    checkpoint, _ = find_checkpoint(run)
-    assert checkpoint is not None and not (run / "model.safetensors").exists()

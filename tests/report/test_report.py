@@ -23,7 +23,6 @@ from vitkit.evaluation.predictions import Predictions
 from vitkit.evaluation.run_model import predict
 from vitkit.models.config import Task
 from vitkit.models.image_model import ImageModel
-from vitkit.models.vit import ViT
 from vitkit.report.page import ReportContent, render_report
 from vitkit.report.template import render_page
 from vitkit.result import Number, Photo, Photos, Plot, Section, Table, Text
@@ -323,7 +322,7 @@ def test_a_thousand_classes_stay_usable_and_large_pictures_are_made_small() -> N
 
 def test_models_of_mean_pooling_oblong_images_or_without_attention() -> None:
     square = content(count=20)
-    model = ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
+    model = vitkit.ViT(dataclasses.replace(square.model.config, pool="mean", image_size=(8, 6)))
     filled = bare(model=model, evaluations=square.evaluations, samples=square.samples)
     has(render_report(filled), "images of 8 x 6 pixels")
     resnet = vitkit.build_model(vitkit.ResNetConfig((8, 8), (1,), 4, width_factor=0.5))

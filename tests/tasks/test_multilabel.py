@@ -11,13 +11,12 @@ import pytest
 from PIL import Image, ImageDraw
 
 import vitkit
+from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
-from vitkit.cli.main import run
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.evaluation.classify import MultiLabel, multi_label
 from vitkit.evaluation.predictions import Predictions
 from vitkit.runs.config import Run, StartConfig
-from vitkit.tasks import find_task
 from vitkit.training.config import OptimizerConfig, TrainingConfig
 from vitkit.weights.model_card import ModelCard
 
@@ -117,19 +116,15 @@ def test_the_run_folder_says_what_was_learned(trained: Path) -> None:
     assert page.count("<td>bar</td>") == 2  # of the labels and of the counts
 
 
-def test_commands_tell_the_labels(trained: Path, shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(trained)]) == 0
-    text = capsys.readouterr().out
+def test_commands_tell_the_labels(trained: Path, shapes: Path, cli: Cli) -> None:
+    text = cli(["evaluate", str(trained)]).out
     assert "mean average precision of 3 labels on 52 test images" in " ".join(text.split())
     assert all(any(line.startswith(label) for line in text.splitlines()) for label in LABELS)
-    assert run(["evaluate", str(trained), "--json"]) == 0
-    numbers = json.loads(capsys.readouterr().out)
+    numbers = json.loads(cli(["evaluate", str(trained), "--json"]).out)
     assert {score["name"] for score in numbers["per_label"]} == set(LABELS)
 
 
-def test_predictions_name_all_labels_from_a_half_on(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_name_all_labels_from_a_half_on(trained: Path, tmp_path: Path, cli: Cli) -> None:
     draw = np.random.default_rng(5)
     several = Image.new("RGB", (32, 24), (100, 100, 100))
     canvas = ImageDraw.Draw(several)
@@ -137,15 +132,14 @@ def test_predictions_name_all_labels_from_a_half_on(
     canvas.ellipse((18, 8, 27, 17), fill=COLOURS["disc"])
     several.save("several.png")
     picture(set(), draw).save("none.png")
-    assert run(["predict", str(trained), "several.png", "none.png", "--json"]) == 0
-    first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = cli(["predict", str(trained), "several.png", "none.png", "--json"]).out
+    first, second = [json.loads(line) for line in printed.splitlines()]
     assert set(first["labels"]) == {"square", "disc"} and second["labels"] == []
     assert {prediction["class"] for prediction in first["predictions"]} == set(LABELS)
     assert [prediction["class"] for prediction in first["predictions"]][:2] == first["labels"]
     shown = [prediction["probability"] for prediction in first["predictions"]]
     assert shown == sorted(shown, reverse=True) and sum(shown) > 1  # each a question of its own
-    assert run(["predict", str(trained), "several.png", "none.png", "--top", "1"]) == 0
-    table = capsys.readouterr().out.splitlines()
+    table = cli(["predict", str(trained), "several.png", "none.png", "--top", "1"]).out.splitlines()
     assert "square" in table[1] and "disc" in table[1] and "none" in table[2]
     guesses = vitkit.Predictor(trained)("several.png")
     assert {guess.name for guess in guesses} == set(LABELS)
@@ -209,27 +203,14 @@ def test_other_data_is_matched_by_label(trained: Path, tmp_path: Path) -> None:
     refused("does not know: dog", vitkit.evaluate, trained, str(write_table(root / "unknown.csv", sets)))
 
 
-def test_numbers_are_counted_from_the_predictions(trained: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(trained, tmp_path / "run")
-    path = copied / "evaluation" / "test.json"
-    whole, answering = json.loads(path.read_text()), find_task("multi-label").answering
-    assert answering is not None
-    result, _ = answering.read_evaluation(path)
-    path.write_text(json.dumps({**whole, "mean_average_precision": 0.5, "count": 51}))
-    assert answering.read_evaluation(path)[0] == result
-    path.write_text(json.dumps({**whole, "per_label": whole["per_label"][:2]}))
-    refused(r"test\.json: expected numbers of 3 classes .*found 2 classes", vitkit.write_report, copied)
-
-
-def test_mistakes_are_told_before_files_are_written(shapes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_told_before_files_are_written(shapes: Path, cli: Cli) -> None:
     single = write_table(shapes.parent / "single.csv", {f"images/{i:03d}.png": {"disc"} for i in range(9)})
     for data, options, sentence in (
         (single, ["--task", "multi-label"], "leave out --task multi-label"),
         (shapes, ["--splits.label-separator", ";"], "--task multi-label"),
         ("digits", ["--task", "multi-label"], "one label an image"),
     ):
-        assert run(["train", "--data", str(data), *options, "--out", "run"]) == 1
-        message = " ".join(capsys.readouterr().err.split())
+        message = cli(["train", "--data", str(data), *options, "--out", "run"], 1).text
         assert sentence in message and "Traceback" not in message and not Path("run").exists()
 
 

@@ -17,11 +17,9 @@ import vitkit
 from tests.helpers.fewshot import SIZE, class_folders, save_start
 from tests.helpers.processes import Processes, ending_of
 from vitkit.data.config import Preprocessing
-from vitkit.errors import VitkitError
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot import methods
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.models.vit import ViT
 from vitkit.world import World
 
 Seen = list[str]
@@ -45,17 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def counted(seen: Seen, failing: bool = False) -> Any:
-    """Make the models of this process note the images that go through them, or fail at the second batch."""
-    original = ViT.features
+def counted(seen: Seen) -> Any:
+    """Make the models of this process note the images that go through them."""
+    original = vitkit.ViT.features
 
-    def features(self: ViT, images: Tensor, *rest: Any) -> Any:
-        if failing and seen:
-            raise VitkitError("the disk is gone")
+    def features(self: vitkit.ViT, images: Tensor, *rest: Any) -> Any:
         seen.extend(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in images if image.any())
         return original(self, images, *rest)
 
-    return patch.object(ViT, "features", features)
+    return patch.object(vitkit.ViT, "features", features)
 
 
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
@@ -112,26 +108,3 @@ def test_processes_that_see_other_images_or_none_do_not_go_on(processes: Process
         assert sentence.startswith("Process 1 of 3 on ") and reason in sentence
         assert others == [1, 1]
         shutil.rmtree(fewer, ignore_errors=True)
-
-
-def fail(world: World, folder: Path, failing: int) -> str | int | None:
-    """Measure where one process fails at its second batch; returns what this one says, or its exit code."""
-    joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)
-    with joined, counted(Seen(), failing=world.rank == failing):
-        try:
-            vitkit.fewshot(str(folder / "start"), str(folder / "images"), batch_size=3, cache=False)
-        except VitkitError as error:
-            if world.writes:
-                world.tell("spoken")  # the others end after it
-            return str(error)
-        except SystemExit as end:
-            return end.code
-    return None
-
-
-def test_a_process_that_fails_ends_all_with_one_sentence(processes: Processes, folder: Path) -> None:
-    assert processes.run(3, fail, folder, 0) == ["the disk is gone", 1, 1]
-    for failing in (1, 2):
-        sentence, *others = processes.run(3, fail, folder, failing)
-        assert sentence.startswith(f"Process {failing} of 3 on ") and "the disk is gone" in sentence
-        assert others == [1, 1]

@@ -5,7 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
-from vitkit.errors import VitkitError
+import vitkit
+from tests.helpers.refusals import refused
 from vitkit.jobs.options import ItemName, StudyOptions
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
 from vitkit.jobs.reproduce.items import (
@@ -21,7 +22,6 @@ from vitkit.jobs.reproduce.items import (
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
-from vitkit.runs.config import Run
 from vitkit.runs.plan import list_images
 
 STUDIES = tuple(name for name, item in ITEMS.items() if item.design is not None and not item.needs_start)
@@ -89,8 +89,8 @@ def test_all_other_arms_have_the_same_steps_and_muon_and_sgd_sweeps_of_their_own
 
 def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     for model in ("BiT-R1-1x0.5", "R50+ViT-B/16", "ViT-64x4x4/4-gap"):
-        with pytest.raises(VitkitError):
-            base_of(Run(data="digits", model=model), 10, 100, tmp_path)
+        with pytest.raises(vitkit.VitkitError):
+            base_of(vitkit.Run(data="digits", model=model), 10, 100, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_a_base_that_is_no_plain_vit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_lacks_is_named(name: ItemName, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(VitkitError, match=message):
-        reproduce(name, out=tmp_path / "out", **options)
+    refused(message, reproduce, name, out=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 

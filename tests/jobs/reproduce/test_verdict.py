@@ -30,9 +30,8 @@ def judged(kind: str, first: float, second: float, **options: int) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize(
-    ("kind", "first", "second", "expected"),
-    [
+def test_a_claim_has_one_of_3_outcomes() -> None:
+    cases: tuple[tuple[str, float, float, str | None], ...] = (
         ("more", 0.5, 0.6, "holds"),
         ("more", 0.6, 0.5, "does not hold"),
         ("more", 0.5, 0.501, "cannot be told"),
@@ -41,10 +40,9 @@ def judged(kind: str, first: float, second: float, **options: int) -> Finding:
         ("alike", 0.6, 0.5, "does not hold"),
         ("alike", 0.5, 0.511, "cannot be told"),
         ("open", 0.5, 0.6, None),
-    ],
-)
-def test_a_claim_has_one_of_3_outcomes(kind: str, first: float, second: float, expected: str | None) -> None:
-    assert judged(kind, first, second).outcome == expected
+    )
+    for kind, first, second, expected in cases:
+        assert judged(kind, first, second).outcome == expected
 
 
 def test_few_images_never_say_that_arms_are_alike() -> None:

@@ -13,41 +13,32 @@ import pytest
 import torch
 
 import vitkit
+from tests.helpers.refusals import refused
 from tests.helpers.series import SMALL, SWEEP, Pretended, counts, photos
 from tests.jobs.hearing import Hearing
-from vitkit import load_model
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
-from vitkit.errors import VitkitError
-from vitkit.jobs import train as job
 from vitkit.jobs import train_run as training
-from vitkit.jobs.recipes import recipe
-from vitkit.jobs.train import train_series
 from vitkit.runs.config import Run, StartConfig
 from vitkit.runs.folder import kind_of
-from vitkit.runs.run_options import SeriesOptions
-from vitkit.runs.series_record import read_series
 from vitkit.runs.start import find_start
 from vitkit.training.checkpoint import read_ended
 from vitkit.training.config import OptimizerConfig
-from vitkit.training.optim import SGD, create_optimizer, learning_rate
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 
 pytestmark = pytest.mark.usefixtures("without_report")
-TWICE = SeriesOptions(runs=2)
+TWICE = vitkit.SeriesOptions(runs=2)
 
 
 @pytest.fixture(scope="module")
 def swept(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
     """A sweep that has ended, and what was heard of it. Tests change copies of its folder."""
-    hearing = Hearing()
-    return train_series(SMALL, tmp_path_factory.mktemp("swept") / "sweep", SWEEP, listener=hearing), hearing
+    hearing, folder = Hearing(), tmp_path_factory.mktemp("swept") / "sweep"
+    return vitkit.train_series(SMALL, folder, SWEEP, listener=hearing), hearing
 
 
 def test_a_sweep_holds_images_out_and_leaves_the_test_images_alone(swept: tuple[Path, Hearing]) -> None:
     out, hearing = swept
-    series = read_series(out)
+    series = vitkit.read_series(out)
     assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
     for member in series.rates:
         folder = out / member.folder
@@ -77,7 +68,7 @@ def test_a_finished_member_keeps_all_but_checkpoints(swept: tuple[Path, Hearing]
     and nobody needs its weights."""
     out, hearing = Path(shutil.copytree(swept[0], tmp_path / "sweep")), Hearing()
     final = out / "final"
-    for member in read_series(out).all_members:
+    for member in vitkit.read_series(out).all_members:
         assert not list((out / member.folder).glob("checkpoints/*"))
         assert read_ended(out / member.folder) is not None
     files = ("model.safetensors", "model.json", "metrics.jsonl", "evaluation/test.json", "report.html")
@@ -85,11 +76,10 @@ def test_a_finished_member_keeps_all_but_checkpoints(swept: tuple[Path, Hearing]
     training.train_run(kind_of(final).run(), final, resume=True, listener=hearing)  # nothing is computed
     assert before == {name: (final / name).read_bytes() for name in files}
     assert hearing.rows[0] == ("", [f"This run has finished: {final}"])
-    with pytest.raises(VitkitError, match="Leave start_from out"):
-        find_start(StartConfig(str(final), start_from="best"))
+    refused("Leave start_from out", find_start, StartConfig(str(final), start_from="best"))
     for member_name in ("final", "rate-0.02"):
         (out / member_name / "model.safetensors").unlink()
-    train_series(SMALL, out, SWEEP)
+    vitkit.train_series(SMALL, out, SWEEP)
     for name in ("model.safetensors", "metrics.jsonl"):
         assert before[name] == (final / name).read_bytes()
     assert not (out / "rate-0.02/model.safetensors").exists()
@@ -98,8 +88,8 @@ def test_a_finished_member_keeps_all_but_checkpoints(swept: tuple[Path, Hearing]
 
 def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> None:
     run = replace(SMALL, training=replace(SMALL.training, seed=5))
-    out = train_series(run, tmp_path / "runs", SeriesOptions(runs=3))
-    series = read_series(out)
+    out = vitkit.train_series(run, tmp_path / "runs", vitkit.SeriesOptions(runs=3))
+    series = vitkit.read_series(out)
     assert [member.folder for member in series.members] == ["seed-5", "seed-6", "seed-7"]
     records = [json.loads((out / member.folder / "data.json").read_text()) for member in series.members]
     assert len({record["fingerprint"] for record in records}) == 1
@@ -113,13 +103,13 @@ def test_several_runs_have_other_seeds_and_the_same_splits(tmp_path: Path) -> No
     alone = training.train_run(run, tmp_path / "alone")
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (alone / name).read_bytes() == (out / "seed-5" / name).read_bytes()
-    whole, first = load_model(out).state_dict(), load_model(alone).state_dict()
+    whole, first = vitkit.load_model(out).state_dict(), vitkit.load_model(alone).state_dict()
     assert all(whole[name].equal(tensor) for name, tensor in first.items())
     assert vitkit.evaluate(out).result.accuracy == vitkit.evaluate(out / "seed-5").result.accuracy
 
 
 def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None:
-    out = train_series(SMALL, tmp_path / "folds", SeriesOptions(cross_validate=3))
+    out = vitkit.train_series(SMALL, tmp_path / "folds", vitkit.SeriesOptions(cross_validate=3))
     tested: Counter[str] = Counter()
     for number in range(3):
         run = kind_of(out / f"fold-{number}").run()
@@ -127,7 +117,7 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
         tested.update(test.key(index) for index in range(len(test)))
         assert counts(out / f"fold-{number}")["test"] == len(test)
     assert len(tested) == 1797 and set(tested.values()) == {1}
-    series = read_series(out)
+    series = vitkit.read_series(out)
     assert series.spread is not None and series.spread.runs == 3
     pooled = series.spread.pooled
     assert pooled is not None and pooled.images == 1797
@@ -135,50 +125,26 @@ def test_each_image_is_tested_once_in_a_cross_validation(tmp_path: Path) -> None
     assert pooled.right == sum(evaluation["correct"] for evaluation in evaluations)
     assert "Each of 1,797 images was tested once" in (out / "report.html").read_text()
     assert not (out / "model.safetensors").exists()  # no fold is better than another
-    with pytest.raises(VitkitError, match=r"a model of its own. Name one of its runs, .*fold-1"):
-        load_model(out)
-
-
-def test_a_sweep_is_done_once_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, options = replace(SMALL, data=str(photos(tmp_path / "data"))), replace(SWEEP, runs=2)
-    out, trained = tmp_path / "sweep", list[str]()
-
-    def counted(run: Run, folder: Path, **options: Any) -> Path:
-        trained.append(folder.name)
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        return training.train_run(run, folder, **options)
-
-    monkeypatch.setattr(job, "train_run", counted)
-    with pytest.raises(KeyboardInterrupt):
-        train_series(run, out, options)
-    assert [member.finished for member in read_series(out).all_members] == [True, False, False, False]
-    train_series(run, out, options)
-    train_series(run, out, options)
-    assert trained == ["rate-0.001", "rate-0.02", "rate-0.02", "seed-0", "seed-1"]
-    series = read_series(out)
-    rates = {kind_of(out / member.folder).run().optimizer.learning_rate for member in series.members}
-    assert rates == {series.chosen}
+    refused(r"a model of its own. Name one of its runs, .*fold-1", vitkit.load_model, out)
 
 
 def test_a_changed_option_is_refused_and_images_may_move(tmp_path: Path, pretended: Pretended) -> None:
     data = photos(tmp_path / "data")
     run = replace(SMALL, data=str(data))
-    out = train_series(run, tmp_path / "runs", TWICE)
+    out = vitkit.train_series(run, tmp_path / "runs", TWICE)
     longer = replace(run, training=replace(SMALL.training, steps=5))
-    refused: list[tuple[str, Callable[[], Any]]] = [
-        ("runs 2 -> 3", lambda: train_series(run, out, SeriesOptions(runs=3))),
-        ("steps 4 -> 5", lambda: train_series(longer, out, TWICE)),
+    cases: list[tuple[str, Callable[[], Any]]] = [
+        ("runs 2 -> 3", lambda: vitkit.train_series(run, out, vitkit.SeriesOptions(runs=3))),
+        ("steps 4 -> 5", lambda: vitkit.train_series(longer, out, TWICE)),
         ("is there already and holds no run", lambda: training.train_run(run, out)),
-        ("holds no series of runs", lambda: train_series(run, out / "seed-0", TWICE)),
+        ("holds no series of runs", lambda: vitkit.train_series(run, out / "seed-0", TWICE)),
     ]
-    for message, call in refused:
-        with pytest.raises(VitkitError, match=message):
-            call()
+    for message, call in cases:
+        refused(message, call)
     data.rename(tmp_path / "moved")
     for name in ("report.html", "model.safetensors"):
         (out / "seed-1" / name).unlink()
-    train_series(replace(run, data=str(tmp_path / "moved")), out, TWICE, resume=True)
+    vitkit.train_series(replace(run, data=str(tmp_path / "moved")), out, TWICE, resume=True)
     assert pretended.trained == ["seed-0", "seed-1", "seed-1"]
     assert (out / "seed-1/model.safetensors").exists()
 
@@ -186,7 +152,7 @@ def test_a_changed_option_is_refused_and_images_may_move(tmp_path: Path, pretend
 def test_a_single_rate_needs_no_sweep(tmp_path: Path, pretended: Pretended) -> None:
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
     for _ in range(2):  # the same series
-        out = train_series(run, tmp_path / "one", SeriesOptions(sweep_rates=(0.005,)))
+        out = vitkit.train_series(run, tmp_path / "one", vitkit.SeriesOptions(sweep_rates=(0.005,)))
     assert pretended.trained == ["final"] and pretended.runs[0].optimizer.learning_rate == 0.005
     assert counts(out / "final") == {"train": 24, "test": 6}
 
@@ -197,18 +163,18 @@ def test_images_of_the_datas_own_choose_rates_and_evaluate_the_last_run(tmp_path
     for splits in (("train", "val", "test"), ("train", "val"), ()):
         hearing, data = Hearing(), photos(tmp_path / f"data{len(splits)}", *splits)
         run = replace(SMALL, data=str(data), splits=untested)
-        out = train_series(run, tmp_path / f"sweep{len(splits)}", SWEEP, listener=hearing)
-        final = read_series(out).members[0]
+        out = vitkit.train_series(run, tmp_path / f"sweep{len(splits)}", SWEEP, listener=hearing)
+        final = vitkit.read_series(out).members[0]
         assert any("not evaluated" in note for note in hearing.notes) == (not splits)
         assert (final.score is None) == (not splits)
         if splits:
             for folder in ("rate-0.001", "rate-0.02", "final"):
                 assert counts(out / folder) == (few | {"test": 30} if "test" in splits else few)
                 assert kind_of(out / folder).run().training.select == "best"
-    assert read_series(out).spread is None and counts(out / "final") == {"train": 30}
+    assert vitkit.read_series(out).spread is None and counts(out / "final") == {"train": 30}
     assert "There are no test images" in (out / "report.html").read_text()
-    with pytest.raises(VitkitError, match="Several runs are compared on test or validation images"):
-        train_series(run, tmp_path / "both", replace(SWEEP, runs=2))
+    with pytest.raises(vitkit.VitkitError, match="Several runs are compared on test or validation images"):
+        vitkit.train_series(run, tmp_path / "both", replace(SWEEP, runs=2))
 
 
 def test_the_test_images_are_not_decoded_where_they_are_not_looked_at(tmp_path: Path) -> None:
@@ -218,20 +184,8 @@ def test_the_test_images_are_not_decoded_where_they_are_not_looked_at(tmp_path: 
     assert "reading val images" in hearing.loops and "reading test images" not in hearing.loops
 
 
-def test_the_exact_update_of_the_original_is_an_option() -> None:
-    """--momentum-dtype bfloat16 makes the optimiser that tests/training/test_optim.py compares with fixture
-    k, off unless it is asked for; the first rate of every recipe of the paper is 0."""
-    model = create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
-    for name in ("paper", "finetune-cifar10", "finetune-pets"):
-        config = recipe(name).optimizer
-        assert config.momentum_dtype == "float32" and learning_rate(config, 0, 500) == 0
-        exact = create_optimizer(model, replace(config, momentum_dtype="bfloat16"))
-        assert isinstance(exact, SGD) and exact.decay == 0.8984375
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_cannot_be_are_refused() -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"runs": 0}, "runs is at least 1 and at most 1,000, found 0"),
         ({"runs": 10**30}, "runs: the number 1000000000000"),
         ({"sweep_rates": (0.1, 0.0)}, "sweep_rates is a number above 0, found 0"),
@@ -240,11 +194,9 @@ def test_the_exact_update_of_the_original_is_an_option() -> None:
         ({"cross_validate": 1}, "cross_validate is 2 or more, found 1"),
         ({"cross_validate": 3, "runs": 2}, "give one of the two"),
         ({"cross_validate": 3, "sweep": True}, "has seen the test images of all folds but one"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(VitkitError, match=message):
-        SeriesOptions(**options)
+    )
+    for options, message in cases:
+        refused(message, vitkit.SeriesOptions, **options)
 
 
 def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
@@ -257,30 +209,29 @@ def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(tmp_pat
         if path.name not in ("0.png", "1.png"):
             path.unlink()
     single = replace(SMALL, data=str(few), splits=replace(SMALL.splits, test_fraction=0))
-    refused: list[tuple[Run, SeriesOptions, str]] = [
+    cases: list[tuple[Run, vitkit.SeriesOptions, str]] = [
         (frozen, SWEEP, "give a start"),
         (patient, SWEEP, "leave patience out"),
-        (own, SeriesOptions(cross_validate=3), "has a test split of its own"),
-        (mixed, SeriesOptions(cross_validate=31), "31 folds need as many images"),
+        (own, vitkit.SeriesOptions(cross_validate=3), "has a test split of its own"),
+        (mixed, vitkit.SeriesOptions(cross_validate=31), "31 folds need as many images"),
         (single, SWEEP, "no images to hold out for a sweep"),
     ]
-    for run, options, message in refused:
-        with pytest.raises(VitkitError, match=message):
-            train_series(run, tmp_path / "runs", options)
-    with pytest.raises(VitkitError, match="threads is from 1"):
-        train_series(SMALL, tmp_path / "runs", TWICE, threads=0)
+    for run, options, message in cases:
+        refused(message, vitkit.train_series, run, tmp_path / "runs", options)
+    refused("threads is from 1", vitkit.train_series, SMALL, tmp_path / "runs", TWICE, threads=0)
     assert not (tmp_path / "runs").exists()
 
 
 def test_rates_are_judged_by_held_out_images_folds_by_test(tmp_path: Path, pretended: Pretended) -> None:
     run = replace(SMALL, data=str(photos(tmp_path / "data")))
-    swept = read_series(train_series(run, tmp_path / "sweep", SWEEP))
+    swept = vitkit.read_series(vitkit.train_series(run, tmp_path / "sweep", SWEEP))
     assert [member.score.split for member in swept.all_members if member.score] == ["val", "val", "test"]
     assert [made.training.evaluate_test for made in pretended.runs] == [False, False, True]
     del pretended.scored["test"]  # as if a fold had no test images: the others chose its weights
-    folds = read_series(train_series(run, tmp_path / "folds", SeriesOptions(cross_validate=3)))
+    three = vitkit.SeriesOptions(cross_validate=3)
+    folds = vitkit.read_series(vitkit.train_series(run, tmp_path / "folds", three))
     assert [member.score for member in folds.members] == [None] * 3 and folds.spread is None
-    seeds = read_series(train_series(run, tmp_path / "seeds", SeriesOptions(runs=2)))
+    seeds = vitkit.read_series(vitkit.train_series(run, tmp_path / "seeds", vitkit.SeriesOptions(runs=2)))
     assert seeds.spread is not None and seeds.spread.split == "val"
 
 
@@ -289,30 +240,30 @@ def test_a_sweep_may_have_images_of_its_own(tmp_path: Path, pretended: Pretended
     tried, other = photos(tmp_path / "tried", "train", "val"), photos(tmp_path / "other", "train", "val")
     run = replace(SMALL, data=str(photos(tmp_path / "all", "train", "test")))
     options = replace(SWEEP, sweep_data=str(tried))
-    out = train_series(run, tmp_path / "sweep", options)
+    out = vitkit.train_series(run, tmp_path / "sweep", options)
     assert [Path(made.data).name for made in pretended.runs] == ["tried", "tried", "all"]
     assert counts(out / "rate-0.02") == {"train": 30, "val": 30}
     assert counts(out / "final") == {"train": 30, "test": 30}
-    with pytest.raises(VitkitError, match=r"sweep_data '.*tried' -> '.*other'"):
-        train_series(run, out, replace(SWEEP, sweep_data=str(other)))
+    with pytest.raises(vitkit.VitkitError, match=r"sweep_data '.*tried' -> '.*other'"):
+        vitkit.train_series(run, out, replace(SWEEP, sweep_data=str(other)))
     (other / "train/dark").rename(other / "train/black")
     (other / "val/dark").rename(other / "val/black")
-    with pytest.raises(VitkitError, match=r"other has other classes than .*all: expected the same names"):
-        train_series(run, tmp_path / "new", replace(SWEEP, sweep_data=str(other)))
+    options = replace(SWEEP, sweep_data=str(other))
+    refused("other has other classes than .*all", vitkit.train_series, run, tmp_path / "new", options)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_start_is_fine_tuned_with_a_sweep_of_the_papers_rates(tmp_path: Path) -> None:
     start, data = str(tmp_path / "start"), str(photos(tmp_path / "data"))
-    save_model(create_model("ViT-16x1x2/4", num_classes=3, image_size=8), Path(start))
+    vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8), Path(start))
     run = vitkit.finetune_run(start, data, recipe="paper", image_size=8)
     run = replace(run, training=replace(run.training, steps=2, batch_size=16))
-    out = train_series(run, tmp_path / "tuned")
-    series = read_series(out)
+    out = vitkit.train_series(run, tmp_path / "tuned")
+    series = vitkit.read_series(out)
     assert [member.learning_rate for member in series.rates] == [0.001, 0.003, 0.01, 0.03]
     assert kind_of(out / "final").run().optimizer.optimizer == "sgd"
     assert vitkit.finetune(start, data, tmp_path / "two", runs=2, minutes=0.01).is_dir()
-    assert read_series(tmp_path / "two").run.training.minutes == 0.01
+    assert vitkit.read_series(tmp_path / "two").run.training.minutes == 0.01
 
 
 @pytest.mark.parametrize(("val_fraction", "is_warned"), [(0.0, True), (0.1, False)])
@@ -326,7 +277,7 @@ def test_a_sweep_over_images_that_the_start_has_seen_is_warned_of(
     run = vitkit.finetune_run(str(tmp_path / "start"), data)
     assert run.splits.val_fraction == val_fraction
     run = replace(run, training=replace(SMALL.training, steps=2))
-    train_series(run, tmp_path / "sweep", SWEEP, listener=hearing)
+    vitkit.train_series(run, tmp_path / "sweep", SWEEP, listener=hearing)
     said = any("do not trust the choice of the sweep" in said for said in hearing.warnings)
     assert said == is_warned == any("sweep" in said for said in hearing.warnings)
 
@@ -335,12 +286,12 @@ def test_a_series_with_its_starts_model_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretended: Pretended
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save_model(create_model("ViT-16x1x2/4", num_classes=2, image_size=8), tmp_path / "start")
+    vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", num_classes=2, image_size=8), tmp_path / "start")
     data = str(photos(tmp_path / "data"))
     run = replace(SMALL, data=data, model="", start=StartConfig(str(tmp_path / "start")))
-    first = train_series(run, options=TWICE)
+    first = vitkit.train_series(run, options=TWICE)
     assert first == Path("runs/data-ViT-runs")
-    assert read_series(first).run.model  # that of the start
-    assert train_series(run, options=TWICE) == first
+    assert vitkit.read_series(first).run.model  # that of the start
+    assert vitkit.train_series(run, options=TWICE) == first
     (tmp_path / "start").rename(tmp_path / "gone")  # what has begun needs no start any more
-    assert train_series(run, first, TWICE) == first
+    assert vitkit.train_series(run, first, TWICE) == first

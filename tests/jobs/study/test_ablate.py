@@ -12,10 +12,10 @@ import pytest
 
 import vitkit
 import vitkit.jobs.train as series_job
+from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Splits
-from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import PairedDifference, paired_difference
 from vitkit.jobs.recipes import OTHER_RATES, recipe
 from vitkit.jobs.study.ablate import Ablation, explain_rates, make_arms
@@ -32,7 +32,6 @@ from vitkit.result import Table
 from vitkit.runs.config import Architecture, Run, StartConfig, option_value
 from vitkit.runs.folder import kind_of
 from vitkit.runs.machine import InterruptedTraining
-from vitkit.runs.series_record import read_series
 from vitkit.training.config import TrainingConfig
 
 SMALL = replace(small_run(4, warmup_steps=0), augmentation=Augmentation(crop_area=None, flip=False))
@@ -113,18 +112,14 @@ def test_folders_differ_where_a_file_system_ignores_case_and_signs() -> None:
 TIMED = replace(SMALL, training=TrainingConfig(minutes=3))
 
 
-@pytest.mark.parametrize(
-    ("vary", "options", "said"),
-    [
-        (["positoin=none"], {}, "No option of training is named positoin. Did you mean 'position'"),
+def test_what_cannot_be_varied_is_refused() -> None:
+    cases: tuple[tuple[list[str], dict[str, Any], str], ...] = (
         (["position=learnt"], {}, "position: expected one of 'learned', .*, found 'learnt'"),
         (["label_smoothing=2"], {}, "label_smoothing is a number from 0 to below 1"),
         (["optimizer=sgd+momentun=0.5"], {}, "Did you mean 'momentum'"),
         (["position"], {}, "an option and its values, as in position=learned,none, found 'position'"),
-        (["position="], {}, "an option and its values"),
         (["position=learned"], {}, "position has the value learned in the base already"),
         (["data=a,b"], {}, "data cannot be varied: .* same test images"),
-        (["splits.seed=1"], {}, "splits.seed cannot be varied"),
         (["position=none+seed=3"], {}, "seed cannot be varied: .*seeds"),
         (["learning_rate=0.1,0.2"], {}, "vary learning_rate with fixed_rate"),
         ([], {}, "Which option is to be varied"),
@@ -134,11 +129,9 @@ TIMED = replace(SMALL, training=TrainingConfig(minutes=3))
         (["pool=mean"], {"rates": ()}, "rates are numbers above 0, found none"),
         (["pool=mean"], {"seeds": 0}, "seeds is at least 1"),
         (["pool=mean"], {"run": TIMED}, "give steps or epochs"),
-    ],
-)
-def test_what_cannot_be_varied_is_refused(vary: list[str], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(VitkitError, match=said):
-        designed(vary, **options)
+    )
+    for vary, options, said in cases:
+        refused(said, designed, vary, **options)
 
 
 def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> None:
@@ -173,7 +166,7 @@ def test_arms_are_compared_seed_by_seed_and_those_that_diverged_are_told(tmp_pat
     assert slow.adjusted_p == 2 * slow.difference.p
     assert wild.diverged == (0, 1) and wild.difference is None and wild.adjusted_p is None
     # As the runs themselves say, seed by seed.
-    series = read_series(tmp_path / slow.folder)
+    series = vitkit.read_series(tmp_path / slow.folder)
     assert {str(member.seed): member.score.value for member in series.members if member.score} == slow.scores
     expected = np.mean([slow.scores[seed] - base.scores[seed] for seed in ("0", "1")])
     assert slow.difference.mean == pytest.approx(expected)
@@ -191,7 +184,7 @@ def test_each_arm_is_trained_with_the_rate_that_did_best_on_held_out_images(tmp_
     ablation = ablate(SMALL, {"pool": ["mean"]}, seeds=1, rates=(0.001, 0.02), out=tmp_path, **quietly)
     assert not (hearing.notes or hearing.rows or hearing.loops)
     for arm in (ablation.comparison.base, *ablation.comparison.arms):
-        series = read_series(tmp_path / arm.folder)
+        series = vitkit.read_series(tmp_path / arm.folder)
         assert [member.folder for member in series.all_members] == ["rate-0.001", "rate-0.02", "final"]
         assert arm.learning_rate == series.chosen
         assert arm.end_of_sweep == ("lowest" if series.chosen == 0.001 else "highest")
@@ -216,17 +209,11 @@ def test_a_grid_has_a_table_of_means_and_its_own_options_and_images(tmp_path: Pa
     means = [f"{arm.mean:.1%}" for arm in (ablation.comparison.base, *ablation.comparison.arms)]
     assert isinstance(table, Table)
     assert table.rows == (("learned", *means[:2]), ("none", *means[2:]))
-    with pytest.raises(VitkitError, match=r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]"):
-        grid("max")
-    with pytest.raises(VitkitError, match="seeds 1 -> 2"):
-        grid("mean", seeds=2)
-    with pytest.raises(VitkitError, match=r"rates \[\] -> \[0\.1, 0\.2\]"):
-        grid("mean", fixed_rate=False, rates=(0.1, 0.2))
+    refused(r"vary\.pool: \['token', 'mean'\] -> \['token', 'max'\]", grid, "max")
     other = vitkit.train(replace(SMALL, splits=Splits(test_fraction=0.3)), tmp_path / "other")
     for file in (other / "evaluation").glob("test.*"):
         (tmp_path / "study/pool-mean/final/evaluation" / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(VitkitError, match="images that the other arms were tested on"):
-        grid("mean")
+    refused("images that the other arms were tested on", grid, "mean")
 
 
 def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
@@ -238,10 +225,10 @@ def test_where_the_base_diverges_nothing_is_compared(tmp_path: Path) -> None:
 
 def test_an_arm_that_cannot_be_trained_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     wide = replace(SMALL, architecture=Architecture(layer_scale=0.1))
-    with pytest.raises(VitkitError, match="model BiT-R50x1: BiT-R50x1 has no layer_scale"):
+    with pytest.raises(vitkit.VitkitError, match="model BiT-R50x1: BiT-R50x1 has no layer_scale"):
         ablate(wide, {"model": ["BiT-R50x1"]}, out=tmp_path / "study")
     untested = replace(SMALL, splits=Splits(test_fraction=0.0))
-    with pytest.raises(VitkitError, match=r"give splits_test_fraction"):
+    with pytest.raises(vitkit.VitkitError, match=r"give splits_test_fraction"):
         ablate(untested, {"pool": ["mean"]}, seeds=1, out=tmp_path / "study")
     assert not (tmp_path / "study").exists()
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+import vitkit
 import vitkit.jobs.train as series_job
 import vitkit.jobs.train_run as training
+from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
-from vitkit.errors import VitkitError
 from vitkit.jobs.options import StudyOptions
 from vitkit.jobs.study import study as engine
 from vitkit.jobs.study.study import (
@@ -31,12 +32,11 @@ from vitkit.runs.budget import Pace
 from vitkit.runs.config import Architecture, Run, StartConfig
 from vitkit.runs.machine import InterruptedTraining
 from vitkit.runs.plan import Opened, list_images
-from vitkit.runs.run_options import SeriesOptions
 from vitkit.runs.series_record import Series
 from vitkit.training.config import TrainingConfig
 
 SMALL = small_run(2, warmup_steps=0)
-ONCE = SeriesOptions()
+ONCE = vitkit.SeriesOptions()
 ARMS = (
     Arm("base", "the base", SMALL, ONCE),
     Arm("mean", "pool mean", replace(SMALL, architecture=Architecture(pool="mean")), ONCE),
@@ -66,7 +66,7 @@ def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch
         trained.append(f"{folder.parent.name}/{folder.name}")
         return train(run, folder, **options)
 
-    swept = replace(ARMS[1], series=SeriesOptions(sweep_rates=(0.01, 0.02)))
+    swept = replace(ARMS[1], series=vitkit.SeriesOptions(sweep_rates=(0.01, 0.02)))
     out, made, hearing = tmp_path / "study", study(ARMS[0], swept), Hearing()
     monkeypatch.setattr(series_job, "train_run", stopped)
     with pytest.raises(InterruptedTraining, match=r"arm 2 of 2, pool mean; .*: the same command") as caught:
@@ -85,7 +85,7 @@ def test_arms_are_series_and_a_stopped_study_goes_on(tmp_path: Path, monkeypatch
 
 def test_an_arm_that_diverges_does_not_end_the_study(tmp_path: Path) -> None:
     wild = replace(SMALL, optimizer=replace(SMALL.optimizer, learning_rate=1e36))
-    swept = Arm("swept", "rates too high", SMALL, SeriesOptions(sweep_rates=(1e35, 1e36)))
+    swept = Arm("swept", "rates too high", SMALL, vitkit.SeriesOptions(sweep_rates=(1e35, 1e36)))
     arms = (Arm("wild", "rate 1e36", wild, ONCE), swept, ARMS[0])
     for _ in range(2):  # the same again where it has ended
         hearing = Hearing()
@@ -104,7 +104,7 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
     with study(*(replace(arm, run=replace(arm.run, loading=loading)) for arm in ARMS), grid=False).claim(out):
         pass  # how images are loaded may change
     longer = tuple(replace(arm, run=replace(SMALL, training=TrainingConfig(steps=5))) for arm in ARMS)
-    twice = tuple(replace(arm, series=SeriesOptions(runs=2)) for arm in ARMS)
+    twice = tuple(replace(arm, series=vitkit.SeriesOptions(runs=2)) for arm in ARMS)
     for made, said in (
         (study(grid=True), "grid False -> True"),
         (study(*longer, grid=False), "steps 2 -> 5"),
@@ -112,27 +112,24 @@ def test_a_study_with_other_options_is_refused_by_their_names(tmp_path: Path) ->
         (study(ARMS[0], grid=False), "arms: base, mean -> base"),
         (replace(study(grid=False), kind="other"), "kind of study: test -> other"),
     ):
-        with pytest.raises(VitkitError, match="holds another study") as caught:
+        with pytest.raises(vitkit.VitkitError, match="holds another study") as caught:
             complete(made, out)
         assert str(caught.value).count(said) == 1
     assert not (out / "base").exists()
     record = json.loads((out / "study.json").read_text())
     record["arms"][1]["run"]["architecture"]["pool"] = "max"
     (out / "study.json").write_text(json.dumps(record))
-    with pytest.raises(VitkitError, match=re.escape("pool 'max' -> 'mean'")):
-        complete(study(grid=False), out)
+    refused(re.escape("pool 'max' -> 'mean'"), complete, study(grid=False), out)
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(VitkitError, match="is there already and holds no study"):
-        complete(study(), tmp_path)
-    with pytest.raises(VitkitError, match=r"is no study: it has no study\.json"):
-        read_study(tmp_path)
+    refused("is there already and holds no study", complete, study(), tmp_path)
+    refused(r"is no study: it has no study\.json", read_study, tmp_path)
 
 
 def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def begun_from_base(folder: Path, runs: int = 2) -> Study:
         start = StartConfig(str(folder / "base/final"))
         later = replace(SMALL, model="", start=start)
-        return study(ARMS[0], Arm("later", "begun from the base", later, SeriesOptions(runs=runs)))
+        return study(ARMS[0], Arm("later", "begun from the base", later, vitkit.SeriesOptions(runs=runs)))
 
     def stopped(run: Run, folder: Path, **options: Any) -> Path:
         if folder.name == "seed-1":
@@ -145,14 +142,14 @@ def test_a_study_whose_folder_was_moved_goes_on(tmp_path: Path, monkeypatch: pyt
         complete(begun_from_base(first), first)
     monkeypatch.undo()
     first.rename(second)
-    with pytest.raises(VitkitError, match="seeds 2 -> 3"):  # all else is compared as before
+    with pytest.raises(vitkit.VitkitError, match="seeds 2 -> 3"):  # all else is compared as before
         complete(begun_from_base(second, runs=3), second)
     assert all(series.ended for series in complete(begun_from_base(second), second))
 
 
 def test_an_impossible_arm_is_refused_by_name_before_anything_is_trained() -> None:
     model = replace(SMALL, model="BiT-R50x1", architecture=Architecture(pool="mean"))
-    with pytest.raises(VitkitError, match=r"model BiT-R50x1: .* has no pool"):
+    with pytest.raises(vitkit.VitkitError, match=r"model BiT-R50x1: .* has no pool"):
         check_arms([ARMS[0], Arm("bit", "model BiT-R50x1", model, ONCE)], StudyOptions())
 
 
@@ -181,8 +178,8 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_arm_is_planned_with_the_runs_of_its_sweep() -> None:
-    arm = Arm("base", "the base", SMALL, SeriesOptions(sweep_rates=(0.1, 0.2, 0.3), runs=2))
-    single = replace(arm, folder="single", series=SeriesOptions(sweep_rates=(0.1,)))
+    arm = Arm("base", "the base", SMALL, vitkit.SeriesOptions(sweep_rates=(0.1, 0.2, 0.3), runs=2))
+    single = replace(arm, folder="single", series=vitkit.SeriesOptions(sweep_rates=(0.1,)))
     options, opened = StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL))
     paces = dict.fromkeys(("base", "single"), Pace(1.5, 0.5))
     planned, one_run = plan_arms([arm, single], options, opened, paces=paces).arms

@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
+import vitkit
 from tests.vtab_layout import small_task
-from vitkit.weights.create import create_model
-from vitkit.weights.loading import save_model
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vtab") / "start"
-    save_model(create_model("ViT-16x1x2/4", num_classes=10, image_size=8), folder)
+    vitkit.save_model(vitkit.create_model("ViT-16x1x2/4", num_classes=10, image_size=8), folder)
     return folder
 
 

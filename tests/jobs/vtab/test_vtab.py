@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.vtab import SMALL, arguments, refusal, score, vtab
+from tests.helpers.refusals import refused
+from tests.helpers.vtab import SMALL, refusal, score, vtab
 from tests.jobs.hearing import Hearing
 from tests.vtab_layout import small_task
-from vitkit.cli.main import run as command
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
@@ -122,29 +122,16 @@ def test_finished_tasks_and_rates_are_not_repeated_and_tasks_are_added(
     monkeypatch.setattr(series_job, "train_run", counted)
     assert vtab(start, root, out=out, **SWEEP).tasks == swept.tasks
     assert not begun
-    with pytest.raises(VitkitError, match="seed 0 -> 1"):  # of a task that is added, too
-        vtab(start, root, out=out, **SWEEP | {"tasks": (), "seed": 1})
+    for change, line in (
+        ({"tasks": (), "seed": 1}, "seed 0 -> 1"),  # of a task that is added, too
+        ({"protocol": "finetune"}, "protocol 'paper' -> 'finetune'"),
+        ({"rates": (0.1, 0.2)}, r"rates \[1e-09, 0\.1\] -> \[0\.1, 0\.2\]"),
+    ):
+        refused(line, vtab, start, root, out=out, **SWEEP | change)
     both = vtab(start, root, out=out, **SWEEP | {"tasks": ()})
     assert begun == [f"oxford_iiit_pet/{name}" for name in ("rate-1e-09", "rate-0.1", "final")]
     assert both.tasks[1] == swept.tasks[0]
     assert [arm.folder for arm in read_study(out).arms] == ["oxford_iiit_pet", "clevr_count"]
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        ({"steps": 5}, "steps 4 -> 5"),
-        ({"seed": 1}, "seed 0 -> 1"),
-        ({"image_size": 12}, r"image_size \[8, 8\] -> \[12, 12\]"),
-        ({"protocol": "finetune"}, "protocol 'paper' -> 'finetune'"),
-        ({"sweep": True}, r"holds another study:\n  rates \[\] -> \[0.001, 0.003, 0.01, 0.03\]\nGive"),
-    ],
-)
-def test_other_options_are_refused(
-    start: Path, root: Path, finished: Vtab, change: dict[str, Any], line: str
-) -> None:
-    with pytest.raises(VitkitError, match=line):
-        vtab(start, root, tasks=["clevr_count"], out=finished.folder, **(SMALL | change))
 
 
 def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> None:
@@ -164,11 +151,10 @@ def test_other_images_and_weights_are_refused(start: Path, tmp_path: Path) -> No
     assert "holds another study" in said and "\n  other weights of the start" in said
 
 
-@pytest.mark.parametrize("run", ["final", "rate-0.1"])
 def test_a_finished_task_knows_the_images_of_each_of_its_runs(
-    run: str, start: Path, root: Path, swept: Vtab, tmp_path: Path
+    start: Path, root: Path, swept: Vtab, tmp_path: Path
 ) -> None:
-    out = Path(shutil.copytree(swept.folder, tmp_path / "out"))
+    run, out = "rate-0.1", Path(shutil.copytree(swept.folder, tmp_path / "out"))
     path = out / "clevr_count" / run / "data.json"
     record = path.read_text()
     damages: tuple[Callable[[], Any], ...] = (
@@ -183,8 +169,7 @@ def test_a_finished_task_knows_the_images_of_each_of_its_runs(
     assert vtab(start, root, out=out, **SWEEP).tasks == swept.tasks
     path.parent.rename(tmp_path / "mine")
     path.parent.symlink_to(tmp_path / "mine")
-    with pytest.raises(VitkitError, match=f"{run} is a link that leads out"):
-        vtab(start, root, out=out, **SWEEP)
+    refused(f"{run} is a link that leads out", vtab, start, root, out=out, **SWEEP)
 
 
 def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_path: Path) -> None:
@@ -195,18 +180,6 @@ def test_protocol_finetune_is_that_of_finetuning(start: Path, root: Path, tmp_pa
     departed = {"optimizer adamw (sgd)", crops, "factor of the head's rate 6 (1)"}
     assert departed <= set(evaluation.departures)
     assert not any("smallest crop" in line for line in evaluation.departures)
-
-
-def test_json_and_a_plan_are_printed(
-    start: Path, root: Path, finished: Vtab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command([*arguments(start, root, finished.folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["means"]["all"]["of"] == 19
-    planned = [*arguments(start, root, tmp_path / "out"), "--sweep", "--rates", "0.01,0.1", "--plan"]
-    assert command(planned) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "clevr_count 0.01, 0.1 3 4" in said and "2 arms, 6 runs, about" in said
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_named(start: Path, root: Path, tmp_path: Path) -> None:
@@ -265,8 +238,7 @@ def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
     ):
         find_tasks(folder.parent, (), sweep=False)
     (folder / "data/test-00000-of-00001.parquet").unlink()
-    with pytest.raises(VitkitError, match=r"files named train-, val-. Expected"):
-        find_tasks(folder.parent, (), sweep=False)
+    refused(r"files named train-, val-. Expected", find_tasks, folder.parent, (), sweep=False)
 
 
 def write_parquet(task: Path, name: str, file: Path) -> None:
