@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 import vitkit
 from tests.helpers.refusals import refused
 from vitkit.analysis import inspect
-from vitkit.models.parts import Block
-from vitkit.models.pool import AttentionPool
-from vitkit.models.stem import PatchStem
+from vitkit.models.parts import AttentionPool, Block, PatchStem
 from vitkit.models.zoo import vit_config
 
 TOKEN = vit_config("ViT-12x3x2/4x2", num_classes=3, image_size=(12, 8))  # a grid of 3 x 4

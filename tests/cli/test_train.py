@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import vitkit
-from vitkit.cli.train import options_of_run, parse_training
+from vitkit.cli.options import parse_given
+from vitkit.cli.train import describe_training, options_of_run
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.runs.config import Run, with_options
 

@@ -8,7 +8,7 @@ import pytest
 
 import vitkit
 from tests.helpers.cli import Cli
-from vitkit.jobs.models import matching
+from vitkit.jobs.cost import matching
 from vitkit.models.measure import forward_flops, parameters
 
 

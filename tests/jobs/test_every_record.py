@@ -30,7 +30,7 @@ from vitkit.jobs.parts import PartFile, PartsRecord
 from vitkit.jobs.study.study import Arm, Study
 from vitkit.jobs.trackers import SentRecord
 from vitkit.models.config import PLAIN, Compute
-from vitkit.runs.config import Run, read_config, write_config
+from vitkit.runs.config import Run, read_config
 from vitkit.runs.folder import kind_of
 from vitkit.runs.records import Divergence, StartRecord
 from vitkit.runs.series_record import SeriesRecord, read_series
