@@ -72,7 +72,6 @@ def pytest_configure(config: pytest.Config) -> None:
 LONG = (
     "tests/jobs/test_unkillable.py",
     "tests/cli/test_series.py",
-    "tests/faults/test_sample.py",
     "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
     "tests/jobs/test_train.py",
