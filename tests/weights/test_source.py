@@ -15,14 +15,7 @@ from safetensors.torch import save_file
 
 from tests.fixture_files import write_npz
 from tests.helpers.random_models import same_bits
-from tests.helpers.weight_files import (
-    STATE,
-    assert_is_state,
-    contents,
-    notes_of,
-    refused,
-    write_tensors,
-)
+from tests.helpers.weight_files import STATE, assert_is_state, contents, notes_of, refused, write_tensors
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.weights.create import create_model
