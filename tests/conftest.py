@@ -86,7 +86,6 @@ SLOWER = {
     "test_figure_layout.py",
     "test_large.py",
     "test_measure.py",
-    "test_peers.py",
     "test_power_law.py",
     "test_round_trips.py",
     "test_workers.py",
