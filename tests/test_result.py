@@ -33,7 +33,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
 
 RESULTS: dict[str, Callable[[Path, Path], Any]] = {
     "evaluate": lambda run, there: vitkit.evaluate(run),
-    "classification": lambda run, there: vitkit.evaluate(run).result,
     "fewshot": lambda run, there: vitkit.fewshot(run, "digits", shots=[1], cache=False),
     "ablate": lambda run, there: vitkit.ablate(
         SHORT, vary={"position": ["none"]}, seeds=1, fixed_rate=True, out=there / "ablation"

@@ -286,14 +286,6 @@ def test_a_fast_model_is_freed_with_its_last_name() -> None:
     assert [part() for part in freed] == [None, None]
 
 
-def test_a_model_without_blocks_computes_in_every_way() -> None:
-    model = make(SMALL).float()
-    model.blocks = nn.ModuleList()
-    expected = model(images(SMALL))
-    compute_as(model, Compute(last_block="class_token"))
-    assert torch.equal(model(images(SMALL)), expected)
-
-
 def test_a_compiled_model_is_one_graph_and_its_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """With PyTorch's own kernels behind the graph: those of Triton need a GPU."""
 
@@ -403,7 +395,6 @@ ADDITIONS: dict[str, Callable[[ViT], object]] = {
     "an adapter of the queries, keys and values": lambda model: adapt(model.blocks[-1].attention, "qkv"),  # type: ignore[arg-type]
     "an adapter of the MLP": lambda model: adapt(model.blocks[-1].mlp, "fc1"),  # type: ignore[arg-type]
     "a hook": lambda model: model.blocks[-1].attention.register_forward_hook(change_output),  # type: ignore[union-attr]
-    "a hook of a layer": lambda model: model.blocks[0].mlp.fc2.register_forward_hook(change_output),  # type: ignore[union-attr]
     "a hook before a layer": lambda model: model.blocks[-1].norm2.register_forward_pre_hook(change_input),  # type: ignore[union-attr]
     "a hook of a block": lambda model: model.blocks[-1].register_forward_hook(change_output),
     "a hook of the stem": lambda model: model.stem.register_forward_hook(change_output),
@@ -414,7 +405,6 @@ ADDITIONS: dict[str, Callable[[ViT], object]] = {
     ),
     "weights of another kind": lambda model: quantise(model.blocks[-1].mlp.fc2),  # type: ignore[arg-type,union-attr]
     "a forward of its own": lambda model: replace_forward(model.blocks[-1].attention),  # type: ignore[arg-type]
-    "a stem's forward of its own": lambda model: replace_forward(model.stem),
     "another pooling": pool_the_second,
     "a block of another class": lambda model: setattr(model.blocks[0], "__class__", Doubling),
     "a last block of another class": lambda model: setattr(model.blocks[-1], "__class__", Doubling),

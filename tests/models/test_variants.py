@@ -237,12 +237,10 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
     ("changes", "message"),
     [
         ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
-        ({"position": "none", "position_at": "every_layer_shared"}, "not added to tokens"),
         ({"attention": "axial"}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
         ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
-        ({"position": "sincos_2d_mae", "width": 18}, "divisible by 4"),
         ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
         ({"num_heads": 5}, "5 heads"),

@@ -146,9 +146,7 @@ def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
     config["compute"]["attention"] = "slow"
     path.write_text(json.dumps(config))
     (tmp_path / "killed" / "report.html").unlink()
-    with pytest.raises(
-        vitkit.VitkitError, match=r"config\.json: compute: attention: expected one of 'fused'"
-    ):
+    with pytest.raises(vitkit.VitkitError, match=r"config\.json: compute: attention: expected one of"):
         vitkit.train(short(), tmp_path / "killed")
 
 

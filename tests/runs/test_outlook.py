@@ -244,9 +244,7 @@ def test_the_steps_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     training.train_run(SMALL, tmp_path / "run")
     assert (tmp_path / "run/model.safetensors").read_bytes() == weights
     longer = replace(SMALL, training=replace(SMALL.training, minutes=0.2))
-    with pytest.raises(
-        VitkitError, match=r"(?s)another run:\n  minutes 0.1 -> 0.2\n.*To train it for longer"
-    ):
+    with pytest.raises(VitkitError, match=r"(?s)another run:\n  minutes 0.1 -> 0.2\n.*To train it for"):
         training.train_run(longer, tmp_path / "run")
 
 

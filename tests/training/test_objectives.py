@@ -329,9 +329,7 @@ def test_a_checkpoint_of_another_objective_is_refused(tmp_path: Path) -> None:
     list(centred(tmp_path / "centred", training=training).fit())
     checkpoints = {name: tmp_path / name / "checkpoints" / step_name(4) for name in ("plain", "centred")}
     assert not (checkpoints["plain"] / "objective.safetensors").exists()
-    with pytest.raises(
-        VitkitError, match=r"holds no state of an objective .* options ask for one\. Was config"
-    ):
+    with pytest.raises(VitkitError, match=r"holds no state of an objective .* ask for one\. Was config"):
         centred(tmp_path / "new").resume(checkpoints["plain"])
     with pytest.raises(VitkitError, match=r"holds a state of an objective .* options ask for none\."):
         small_trainer(tmp_path / "new").resume(checkpoints["centred"])
@@ -342,7 +340,5 @@ def test_a_checkpoint_of_another_objective_is_refused(tmp_path: Path) -> None:
     listed = json.loads(manifest.read_text())
     del listed["files"]["averaged_objective.safetensors"]
     manifest.write_text(json.dumps(listed))
-    with pytest.raises(
-        VitkitError, match=r"holds no Polyak average of the objective.* options ask for one\. Was"
-    ):
+    with pytest.raises(VitkitError, match=r"holds no Polyak average of the objective.* ask for one\. Was"):
         centred(tmp_path / "new").resume(checkpoints["centred"])

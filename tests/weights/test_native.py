@@ -122,10 +122,7 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         ({"weights": None}, "weights: expected an object"),
         ({"weights": {}}, r"model\.json: weights: the key 'bytes' of Checksum is missing"),
         ({"weights": {"bytes": 3}}, "the key 'xxh3_128' of Checksum is missing"),
-        (
-            {"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}},
-            "weights: bytes: expected int, found '3'",
-        ),
+        ({"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}}, "bytes: expected int, found '3'"),
     ]
     losses: list[Any] = ["hinge", None, ["sigmoid"], {}]
     for loss in losses:

@@ -303,9 +303,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         zipped(tmp_path / "b.zip", {"cat/1.png": bytes(998), "cat/2.png": bytes(1000)}), True
     ).files
     assert files.file(0) == bytes(998)
-    with pytest.raises(
-        DecodeError, match=r"it has 1,000 bytes in b\.zip, more than the 999 allowed in an archive"
-    ):
+    with pytest.raises(DecodeError, match=r"it has 1,000 bytes in b\.zip, more than the 999 allowed in"):
         files.file(1)
 
 

@@ -227,9 +227,7 @@ def test_a_small_file_does_not_fill_the_memory(
 def test_a_page_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [0, 1] * 5, images=pa.array([bytes(100_000)] * 10), use_dictionary=False)
     monkeypatch.setattr(parquet, "_LARGEST_PAGE", 900_000)
-    with pytest.raises(
-        VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read at a time"
-    ):
+    with pytest.raises(VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read"):
         read(tmp_path)
     noise = np.random.default_rng(0)  # which is as large in the file, and can only be honest
     images = pa.array([noise.bytes(100_000) for _ in range(10)])
@@ -242,10 +240,7 @@ def test_a_long_label_in_every_row_is_refused_at_once(
 ) -> None:
     write(tmp_path, pa.array(["x" * 10_000] * 2_000), images=pa.array([b"x"] * 2_000))
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 20)
-    with (
-        counted() as pool,
-        pytest.raises(VitkitError, match=r"row 0, column label: a label of 10,000 characters"),
-    ):
+    with counted() as pool, pytest.raises(VitkitError, match="row 0, column label: a label of 10,000"):
         read(tmp_path)
     assert pool.max_memory() < 10 << 20
 
