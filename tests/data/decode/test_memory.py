@@ -208,6 +208,7 @@ def test_what_is_no_scan_is_not_counted() -> None:
         assert jpeg_scans(inside) == jpeg_scans(data)
         np.testing.assert_array_equal(decode(inside), decode(data))
         assert jpeg_scans(data + many) == jpeg_scans(data)  # behind the end of the image
+        assert jpeg_scans(data[:2] + b"\xff\x01" + data[2:]) == jpeg_scans(data)  # a marker without a segment
     stuffed = jpeg_of(20).replace(b"\xff\xd9", b"\xff\0\xda" * 500 + b"\xff\xd0\xff\xd7" * 500 + b"\xff\xd9")
     assert jpeg_scans(stuffed) == (20, True)
 
