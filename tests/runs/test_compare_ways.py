@@ -148,6 +148,16 @@ def test_dropout_and_weights_that_are_not_finite_do_not_make_ways_differ() -> No
     require_same_features(model)
 
 
+def test_the_plain_way_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*given: object) -> None:
+        raise AssertionError("computed for a comparison with itself")
+
+    monkeypatch.setattr(copy, "deepcopy", never)
+    model = make(replace(PLAIN, precision="bfloat16"))
+    require_same_gradients(model, OBJECTIVES["classification"](), batch(), 10)
+    require_same_features(model)
+
+
 def test_the_largest_difference_is_in_proportion() -> None:
     expected = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([1e-9]), "c": torch.tensor([0.0])}
     assert largest_difference(expected, expected) == ("a", 0.0)
