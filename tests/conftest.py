@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONG = (
     "tests/jobs/test_unkillable.py",
-    "tests/faults/test_sample.py",
+    "tests/cli/test_series.py",
     "tests/training/test_checkpoint_faults.py",
     "tests/jobs/test_signals.py",
     "tests/jobs/test_train.py",
@@ -88,7 +88,6 @@ SLOWER = {
     "test_figure_layout.py",
     "test_large.py",
     "test_measure.py",
-    "test_peers.py",
     "test_power_law.py",
     "test_round_trips.py",
     "test_workers.py",

@@ -1,7 +1,7 @@
 """Images, and how timm, torchvision and transformers describe what they do to them before a model.
 
 `python -m tests.peers.pixels --write` runs those libraries and writes what they make of the images, at some
-pixels, to `tests/fixtures/o_pixels.npz`; `tests/weights/test_pixels.py` compares vitkit's with it.
+pixels, to `tests/fixtures/o_pixels.npz`; `tests/weights/test_position_rules.py` compares vitkit's with it.
 """
 
 from collections.abc import Mapping

@@ -153,20 +153,6 @@ def test_notebooks_are_kept_without_outputs() -> None:
         assert len(cells) > 3 and not any(cell.get("outputs") for cell in cells), path
 
 
-def test_blocks_are_told_apart(tmp_path: Path) -> None:
-    script = load_test_docs()
-    page = tmp_path / "page.md"
-    page.write_text(
-        "```bash\na\n```\n<!-- not run: a GPU -->\n```bash\nb\n```\n```text\nc\n```\n```\nd\n```\n\n"
-        "- a list\n\n  <!-- run with: train --steps 1 -->\n  ```console\n  $ e \\\n  f\n  out\n  ```\n"
-        "\nwords\n\n    g\n"
-    )
-    blocks = list(script["read_blocks"](page))
-    assert [block.kind for block in blocks] == ["run", "not run", "output", "unmarked", "run", "unmarked"]
-    assert [block.mark for block in blocks] == ["", "a GPU", "", "", "train --steps 1", ""]
-    assert script["commands"](blocks[4]) == "e \\\nf" and script["commands"](blocks[0]) == "a\n"
-
-
 def load_test_docs() -> dict[str, Any]:
     """Return the names of `scripts/test-docs`."""
     return runpy.run_path(str(ROOT / "scripts" / "test-docs"))

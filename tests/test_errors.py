@@ -10,18 +10,9 @@ from vitkit.errors import VitkitError, in_shell
 @pytest.mark.parametrize(
     ("message", "shown"),
     [
-        (
-            "Give --image-size, or leave --splits.val-fraction out.",
-            "Give image_size, or leave splits_val_fraction out.",
-        ),
-        (
-            "another run:\n  --steps 20 -> 30\nGive another --out.",
-            "another run:\n  steps 20 -> 30\nGive another out.",
-        ),
-        (
-            "vitkit train --resume runs/a.b --threads 2. Or --out.",
-            "vitkit train --resume runs/a.b --threads 2. Or out.",
-        ),
+        ("Give --image-size, or no --splits.val-fraction.", "Give image_size, or no splits_val_fraction."),
+        ("other run:\n  --steps 20 -> 30\nGive --out.", "other run:\n  steps 20 -> 30\nGive out."),
+        ("vitkit train --resume a.b --steps 2. Or --out.", "vitkit train --resume a.b --steps 2. Or out."),
         ("runs/--data is no file.", "runs/--data is no file."),
     ],
 )

@@ -2,10 +2,14 @@
 
 import base64
 import html
+import json
 import re
+import subprocess
+import sys
+import types
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest
 
 import vitkit
 from tests.helpers.small_digits import SMALL
+from vitkit.listener import UPDATE_SECONDS, Curves, NotebookListener, find_display
 from vitkit.result import Listing, Result, Section, Table, html_table
 from vitkit.tasks.answering import Guess
 
@@ -28,7 +33,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
 
 RESULTS: dict[str, Callable[[Path, Path], Any]] = {
     "evaluate": lambda run, there: vitkit.evaluate(run),
-    "classification": lambda run, there: vitkit.evaluate(run).result,
     "fewshot": lambda run, there: vitkit.fewshot(run, "digits", shots=[1], cache=False),
     "ablate": lambda run, there: vitkit.ablate(
         SHORT, vary={"position": ["none"]}, seeds=1, fixed_rate=True, out=there / "ablation"
@@ -122,3 +126,130 @@ def test_numbers_are_printed_as_csv() -> None:
     ]
     assert Listing("none", (), (), {"accuracy": 0.25, "names": []}).to_csv() == "accuracy\n0.25\n"
     assert Listing("a list", (), (), [{"a": 1}, {"a": 2}]).to_csv() == "a\n1\n2\n"
+
+
+# Jobs show themselves in a notebook, in place, and are silent in a script
+
+
+@dataclass
+class Shown:
+    """An output of a cell, with all that it showed one after the other."""
+
+    views: list[str] = field(default_factory=list)
+
+    def update(self, view: Any) -> None:
+        self.views.append(view._repr_html_())
+
+
+class FakeNotebook:
+    """A cell of a notebook: what is displayed in it."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Shown] = []
+
+    def display(self, view: Any, display_id: bool = False) -> Shown:
+        assert display_id
+        self.outputs.append(Shown([view._repr_html_()]))
+        return self.outputs[-1]
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> FakeNotebook:
+    """A program that runs as the kernel of a notebook."""
+    return make_notebook(monkeypatch, types.SimpleNamespace(kernel=object()))
+
+
+def make_notebook(monkeypatch: pytest.MonkeyPatch, shell: Any) -> FakeNotebook:
+    cell = FakeNotebook()
+    ipython: Any = types.ModuleType("IPython")
+    displays: Any = types.ModuleType("IPython.display")
+    ipython.get_ipython, displays.display = lambda: shell, cell.display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", displays)
+    return cell
+
+
+def test_a_run_shows_a_bar_and_its_curves(
+    notebook: FakeNotebook, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vitkit.train(SMALL, tmp_path / "run")
+    curves = [shown for shown in notebook.outputs if any("<svg" in view for view in shown.views)]
+    bars = [shown for shown in notebook.outputs if any(">training&ensp;" in view for view in shown.views)]
+    assert len(curves) == 1 and len(bars) == 1
+    last = curves[0].views[-1]
+    figures = ET.fromstring(last).findall("figure")  # it is well-formed
+    assert [figure.find("svg").get("aria-label") for figure in figures] == [  # type: ignore[union-attr]
+        *("training loss, validation loss by step", "accuracy by step")
+    ]
+    measured = list(map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()))
+    accuracy = [line["accuracy"] for line in measured if line["kind"] == "validation"][-1]
+    assert f"accuracy {accuracy:.1%}" in last and last.count("<polyline") == 3
+    assert "0 of 6" in bars[0].views[0] and bars[0].views[-1] == ""  # a bar goes away at the end
+    text = capsys.readouterr().out
+    assert "digits" in text and "report" in text  # the summaries
+
+
+def test_quiet_and_scripts_show_nothing(
+    notebook: FakeNotebook,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vitkit.train(SMALL, tmp_path / "run", quiet=True)
+    vitkit.evaluate(tmp_path / "run", quiet=True)
+    vitkit.list_runs(tmp_path, quiet=True)
+    assert notebook.outputs == [] and capsys.readouterr().out == ""
+    for shell in (None, types.SimpleNamespace()):  # a script that imported IPython; IPython in a terminal
+        cell = make_notebook(monkeypatch, shell)
+        assert find_display() is None
+        vitkit.evaluate(tmp_path / "run")
+        assert cell.outputs == [] and capsys.readouterr() == ("", "")
+
+
+def test_jobs_that_are_given_no_listener_are_shown(notebook: FakeNotebook, tmp_path: Path) -> None:
+    run = vitkit.train(SMALL, tmp_path / "run", quiet=True)
+    short = replace(SMALL, training=replace(SMALL.training, steps=2))
+    jobs: tuple[Callable[[], object], ...] = (
+        lambda: vitkit.evaluate(run),
+        lambda: vitkit.fewshot(run, "digits", shots=[1], cache=False),
+        lambda: vitkit.train_series(short, tmp_path / "series", vitkit.SeriesOptions(runs=2)),
+        lambda: vitkit.list_runs(tmp_path),
+        lambda: vitkit.convert(run, tmp_path / "converted", to="timm"),
+    )
+    for number, job in enumerate(jobs):
+        notebook.outputs.clear()
+        job()
+        assert any("<progress" in view for shown in notebook.outputs for view in shown.views), number
+
+
+def test_updates_are_few_and_the_last_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    cell = FakeNotebook()
+    with pytest.raises(KeyboardInterrupt), NotebookListener(cell.display).progress("reading", 1000) as update:
+        for number in range(1000):
+            clock[0] += UPDATE_SECONDS / 100
+            update(number + 1 if number < 998 else 999, detail="<b>")
+        raise KeyboardInterrupt
+    (shown,) = cell.outputs
+    assert 10 <= len(shown.views) <= 13
+    assert "999 of 1,000" in shown.views[-1]  # what was interrupted stays, with the last number
+    assert "&lt;b&gt;" in shown.views[-1] and "<b>" not in shown.views[-1]
+    assert "left" in shown.views[-2]
+
+
+def test_curves_of_long_runs_stay_small_and_end_with_the_last_value() -> None:
+    curves = Curves("run", 100_000)
+    for step in range(1, 100_001):
+        curves.add({"kind": "train", "step": step, "loss": 1 / step})
+    curves.add({"kind": "train", "step": 100_001, "loss": float("nan")})
+    curves.add({"kind": "evaluation", "evaluator": "fewshot", "step": 5, "accuracy": 0.5})
+    drawn = curves._repr_html_()
+    assert len(drawn) < 20_000 and drawn.count("<figure") == 1
+    assert "training loss 0.000" in drawn and repr(curves) == "run  training loss 1e-05"
+
+
+def test_vitkit_imports_no_ipython() -> None:
+    code = "import sys, vitkit; vitkit.train; vitkit.evaluate; print('IPython' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"

@@ -1,5 +1,7 @@
 """The graph that engines are handed gives the model's logits, whatever the model is."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,29 +11,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vitkit
-from tests.engines.models import NAMES, small
-from vitkit.engines.folder import EngineModel
-from vitkit.engines.graph import compare, example_images, graph_of, refuse_other_logits
-from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Compute
-from vitkit.models.fast import compute_as
-from vitkit.models.parts import MLP, Attention, Block
-
-VARIANTS = (
-    "",
-    "-gap",
-    "-map",
-    "-max",
-    "-reg4",
-    "-relative",
-    "-sincos2d",
-    "-sincos2dmae",
-    "-everylayer",
-    "-conv",
+from tests.engines.models import NAMES, FakeRunner, Logits, small
+from vitkit.engines.folder import Agreement, EngineModel
+from vitkit.engines.graph import (
+    compare,
+    example_images,
+    graph_of,
+    make_runner,
+    refuse_model,
+    refuse_other_logits,
 )
+from vitkit.errors import VitkitError
+from vitkit.models.config import Card, Compute, Task
+from vitkit.models.fast import compute_as
+from vitkit.models.parts import MLP, Attention
+from vitkit.tasks import answering_of
 
 
-@pytest.mark.parametrize("name", [*VARIANTS, "-rms", "-qknorm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "-gap", "-map", "-max", "-reg4", "-relative"),
+        *("-sincos2d", "-sincos2dmae", "-everylayer", "-conv", "-rms", "-qknorm"),
+    ],
+)
 def test_the_graph_gives_the_logits_of_the_model(name: str) -> None:
     model = small(f"ViT-32x2x4/8{name}")
     images = example_images(model, 3)
@@ -118,20 +121,6 @@ def test_the_model_stays_as_it_is_and_shares_its_weights() -> None:
     assert ours["blocks.0.attention.projections.0.weight"].data_ptr() in memory
 
 
-def test_the_last_block_computes_the_class_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = []
-    whole = Block.add_branches
-
-    def seen(self: Block, x: torch.Tensor, *rest: object) -> torch.Tensor:
-        shapes.append(x.shape[1])
-        return whole(self, x, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Block, "add_branches", seen)
-    model = small()
-    graph_of(model)(example_images(model))
-    assert shapes == [7, 1]
-
-
 def test_an_engine_s_model_gives_logits_alone() -> None:
     model = small()
     served = EngineModel(
@@ -158,3 +147,108 @@ def test_gelu_takes_its_faster_form_where_numbers_are_short(numbers: Any) -> Non
     with torch.inference_mode():
         difference = (graph(images) - model(images)).abs().max()
     assert difference < 2e-3 * model(images).std()
+
+
+# An engine that computes something else is refused, and so is what none can compute
+
+
+def checked(change: Any, numbers: Any = "float32") -> Agreement:
+    model = small()
+    images = example_images(model, 16).numpy()
+    agreement = compare(model, FakeRunner(model, change), images, "pictures")
+    refuse_other_logits(agreement, "openvino", numbers)
+    return agreement
+
+
+def test_what_was_compared_is_said() -> None:
+    model = small()
+    runner = FakeRunner(model)
+    images = example_images(model, 16).numpy()
+    agreement = compare(model, runner, images, "pictures")
+    assert runner.batches == [1, 3, 12] == list(agreement.batches)
+    assert agreement.difference < 1e-5 * agreement.spread
+    assert "standard deviation from PyTorch's, on 16 pictures in batches of 1, 3 and 12" in str(agreement)
+
+
+def test_float32_keeps_to_a_share_of_the_deviation_and_bfloat16_of_the_largest_logit() -> None:
+    """In float32 of one logit alone: the mean over all of them would not notice it."""
+    spread = checked(np.asarray).spread
+
+    def one_moved(share: float) -> Callable[[Logits], Logits]:
+        def moved(logits: Logits) -> Logits:
+            logits[-1, 0] += share * spread
+            return logits
+
+        return moved
+
+    def all_moved(share: float) -> Callable[[Logits], Logits]:
+        return lambda logits: logits + np.float32(share * np.abs(logits).max())
+
+    assert checked(one_moved(5e-5)).difference == pytest.approx(5e-5 * spread, rel=0.1)
+    with pytest.raises(VitkitError, match=r"computes other logits .* 3\.\de-04 of their standard deviation"):
+        checked(one_moved(3e-4))
+    assert checked(all_moved(0.05), "bfloat16").difference > 0
+    with pytest.raises(VitkitError, match="computes other logits"):
+        checked(all_moved(0.2), "bfloat16")
+
+
+@pytest.mark.parametrize("change", [lambda logits: logits * np.float32(np.nan), lambda logits: logits[:, :4]])
+def test_no_number_and_no_logit_do_not_pass(change: Any) -> None:
+    with pytest.raises(VitkitError, match="computes other logits"):
+        checked(change)
+
+
+def test_relative_positions_are_refused_in_words_before_any_work() -> None:
+    with pytest.raises(VitkitError, match=r"no operation for the relative positions .* engine openvino"):
+        refuse_model("onnxruntime", small("ViT-32x2x4/8-relative").config)
+    refuse_model("openvino", small("ViT-32x2x4/8-relative").config)
+    refuse_model("onnxruntime", small().config)
+
+
+def test_colours_of_a_terminal_do_not_stand_in_what_an_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(*arguments: object) -> None:
+        raise RuntimeError("\x1b[96mFailed\x1b[0m to\ndecompose \x1b]0;title\x07")
+
+    monkeypatch.setattr("vitkit.engines.graph.convert", convert)
+    with pytest.raises(VitkitError) as refusal:
+        make_runner(small(), "openvino", "float32", 1, None)
+    assert "(RuntimeError: Failed to decompose " in str(refusal.value)
+    assert "\x1b" not in str(refusal.value) and "\x07" not in str(refusal.value)
+
+
+# Two models agree where their answers do, whatever the task
+
+
+def test_agreement_counts_answers_and_measures_logits() -> None:
+    model = small()
+    pixels = example_images(model, 3).numpy()
+    with torch.inference_mode():
+        expected = model(torch.from_numpy(pixels)).numpy()
+    change = np.zeros_like(expected)
+    change[2, expected[2].argmin()] = 2 * np.ptp(expected[2])  # the last image is answered otherwise
+    whole = iter([change[:1], change[1:]])
+    answers = answering_of(model.card).answers
+    result = compare(
+        model, FakeRunner(model, lambda logits: logits + next(whole)), pixels, "pictures", answers
+    )
+    assert (result.images, result.answers, result.same) == (3, 3, 2)
+    expected_error = math.sqrt(np.square(change).mean()) / expected.std()
+    assert result.logit_error == pytest.approx(expected_error, rel=1e-4)
+    assert str(result).startswith("2 of 3 answers as in float32 (66.67%")
+
+
+def test_logits_that_are_all_alike_have_no_spread() -> None:
+    model = small()
+    assert isinstance(model.head, nn.Linear)
+    nn.init.zeros_(model.head.weight)
+    pixels = example_images(model, 4).numpy()
+    assert compare(model, FakeRunner(model), pixels, "pictures").logit_error == 0
+    assert compare(model, FakeRunner(model, lambda logits: logits + 1), pixels, "").logit_error == math.inf
+
+
+def test_answers_are_those_of_the_task() -> None:
+    outputs = np.array([[0.1, 2.0, -1.0], [-3.0, -2.0, -1.0]], np.float32)
+    single_label = answering_of(Card(task=Task()))
+    multi_label = answering_of(Card(task=Task("multi-label", "sigmoid")))
+    assert single_label.answers(outputs).tolist() == [[1], [2]]
+    assert multi_label.answers(outputs).tolist() == [[1, 1, 0], [0, 0, 0]]

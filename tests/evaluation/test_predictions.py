@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests.evaluation.answers import Table, batches, names
 from tests.evaluation.reference import require_alike
+from tests.faults.mutate import mutant
 from vitkit.errors import VitkitError
 from vitkit.evaluation import predictions, run_model
 from vitkit.evaluation.classify import classification
@@ -203,22 +205,13 @@ def test_files_are_numpys_and_what_was_read_stays_when_they_are_replaced(tmp_pat
     assert (Predictions.load(path).logits == before + 1).all()
 
 
-def mutant(whole: bytes, draw: np.random.Generator) -> bytes:
-    """The file with some of its bytes lost, changed, or with others among them."""
-    content = bytearray(whole)
-    for _ in range(int(draw.integers(1, 4))):
-        place, lost, new = draw.integers((len(content) + 1, 9, 9)).tolist()
-        content[place : place + lost] = draw.bytes(new)
-    return bytes(content)
-
-
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.slow)])
 def test_any_damage_is_a_message(tmp_path: Path, count: int) -> None:
     (tmp_path / "saved").mkdir()
     made = Predictions.load(saved(tmp_path / "saved"))
     whole = {"logits": made.logits, "labels": made.labels, "ids": made.ids, "bad": made.bad}
     path = written(tmp_path, whole)
-    draw, refused, tried = np.random.default_rng(count), 0, 0
+    draw, refused, tried = random.Random(count), 0, 0
     for file in sorted(tmp_path.glob("*.npy")):
         content = file.read_bytes()
         for _ in range(count // len(ARRAYS)):

@@ -1,1 +1,1 @@
-"""The attack: damaged files, failing disks, signals and kills, counted: `scripts/test-faults`."""
+"""The attack: damaged files, and studies that are killed."""

@@ -1,13 +1,9 @@
-"""Data sets of tiny images for tests: class folders, CSV and Parquet files."""
+"""Data sets of tiny images for tests: class folders and CSV files."""
 
 import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image
 
 from vitkit.data.config import Splits
@@ -42,24 +38,3 @@ def keys(data: ImageData, split: str) -> list[str]:
 def write_csv(path: Path, text: str, encoding: str = "utf-8") -> str:
     path.write_text(text, encoding=encoding)
     return str(path)
-
-
-def write_parquet(
-    path: Path,
-    labels: Sequence[Any],
-    names: Sequence[str] | None = None,
-    *,
-    image: str = "image",
-    label: str = "label",
-    binary: bool = False,
-    first: int = 0,
-    more: Mapping[str, Sequence[Any]] | None = None,
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files = [image_bytes(first + number) for number in range(len(labels))]
-    cells: list[Any] = list(files) if binary else [{"bytes": file, "path": None} for file in files]
-    table = pa.table({image: cells, label: list(labels), **(more or {})})
-    if names is not None:
-        info = {"info": {"features": {label: {"names": list(names), "_type": "ClassLabel"}}}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
-    pq.write_table(table, path, row_group_size=2)

@@ -31,6 +31,7 @@ import torch
 
 import vitkit.cli.main
 import vitkit.signals
+from tests.faults.failing_calls import FailingCalls
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Case:
     """Whether it runs in a terminal that goes away at the moment."""
     worker_signal: int | None = None
     """Sent to one of the worker processes at the moment."""
+    failing: tuple[str, int, str] | None = None
+    """A folder, the number of a filesystem call on it, and how that call fails: `FailingCalls`."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,8 @@ def _run(case: Case, folder: Path) -> None:
     if case.same_seconds is not None:
         vitkit.signals.SAME_SECONDS = case.same_seconds
     _patch(case, send)
+    if case.failing is not None:
+        FailingCalls(*case.failing)
     code = vitkit.cli.main.run(case.arguments)
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -174,10 +174,7 @@ def test_what_others_can_write_is_neither_run_nor_replaced(
         ({"CC": 'gcc "'}, "CC is no command (No closing quotation): 'gcc \"'"),
         ({compiling.SWITCH: "1"}, "VITKIT_NO_KERNELS is set"),
         # Even where it would load: the variables that let it are not those of the next process.
-        (
-            {"CC": "cc -fsanitize=address", "ASAN_OPTIONS": "verify_asan_link_order=0"},
-            "the trial of what",
-        ),
+        ({"CC": "cc -fsanitize=address", "ASAN_OPTIONS": "verify_asan_link_order=0"}, "the trial of what"),
     ],
 )
 def test_an_environment_without_a_compiler_is_a_reason_and_leaves_the_next_one_alone(

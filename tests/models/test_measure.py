@@ -27,25 +27,42 @@ from vitkit.models.resnet import StdConv2d
 from vitkit.models.zoo import NAMES, ModelConfig, model_config, vit_config
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import clip_gradients, create_optimizer
-from vitkit.weights.create import create_model
 
 SMALL = vit_config("ViT-24x3x2/8x4", num_classes=7, image_size=(35, 18))
-DEEPER = replace(vit_config("ViT-32x3x2/4", 7, (35, 18)), stem_channels=(8, 16, 8, 24))
+VIT = vit_config("ViT-64x6x4/8", 10, 64)
+HYBRID = replace(vit_config("R26+ViT-64x2x2/32", 10, 64), backbone=BackboneConfig((1, 4, 2), 0.5))
+BIT = ResNetConfig((96, 64), (1, 4, 2), 10, 0.5)
+DEEP_STEM = replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64))
+
+# batch, configuration
+MODELS: dict[str, tuple[int, ModelConfig]] = {
+    "vit": (16, VIT),
+    "many classes": (16, vit_config("ViT-64x2x4/16", 5000, 64)),
+    "map": (8, replace(VIT, pool="map")),
+    "norm before the blocks": (8, replace(VIT, norm_before_blocks=True)),
+    "rotary": (8, replace(VIT, position="none", rotary=EVA02_ROTARY)),
+    "layer scale": (8, replace(VIT, layer_scale=0.1)),
+    "QK-norm": (8, replace(VIT, qk_norm=True)),
+    "RMSNorm": (8, replace(VIT, norm="rms", norm_before_blocks=True)),
+    "ViT-5": (8, vit_config("ViT-5-64x5x4/8", 10, (64, 32))),
+    "tanh layer": (8, replace(VIT, representation_size=32)),
+    "relative": (8, replace(VIT, position="relative")),
+    "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),
+    "axial": (8, vit_config("Axial-ViT-64x5x4/8", 10, (64, 32))),
+    "hybrid": (8, HYBRID),
+    "convolutional stem": (8, vit_config("ViT-64x3x4/8-conv", 10, 64)),
+    "deep convolutional stem": (8, DEEP_STEM),
+    "dropout": (8, replace(VIT, dropout=0.1, attention_dropout=0.1, drop_path=0.1)),
+    "without pooling": (4, replace(VIT, pool="none")),
+    "bit": (4, BIT),
+    "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),
+    "axial resnet": (4, ResNetConfig((64, 32), (1, 1), 10, mixing="axial", num_heads=4)),
+}
 CONFIGS = [
-    SMALL,
-    replace(SMALL, pool="mean", register_tokens=3),
-    replace(SMALL, pool="none", position="relative"),
-    replace(SMALL, pool="map", num_classes=0),
-    replace(SMALL, representation_size=11, class_token_position=False),
-    replace(SMALL, pool="max", layer_scale=0.1, norm_before_blocks=True),
-    replace(SMALL, norm="rms", qk_norm=True, qkv_bias=False),
+    *(config for _, config in MODELS.values()),
     replace(SMALL, rotary=EVA02_ROTARY, extra_class_token=True, pool="mean"),
-    vit_config("ViT-32x3x2/4-conv", num_classes=7, image_size=(35, 18)),
-    replace(DEEPER, pool="mean"),
-    replace(DEEPER, stem_strides=(2, 1, 2, 1)),
+    replace(DEEP_STEM, stem_strides=(2, 1, 2, 1), image_size=(35, 18)),
     replace(SMALL, in_channels=1, image_mean=(0.5,), image_std=(0.5,), mlp_dim=50),
-    replace(SMALL, pool="map", position_at="every_layer"),
-    replace(SMALL, pool="map", position_at="every_layer_shared"),
 ]
 
 
@@ -60,9 +77,18 @@ def counted(config: ModelConfig, model: ImageModel) -> int | None:
     return executed_flops(lambda: model(images))
 
 
-@pytest.mark.parametrize(
-    "config", [*CONFIGS, *map(model_config, NAMES)], ids=[*map(str, range(len(CONFIGS))), *NAMES]
+COMMON = (
+    *("ViT-B/16", "ViT-5-S/16", "R+ViT-Ti/16", "R50+ViT-B/16", "BiT-R50x1"),
+    *("Axial-ViT-B/32", "ViT-B/16-relative"),
 )
+"""One of each kind in the list of models; the others differ in sizes alone, whose sums are below."""
+LISTED = [
+    pytest.param(model_config(name), id=name, marks=() if name in COMMON else pytest.mark.slow)
+    for name in NAMES
+]
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *LISTED])
 def test_against_what_runs(config: ModelConfig) -> None:
     model = on_meta(config)
     assert measure.parameters(config) == measure.count_parameters(model)
@@ -79,7 +105,7 @@ def vits(draw: st.DrawFn) -> ViTConfig:
     patch = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     stride = backbone.stride if backbone else 1
     chosen: dict[str, Any] = {
-        "pool": draw(st.sampled_from(["token", "mean", "map", "none"])),
+        "pool": draw(st.sampled_from(["token", "mean", "max", "map", "none"])),
         "position": draw(st.sampled_from(KINDS)),
         "position_at": draw(st.sampled_from(["stem", "every_layer", "every_layer_shared"])),
         "attention": draw(st.sampled_from(["full", "axial"])),
@@ -190,11 +216,8 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
-def test_parameters_as_published(name: str, count: int) -> None:
-    assert measure.parameters(model_config(name)) == count
-    with torch.device("meta"):
-        assert measure.count_parameters(create_model(name)) == count
+def test_parameters_as_published() -> None:
+    assert {name: measure.parameters(model_config(name)) for name in PUBLISHED} == PUBLISHED
 
 
 def test_the_papers_models() -> None:
@@ -210,41 +233,6 @@ def test_the_papers_models() -> None:
         assert flops / 2e9 == pytest.approx(giga_macs, abs=6e-4), name
 
 
-VIT = vit_config("ViT-64x6x4/8", 10, 64)
-HYBRID = replace(vit_config("R26+ViT-64x2x2/32", 10, 64), backbone=BackboneConfig((1, 4, 2), 0.5))
-BIT = ResNetConfig((96, 64), (1, 4, 2), 10, 0.5)
-DEEP_STEM = replace(vit_config("ViT-64x1x4/4", 10, 64), stem_channels=(32, 64, 64, 64))
-
-# batch, configuration
-MODELS: dict[str, tuple[int, ModelConfig]] = {
-    "vit": (16, VIT),
-    "one image": (1, VIT),
-    "narrow mlp": (8, vit_config("ViT-128x2x2x64/8", 10, (64, 32))),
-    "many classes": (16, vit_config("ViT-64x2x4/16", 5000, 64)),
-    "mean": (8, replace(VIT, pool="mean")),
-    "map": (8, replace(VIT, pool="map")),
-    "max": (8, replace(VIT, pool="max")),
-    "norm before the blocks": (8, replace(VIT, norm_before_blocks=True)),
-    "rotary": (8, replace(VIT, position="none", rotary=EVA02_ROTARY)),
-    "layer scale": (8, replace(VIT, layer_scale=0.1)),
-    "QK-norm": (8, replace(VIT, qk_norm=True)),
-    "RMSNorm": (8, replace(VIT, norm="rms", norm_before_blocks=True)),
-    "ViT-5": (8, vit_config("ViT-5-64x5x4/8", 10, (64, 32))),
-    "tanh layer": (8, replace(VIT, representation_size=32)),
-    "relative": (8, replace(VIT, position="relative")),
-    "every layer": (8, replace(VIT, position_at="every_layer", register_tokens=4)),
-    "axial": (8, vit_config("Axial-ViT-64x5x4/8", 10, (64, 32))),
-    "hybrid": (8, HYBRID),
-    "convolutional stem": (8, vit_config("ViT-64x3x4/8-conv", 10, 64)),
-    "deep convolutional stem": (8, DEEP_STEM),
-    "convolutional stem of early strides": (8, replace(DEEP_STEM, stem_strides=(2, 1, 2, 1))),
-    "dropout": (8, replace(VIT, dropout=0.1, attention_dropout=0.1, drop_path=0.1)),
-    "without pooling": (4, replace(VIT, pool="none")),
-    "root alone": (4, vit_config("R+ViT-64x2x2/16", 10, 64)),
-    "bit": (4, BIT),
-    "bit, other padding": (4, replace(BIT, max_pool_padding="lowest")),
-    "axial resnet": (4, ResNetConfig((64, 32), (1, 1), 10, mixing="axial", num_heads=4)),
-}
 # One of each family; the others are variants of these.
 QUICK = {"vit", "rotary", "axial", "hybrid", "convolutional stem", "bit", "axial resnet"}
 each_model = pytest.mark.parametrize(
@@ -464,10 +452,3 @@ def test_averages_and_gradients_that_are_accumulated_are_counted() -> None:
     assert with_average.peak - without.peak == with_average.average == without.weights > without.average == 0
     plain, accumulating = (training_memory(VIT, 16, accumulate=accumulate) for accumulate in (False, True))
     assert plain.peak < accumulating.peak <= plain.peak + plain.gradients
-
-
-def test_a_large_model_needs_less_in_bfloat16() -> None:
-    config = vit_config("ViT-L/16")
-    whole, half = (training_memory(config, 64, Compute(p)) for p in ("float32", "bfloat16"))
-    assert half.peak < 0.75 * whole.peak
-    assert half.weights == whole.weights

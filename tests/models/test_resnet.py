@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,14 +21,10 @@ BITS = ["g_bit_r111", "g_bit_r1111_fourblocks", "g_bit_r21_gauss", "g_bit_eps_pr
 TINY = ResNetConfig(image_size=(37, 50), layers=(1, 2), num_classes=5, width_factor=0.5)
 
 
-def fixture_model(
-    name: str, folder: Path, backbone: dict[str, Any] | None = None, **changes: Any
-) -> tuple[Any, Tensor, dict[str, Tensor]]:
+def fixture_model(name: str, folder: Path, **changes: Any) -> tuple[Any, Tensor, dict[str, Tensor]]:
     """A fixture's model with another arithmetic, its images, and the numbers that it should make of them."""
     description, parameters, arrays = load_fixture(name)
     model = load_model(write_npz(folder / "w.npz", parameters), image_size=tuple(description["image"]))
-    if backbone is not None:
-        changes["backbone"] = dataclasses.replace(model.config.backbone, **backbone)
     other = build_model(dataclasses.replace(model.config, **changes)).eval()
     other.load_state_dict(model.state_dict())
     images = torch.from_numpy(arrays.pop("input")).permute(0, 3, 1, 2)
@@ -59,6 +54,9 @@ def test_every_bit_intermediate_is_that_of_the_original(name: str, tmp_path: Pat
     taps: dict[str, Tensor] = {}
     with torch.inference_mode():
         answer = model(images, taps=taps)
+    description = load_fixture(name)[0]
+    assert model.config.layers == tuple(description["depth"])
+    assert model.config.width_factor == description["width_factor"]
     stages = {f"stage{number}" for number in range(1, len(model.config.layers) + 1)}
     assert set(taps) == stages | {"root", "pooled", "pre_logits", "logits"}
     assert torch.equal(taps["logits"], answer) and torch.equal(taps["pooled"], model.features(images))
@@ -67,45 +65,6 @@ def test_every_bit_intermediate_is_that_of_the_original(name: str, tmp_path: Pat
         largest = taps[stage].abs().max().item()
         assert largest_error(taps[stage].mean((2, 3)), expected[f"{stage}_mean"]) < max(5e-5, 4e-6 * largest)
     assert largest_error(taps["pre_logits"], expected["pre_logits"]) < 5e-5
-
-
-VARIANCE = {"standardization": "variance", "standardization_eps": 1e-10}
-# What a mistake would cost: the tolerances above, and of `weights/test_official.py`, are finer than each
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "error"),
-    [
-        ("d_eps_probe_stem_unit", {"backbone": {"norm_eps": 1e-5}}, 4e-4),
-        (
-            "d_eps_probe_stem_unit",
-            {"backbone": {"standardization": "variance", "standardization_eps": 1e-10}},
-            4e-4,
-        ),
-        ("d_hybrid_r111", {"backbone": {}}, 0.1),  # symmetric padding
-        ("g_bit_eps_probe", {"norm_eps": 1e-6}, 1e-3),
-        ("g_bit_eps_probe", {"standardization_eps": 1e-5}, 1e-3),
-    ],
-)
-def test_other_arithmetic_is_noticed(
-    name: str, changes: dict[str, Any], error: float, tmp_path: Path
-) -> None:
-    model, images, expected = fixture_model(name, tmp_path, **changes)
-    if changes == {"backbone": {}}:
-        for module in model.modules():
-            if isinstance(module, StdConv2d):
-                module.padding = "symmetric"
-    with torch.inference_mode():
-        if name.startswith("d_"):
-            assert largest_error(model.stem(images), expected["embedding_out"].flatten(1, 2)) > error
-        else:
-            assert largest_error(model(images), expected["logits_zeropad_maxpool"]) > error
-
-
-def test_the_other_max_pool_padding_would_be_noticed(tmp_path: Path) -> None:
-    model, images, expected = fixture_model("g_bit_r111", tmp_path)
-    with torch.inference_mode():
-        assert largest_error(model(images), expected["logits"]) > 5e-4
 
 
 # Standardised convolutions ------------------------------------------------------------------------
@@ -233,22 +192,6 @@ def test_gradients_reach_every_parameter() -> None:
             assert parameter.grad.any(), name
 
 
-def test_a_few_steps_learn_a_batch_by_heart() -> None:
-    model = ResNet(dataclasses.replace(TINY, image_size=(32, 32)), generator=torch.Generator().manual_seed(0))
-    images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    labels = torch.arange(5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses = []
-    for _ in range(12):
-        loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(np.log(5), abs=1e-5)  # the head is zero
-    assert losses[-1] < 0.2
-
-
 def test_a_new_unit_of_a_hybrid_passes_its_input_on() -> None:
     """norm3's scale is zero; the second unit of a stage has no projection, and its input is at least 0."""
     shallow, deep = (ResNetStem(BackboneConfig((n,), width_factor=0.5), (1, 1), 8).eval() for n in (1, 2))
@@ -282,9 +225,7 @@ def test_weights_are_drawn_as_the_original_draws_them() -> None:
         ({"layers": ()}, "at least one stage"),
         ({"layers": (2, 0)}, "at least one unit"),
         ({"width_factor": 0.75}, "32 groups"),
-        ({"width_factor": 0.0}, "32 groups"),
         ({"mixing": "axial", "num_heads": 3}, "3 heads"),
-        ({"mixing": "axial", "num_heads": 0}, "0 heads"),
         ({"num_classes": -1}, "num_classes"),
         ({"groups": 0}, "groups is at least 1"),
         ({"stage_widths": (48,)}, "stage_widths"),

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,22 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.helpers.random_models import same_bits
-from tests.helpers.tiny_models import model_with_random_head
+from tests.fixture_files import FOLDER, load_fixture
+from tests.helpers.random_models import model_with_random_head, same_bits
+from tests.peers.fixed_weights import fixed_grid
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.position import (
+    LearnedPosition,
     LearnedPosition2D,
     SinCosPosition2D,
+    resize_grid,
     resize_line,
+    resize_position_embedding,
     sincos_2d,
 )
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import VIT5, vit_config
+from vitkit.weights.create import create_model
 from vitkit.weights.loading import save_model
 
 SMALL = ViTConfig((12, 16), (4, 4), width=24, depth=2, num_heads=3, mlp_dim=48, num_classes=5)
@@ -105,9 +110,7 @@ def test_every_variant_learns_saves_and_loads_in_any_size(
 
 
 @each_variant
-def test_every_variant_is_the_same_explicitly_in_parts_and_in_bfloat16(
-    changes: dict[str, Any],
-) -> None:
+def test_every_variant_is_the_same_explicitly_in_parts_and_in_bfloat16(changes: dict[str, Any]) -> None:
     model = variant(**changes)
     exact = logits(model)
     taps: dict[str, Tensor] = {}
@@ -234,12 +237,10 @@ def test_a_resized_table_of_offsets_keeps_centre_and_ends(tokens: int, new: int)
     ("changes", "message"),
     [
         ({"position": "relative", "position_at": "every_layer"}, "not added to tokens"),
-        ({"position": "none", "position_at": "every_layer_shared"}, "not added to tokens"),
         ({"attention": "axial"}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "register_tokens": 1}, "no class or register token"),
         ({"attention": "axial", "pool": "mean", "position": "relative"}, "no relative position"),
         ({"position": "sincos_2d", "width": 18}, "divisible by 4"),
-        ({"position": "sincos_2d_mae", "width": 18}, "divisible by 4"),
         ({"register_tokens": -1}, "register_tokens is from 0"),
         ({"num_classes": -1}, "no head"),
         ({"num_heads": 5}, "5 heads"),
@@ -319,3 +320,97 @@ def test_images_of_another_size_and_layers_that_are_not_there_are_refused() -> N
         variant(position="relative").features(images, any_size=True)
     with pytest.raises(VitkitError, match="numbered 0 to 1"):
         variant().feature_maps(IMAGES, [2])
+
+
+# ViT-5 against its authors' code: the same weights give the same logits
+
+
+def draw_weights(model: ViT) -> None:
+    """Draw every parameter by its name's place in the alphabet, scales of norms around 1."""
+    generator = np.random.default_rng(5)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            numbers = 0.3 * generator.standard_normal(tuple(parameter.shape)) + ("norm" in name)
+            parameter.copy_(torch.from_numpy(numbers))
+
+
+AUTHORS_LOGITS = (
+    (-0.067629001, 0.092161173, -0.511435404, -1.209028742, 1.309984151),
+    (-0.264429627, 0.625218444, 0.851272658, -1.732304675, 1.738415689),
+)
+"""Of `vit_models(img_size=16, patch_size=4, embed_dim=24, depth=2, num_heads=3, num_classes=5, flash=False,
+norm_layer=partial(RMSNorm, eps=1e-6), qkv_bias=False, num_registers=4, rope=True, reg_theta=100,
+qk_norm=True)` in float64 but for its norms, for the weights and images of this file: `models_vit5.py` of
+github.com/wangf3014/ViT-5 at b7b0796."""
+
+
+def test_the_logits_are_those_of_the_authors_code() -> None:
+    model = create_model("ViT-5-24x2x3/4", num_classes=5, image_size=16).double().eval()
+    assert isinstance(model, ViT)
+    draw_weights(model)
+    images = torch.from_numpy(np.random.default_rng(6).standard_normal((2, 3, 16, 16)))
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), torch.tensor(AUTHORS_LOGITS).double(), rtol=0, atol=1e-6)
+
+
+# Resizing of position embeddings against the original's table
+
+
+def test_every_row_of_the_original_table() -> None:
+    _, _, arrays = load_fixture("e_posembed_table")
+    names = [key.removeprefix("old_") for key in arrays if key.startswith("old_")]
+    assert len(names) == 10
+    for name in names:
+        side, new, prefix = map(int, name.split("_"))
+        old = torch.from_numpy(arrays[f"old_{name}"])
+        resized = resize_position_embedding(old, (new, new), prefix_tokens=prefix, old_grid=(side, side))
+        np.testing.assert_allclose(resized.numpy(), arrays[f"new_{name}"], rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_every_rule_makes_the_grids_of_its_libraries() -> None:
+    """The arrays are the libraries' own; their float32 coordinates are off by some 3e-6 of these numbers."""
+    with np.load(FOLDER / "p_positions.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    rules = set()
+    for name, expected in arrays.items():
+        rule = cast("Interpolation", name.partition("/")[0])
+        resized = resize_grid(fixed_grid(), expected.shape[:2], rule)
+        np.testing.assert_allclose(resized.numpy(), expected, rtol=0, atol=5e-6, err_msg=name)
+        rules |= {rule}
+    assert rules == INTERPOLATIONS.keys() - {"original"}
+    assert {name.rpartition("/")[2] for name in arrays} == {"12x12", "5x5", "7x7", "5x11"}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.tuples(*[st.integers(1, 9)] * 4), st.integers(0, 2))
+def test_corners_stay_and_so_does_the_prefix(shape: tuple[int, int, int, int], prefix: int) -> None:
+    rows, columns, new_rows, new_columns = shape
+    old = torch.randn(1, prefix + rows * columns, 3)
+    new = resize_position_embedding(
+        old, (new_rows, new_columns), prefix_tokens=prefix, old_grid=(rows, columns)
+    )
+    assert new.shape == (1, prefix + new_rows * new_columns, 3)
+    assert torch.equal(new[:, :prefix], old[:, :prefix])
+    old_grid = old[0, prefix:].reshape(rows, columns, 3)
+    new_grid = new[0, prefix:].reshape(new_rows, new_columns, 3)
+    torch.testing.assert_close(new_grid[0, 0], old_grid[0, 0])
+    if new_rows > 1 and new_columns > 1:
+        torch.testing.assert_close(new_grid[-1, -1], old_grid[-1, -1])
+
+
+@pytest.mark.parametrize(("old", "new"), [(28, 14), (16, 30), (32, 16), (24, 42)])
+def test_the_last_row_and_column_stay_where_scipy_would_lose_them(old: int, new: int) -> None:
+    grid = torch.randn(old, old, 2, generator=torch.Generator().manual_seed(0))
+    resized = resize_grid(grid, (new, new))
+    torch.testing.assert_close(resized[-1, -1], grid[-1, -1])
+    assert resized[-1].abs().min() > 0 and resized[:, -1].abs().min() > 0
+
+
+def test_positions_are_drawn_with_a_deviation_of_a_fiftieth() -> None:
+    generator = torch.Generator().manual_seed(0)
+    learned = LearnedPosition((30, 40), 64, 2), LearnedPosition2D((30, 40), 64, 20)
+    for position in learned:
+        position.init_weights(generator)
+        for name, parameter in position.named_parameters():
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
+            assert abs(parameter.mean().item()) < 0.002, name

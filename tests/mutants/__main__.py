@@ -246,13 +246,7 @@ def is_settled(result: Result | None, reach: str) -> bool:
 
 
 def try_all(
-    runner: Runner,
-    chosen: Sequence[Mutant],
-    record: Path,
-    tree: str,
-    reach: str,
-    seconds: float,
-    again: bool,
+    runner: Runner, chosen: Sequence[Mutant], record: Path, tree: str, reach: str, seconds: float, again: bool
 ) -> list[Result]:
     """Try the mutants that have no result yet, or all of them `again`; a line for each that is tried.
 

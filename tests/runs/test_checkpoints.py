@@ -176,27 +176,6 @@ def test_edited_options_are_named_and_refused(half: Path, capsys: pytest.Capture
     assert run(["train", "--resume", str(half)]) == 0
 
 
-DAMAGES: dict[str, tuple[bytes, ...]] = {
-    "config.json": (b"", b'{"run": 3}', b'{"run": {"training": {"seed": "x"}}}'),
-    "data.json": (b"[]", b'"\xff"'),
-}
-
-
-def test_damaged_json_of_a_run_is_said_in_words(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All damage of every record is in tests/jobs/test_every_record.py."""
-    for name, damages in DAMAGES.items():
-        whole = (half / name).read_bytes()
-        for content in damages:
-            (half / name).write_bytes(content)
-            assert name in refused(capsys, half)
-        (half / name).write_bytes(whole)
-    for change in ({"rejects": {"train": {"a": 3}}}, {"fingerprint": None}, {"other": 1}):
-        edit(half / "data.json", lambda data: data.update(change))  # noqa: B023
-        message = refused(capsys, half)
-        assert "data.json" in message and next(iter(change)) in message
-        (half / "data.json").write_bytes(whole)
-
-
 def test_resumed_it_ends_like_the_whole_run_whatever_else_is_among_its_files(made: Path, half: Path) -> None:
     (half / "checkpoints" / "step-99999999").write_text("a file")
     (half / ".x.tmp").mkdir()

@@ -14,11 +14,13 @@ import torch
 import vitkit
 from tests.jobs.hearing import Hearing
 from vitkit.config import to_json
+from vitkit.jobs import train_run as training
 from vitkit.kernels.block import compiled_block
 from vitkit.models.config import PLAIN, Compute
 from vitkit.models.image_model import ImageModel
 from vitkit.runs import machine as computing
 from vitkit.training.config import OptimizerConfig, TrainingConfig
+from vitkit.training.gradients import Gradients
 
 
 def fast(precision: Literal["float32", "bfloat16"], attention: Literal["fused", "explicit"]) -> Compute:
@@ -144,9 +146,7 @@ def test_a_choice_that_was_edited_and_a_machine_without_a_compiler_are_told(
     config["compute"]["attention"] = "slow"
     path.write_text(json.dumps(config))
     (tmp_path / "killed" / "report.html").unlink()
-    with pytest.raises(
-        vitkit.VitkitError, match=r"config\.json: compute: attention: expected one of 'fused'"
-    ):
+    with pytest.raises(vitkit.VitkitError, match=r"config\.json: compute: attention: expected one of"):
         vitkit.train(short(), tmp_path / "killed")
 
 
@@ -176,3 +176,36 @@ def test_evaluation_and_prediction_choose_and_can_be_exact(runs: dict[str, tuple
         expected = vitkit.load_model(folder).eval()(batch).softmax(-1).amax(-1)
     np.testing.assert_allclose([first.probability for first, *_ in plain.many(images)], expected, rtol=1e-6)
     np.testing.assert_allclose([first.probability for first, *_ in chosen.many(images)], expected, atol=0.01)
+
+
+# A run whose batch does not fit into the memory of a GPU goes on with fewer images at a time
+
+
+def test_a_gpu_that_is_too_small_takes_fewer_images_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An artificial lack of memory: no GPU is asked."""
+    add_up, tried = Gradients._add_up, list[int]()
+
+    def cramped(gradients: Gradients, batch: Any, step: int, valid: int) -> Any:
+        tried.append(gradients.size)
+        if gradients.size > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return add_up(gradients, batch, step, valid)
+
+    monkeypatch.setattr(Gradients, "_add_up", cramped)
+    heard, exact = Hearing(), {"exact": True}
+    whole = vitkit.train(short(**exact), tmp_path / "whole", listener=heard)
+    assert tried == [16, 8, *[4] * 6]
+    (warning,) = [line for line in heard.warnings if "Out of memory" in line]
+    assert "at step 1: from here on 4 images are computed at a time" in warning
+    micro_batched = vitkit.train(short(micro_batch_size=4, **exact), tmp_path / "asked")
+    assert weights(whole) == weights(micro_batched)
+    cut_back(whole, tmp_path / "killed")
+    tried.clear()
+    heard = Hearing()
+    # Whoever runs out of memory may continue with recomputing, too, to the same bits.
+    again = short(recompute=True, **exact)
+    training.train_run(again, tmp_path / "killed", resume=True, listener=heard)
+    assert {*tried} == {4} and weights(tmp_path / "killed") == weights(whole)
+    assert not [line for line in heard.warnings if "micro_batch" in line]

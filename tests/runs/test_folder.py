@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 import vitkit
 from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.jobs.hearing import Hearing
+from vitkit.cli.main import run
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
 from vitkit.data.stream.loader import evaluation_batches
@@ -30,7 +32,17 @@ from vitkit.jobs.inspect import inspect
 from vitkit.listener import SILENT
 from vitkit.runs import folder as folders
 from vitkit.runs.config import Run
-from vitkit.runs.folder import Owner, claim, contents_of, kind_of, lock_folder, numbered_folders
+from vitkit.runs.folder import (
+    Owner,
+    beside,
+    claim,
+    contents_of,
+    kind_of,
+    lock_folder,
+    make_folder,
+    numbered_folders,
+    require_folder,
+)
 from vitkit.runs.trained_model import require_same_images, write_evaluation
 from vitkit.training.config import TrainingConfig
 
@@ -196,9 +208,7 @@ def test_a_new_folder_holds_nothing_but_hidden_files(tmp_path: Path) -> None:
     assert folders.is_new_folder(tmp_path / "none") and folders.is_new_folder(tmp_path / "hidden")
 
 
-def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_with_links_out_is_not_written_to_and_no_evaluation_is_lost(tmp_path: Path) -> None:
     mine, given = tmp_path / "mine", tmp_path / "given"
     mine.mkdir()
     given.mkdir()
@@ -361,3 +371,110 @@ def test_names_and_files_are_weights_or_images(tmp_path: Path, monkeypatch: pyte
     assert {name: contents_of(kind_of(name)) for name in expected} == expected
     Path("vit-b16-in21k").mkdir()  # goes before the published checkpoint of that name
     assert kind_of("vit-b16-in21k").kind == "checkpoint"
+
+
+# Where results are written, and what killed processes left there
+
+COMMANDS = (
+    ["train", "--recipe", "digits"],
+    ["finetune", "nothing", "--data", "digits"],
+    ["train", "--recipe", "digits", "--runs", "2"],
+    ["inspect", "afile"],
+    ["fewshot", "afile", "--data", "digits"],
+    ["bench", "ViT-16x1x1/4"],
+    ["vtab", "afile", "--root", "."],
+)
+
+
+def test_a_file_is_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("mine")
+    messages = {
+        "afile": "afile is a file: --out names a folder.",
+        "afile/below": "afile/below would be in afile, which is a file: --out names a folder.",
+    }
+    for arguments in COMMANDS:
+        for out, message in messages.items():
+            assert run([*arguments, "--out", out]) == 1
+            error = capsys.readouterr().err
+            assert message in error and "Not a directory" not in error and "is kept" not in error
+    assert Path("afile").read_text() == "mine" and [*map(str, Path().iterdir())] == ["afile"]
+
+
+def test_a_file_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.safetensors").touch()
+    for arguments in (["train", "--resume"], ["report"]):
+        for given in (f"{tmp_path}/model.safetensors", f"{tmp_path}/model.safetensors/below"):
+            assert run([*arguments, given]) == 1
+            said = f"{given} is a file, or would be in one: expected the folder of a run"
+            assert said in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(VitkitError, match="No folder can be made at /dev/null/x"):
+        make_folder(Path("/dev/null/x"))
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # as of a user who may not
+    with pytest.raises(VitkitError, match=r"This user may not write to .*, and so not to"):
+        require_folder(tmp_path / "a" / "b")
+    with pytest.raises(VitkitError, match="This user may not write to"), beside(tmp_path / "out"):
+        pass
+
+
+def test_what_was_finished_is_promised_only_where_work_was_under_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, promised in ((30, False), (28, True)):  # read-only file system; disk full
+
+        def fail(*_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), str(tmp_path))
+
+        monkeypatch.setattr("vitkit.cli.verbs.STARTS.main", fail)
+        assert run(["starts"]) == 1
+        error = capsys.readouterr().err
+        assert ("What was finished before is kept" in error) == promised
+        assert "run the same command again" in error
+
+
+def leftover(name: str) -> Path:
+    path = Path(name)
+    path.mkdir()
+    (path / "graph.bin").write_bytes(b"1")
+    return path
+
+
+def test_leftovers_of_dead_processes_are_swept_and_others_stay(tmp_path: Path) -> None:
+    dead, alive, elsewhere, own = (
+        leftover(f"{tmp_path}/{name}")
+        for name in (".out.dead.unfinished", ".out.alive.unfinished", ".other.x.unfinished", ".out.backup")
+    )
+    lock = os.open(alive, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # as another process holds it
+    try:
+        with beside(tmp_path / "out") as place:
+            assert not dead.exists() and place.parent == tmp_path
+            with beside(tmp_path / "out") as second:  # another one that works on the same
+                assert place.exists() and second != place
+    finally:
+        os.close(lock)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(p.name for p in (alive, elsewhere, own))
+    with beside(tmp_path / "out"):
+        assert not alive.exists()
+
+
+def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, made = tempfile.mkdtemp, list[str]()
+
+    def mkdtemp(**arguments: str) -> str:
+        made.append(whole(**arguments))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr("vitkit.runs.folder.tempfile.mkdtemp", mkdtemp)
+    with beside(tmp_path / "out") as place:
+        assert str(place) == made[1] and place.is_dir()
+    assert list(tmp_path.iterdir()) == []

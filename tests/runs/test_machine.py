@@ -13,13 +13,7 @@ import torch
 
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
-from vitkit.runs.machine import (
-    available_memory,
-    choose_compute,
-    deterministic,
-    device_features,
-    find_device,
-)
+from vitkit.runs.machine import available_memory, choose_compute, deterministic, device_features, find_device
 
 GIB = 2**30
 SMALL = ViTConfig((12, 20), (4, 4), width=32, depth=2, num_heads=4, mlp_dim=48, num_classes=5)

@@ -10,12 +10,15 @@ import torch
 
 import vitkit
 from tests.helpers.command_runs import command, finish, results
+from tests.helpers.photos import noise_images
 from tests.jobs.hearing import Hearing
 from tests.training.small_run import contents
 from vitkit.cli.main import run
 from vitkit.errors import VitkitError
 from vitkit.runs import start as unfinished
 from vitkit.runs.folder import kind_of
+from vitkit.runs.start import load_model
+from vitkit.runs.trained_model import RECORD, DataRecord, RejectedFiles, open_model_data, read_record
 from vitkit.training.checkpoint import load_weights, newest_first, read_progress
 
 OPTIONS = ("--data", "digits")
@@ -130,3 +133,58 @@ def test_a_run_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
     assert len(read) > 1
     assert results(out) == results(tmp_path / "alone")
     assert not vitkit.evaluate(out, listener=Hearing()).rejects
+
+
+# What of a trained model's images another command may use
+
+
+def test_test_images_are_told_from_training_images_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image that is added changes how the others are cut: what was trained on would be tested."""
+    root, out = noise_images(tmp_path / "data"), str(tmp_path / "run")
+    options = ["--model", "ViT-8x1x1/8", "--image-size", "16", "--batch-size", "8", "--warmup-steps", "0"]
+    assert run(["train", "--data", str(root), "--steps", "1", "--threads", "1", "--out", out, *options]) == 0
+    model = load_model(out)
+    assert len(open_model_data(model).splits["test"]) == 5
+    new = (root / "a" / "00.png").rename(root / "a" / "new.png")
+    for again in ([], ["--data", str(root)]):
+        assert run(["evaluate", out, *again]) == 1
+        shown = " ".join(capsys.readouterr().err.split())
+        assert "have changed since the model was trained" in shown and "give other images" in shown
+    with pytest.raises(VitkitError, match="unclear which are test images"):
+        open_model_data(model, str(root))
+    new.rename(root / "a" / "00.png")
+    assert run(["evaluate", out]) == 0
+
+
+# The list of files that could not be read: on disk as soon as asked, and taken up again
+
+RECORDED = DataRecord(
+    "digits", "digits", "built-in", ("a", "b"), {}, (), {"train": {"1.png": "cut short"}}, "0", {}
+)
+
+
+def test_what_is_found_is_written_and_taken_up_again(tmp_path: Path) -> None:
+    rejects = RejectedFiles(tmp_path, RECORDED)
+    rejects.write()
+    assert not (tmp_path / RECORD).exists()  # nothing new
+    rejects.of_split["test"]["2.png"] = "empty"
+    assert rejects.of_split["val"] == {}
+    rejects.write()
+    reasons = {"train": {"1.png": "cut short"}, "test": {"2.png": "empty"}}
+    record = read_record(tmp_path)
+    assert record is not None and record.rejects == reasons
+    assert RejectedFiles(tmp_path, record).of_split["test"] == {"2.png": "empty"}
+
+
+def test_the_listener_hears_how_many_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rejects, heard = RejectedFiles(tmp_path, RECORDED), Hearing()
+    assert rejects.of_split["val"] == {}
+    rejects.of_split["test"].update({"2.png": "empty", "3.png": "empty"})
+    rejects.tell(heard)
+    assert heard.warnings == [
+        "1 image of train could not be read: see the report.",
+        "2 images of test could not be read: see the report.",
+    ]
+    assert capsys.readouterr() == ("", "")

@@ -2,17 +2,15 @@
 
 import argparse
 import io
-import json
 import os
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,44 +115,30 @@ class Tree:
         return f"{self.name}: exit code {code}: {err.strip()[-300:]}" if code else ""
 
 
-class Progress:
-    """Says which command is under way and how long all of them will take."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.began = total, 0, time.monotonic()
-
-    def say(self, what: str) -> None:
-        gone = time.monotonic() - self.began
-        left = f", about {gone / self.done * (self.total - self.done) / 60:.0f} min left" if self.done else ""
-        print(f"{self.done + 1} of {self.total}: {what}{left}", file=sys.stderr, flush=True)
-        self.done += 1
-
-
 def write_inputs(folder: Path) -> None:
-    """Write the images of a tree: class folders of small and large photos, labels, a task of VTAB."""
+    """Write the images of a tree: class folders of photos, labels, a task of VTAB."""
     draw = np.random.default_rng(0)
-    for name, count, side in (("photos", 72, 24), ("many", 250, 256)):
-        for number in range(count):
-            label = number % 3
-            coarse = draw.integers(0, 128, (8, 8, 3)) + np.array([40, 20, 0]) * label
-            image = Image.fromarray(coarse.astype(np.uint8)).resize((side + number % 5, side))
-            path = folder / name / "abc"[label] / f"{number}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            image.save(path, quality=90)
+    for number in range(72):
+        label = number % 3
+        coarse = draw.integers(0, 128, (8, 8, 3)) + np.array([40, 20, 0]) * label
+        path = folder / "photos" / "abc"[label] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(coarse.astype(np.uint8)).resize((24 + number % 5, 24))
+        image.save(path, quality=90)
     tags = [("a", "a;c", "b")[number % 3] for number in range(72)]
     rows = [f"photos/{'abc'[number % 3]}/{number}.jpg,{tag}\n" for number, tag in enumerate(tags)]
     (folder / "tags.csv").write_text("path,labels\n" + "".join(rows))
     small_task(folder / "vtab" / "clevr_count", classes=8)
 
 
-def compare_trainings(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, Difference]]:
+def compare_trainings(trees: Sequence[Tree]) -> list[tuple[str, Difference]]:
     """Train every run by both trees, and compare them."""
     results = []
     for name, line in RUNS.items():
         out = name.replace(" ", "-").replace(",", "")
         failed = []
         for tree in trees:
-            progress.say(f"{name}, {tree.name}")
+            print(f"{name}, {tree.name}", file=sys.stderr)
             failed.append(tree.train(line, tree.folder / out, "killed" in name))
         difference = Difference(changed=[text for text in failed if text])
         difference.add(compare_runs(*(tree.folder / out for tree in trees)))
@@ -162,13 +146,13 @@ def compare_trainings(trees: Sequence[Tree], progress: Progress) -> list[tuple[s
     return results
 
 
-def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, Difference]]:
+def compare_json(trees: Sequence[Tree]) -> list[tuple[str, Difference]]:
     """Compare what the verbs print with --json."""
     results = []
     for name, line in VERBS.items():
         codes, values, difference = [], [], Difference()
         for tree in trees:
-            progress.say(f"{name} --json, {tree.name}")
+            print(f"{name} --json, {tree.name}", file=sys.stderr)
             code, out, err = tree.run(f"{line} --json")
             codes.append(code)
             try:
@@ -182,69 +166,6 @@ def compare_json(trees: Sequence[Tree], progress: Progress) -> list[tuple[str, D
             difference.add(compare(codes[0], codes[1], "exit code"))
         results.append((f"json: {name}", difference))
     return results
-
-
-def seconds(tree: Tree, line: str) -> float:
-    """Return the seconds of a command, or nan where it fails."""
-    began = time.perf_counter()
-    code, _out, err = tree.run(line)
-    if code:
-        print(f"{tree.name}: {line}: exit code {code}: {err.strip()[-300:]}", file=sys.stderr)
-        return float("nan")
-    return time.perf_counter() - began
-
-
-TIMED = "train --data many --model ViT-192x4x3/16 --image-size 96 --batch-size 32 --threads 1"
-
-
-def training_speed(tree: Tree) -> float:
-    """Return images a second of a training: the median of what it writes down."""
-    out = tree.folder / f"speed-{time.monotonic_ns()}"
-    if tree.run(f"{TIMED} --steps 60 --log-every 10 --out {out.name}")[0]:
-        return float("nan")
-    rows = [json.loads(line) for line in (out / "speed.jsonl").read_text().splitlines()]
-    return statistics.median(float(row["images_per_second"]) for row in rows)
-
-
-def predict_speed(tree: Tree) -> float:
-    """Return images a second of predict, without the seconds in which it starts."""
-    few = seconds(tree, "predict timed many/a/0.jpg --json")
-    return 4 * 250 / (seconds(tree, "predict timed many many many many --json") - few)
-
-
-TIMES: dict[str, tuple[int, Callable[[Tree], float]]] = {
-    "seconds of vitkit --help": (9, lambda tree: seconds(tree, "--help")),
-    "seconds of import vitkit": (7, lambda tree: seconds(tree, "python -c 'import vitkit'")),
-    "seconds of the first screen": (
-        5,
-        lambda tree: seconds(tree, "finetune timed --data many --steps 100 --threads 1 --dry-run"),
-    ),
-    "images a second of training": (3, training_speed),
-    "images a second of predict": (3, predict_speed),
-}
-"""The timed commands, and how often each is timed."""
-
-
-def time_both(trees: Sequence[Tree], progress: Progress) -> str:
-    """Time both trees in turns, and make a table of medians and of the ratios of this one to the other."""
-    for tree in trees:
-        tree.run(f"{TIMED} --steps 2 --out timed")
-    lines = ["| what | other | this | ratio, this to other | quartiles |", "| --- | --- | --- | --- | --- |"]
-    for name, (rounds, measure) in TIMES.items():
-        pairs = []
-        for number in range(rounds):
-            measured = {}
-            for tree in trees if number % 2 == 0 else trees[::-1]:
-                progress.say(f"{name}, {tree.name}")
-                measured[tree.name] = measure(tree)
-            pairs.append([measured[tree.name] for tree in trees])
-        old, new = np.array(pairs).T
-        low, ratio, high = np.quantile(new / old, (0.25, 0.5, 0.75))
-        lines.append(
-            f"| {name} | {np.median(old):.3g} | {np.median(new):.3g} "
-            f"| {ratio:.3f} | {low:.3f} to {high:.3f} |"
-        )
-    return "\n".join(lines)
 
 
 def extract(revision: str, folder: Path) -> str:
@@ -261,10 +182,10 @@ def extract(revision: str, folder: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="scripts/same-as", description="This tree beside another revision: the same, and as fast?"
+        prog="scripts/same-as", description="Does this tree do the same as another revision?"
     )
     parser.add_argument("revision", help="a commit, tag or branch")
-    parser.add_argument("--only", choices=("runs", "json", "times"), help="a part")
+    parser.add_argument("--only", choices=("runs",), help="leave out what the verbs print")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in a new folder that stays")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, suppress(KeyboardInterrupt):
@@ -276,21 +197,13 @@ def main() -> int:
         for tree in trees:
             tree.folder.mkdir()
             write_inputs(tree.folder)
-        parts = [given.only] if given.only else ["runs", "json", "times"]
-        needed = parts if given.only != "json" else ["runs", "json"]  # the verbs are given runs
-        total = {"runs": len(RUNS), "json": len(VERBS), "times": sum(rounds for rounds, _ in TIMES.values())}
-        progress = Progress(2 * sum(total[part] for part in needed))
-        results = compare_trainings(trees, progress) if "runs" in needed else []
-        results += compare_json(trees, progress) if "json" in needed else []
-        times = time_both(trees, progress) if "times" in needed else ""
+        results = compare_trainings(trees)  # the verbs are given these runs
+        results += compare_json(trees) if given.only != "runs" else []
         table, same = describe(results)
         print(
             f"this tree beside {commit[:12]}, {os.cpu_count()} processors, Python {sys.version.split()[0]}\n"
         )
-        if results:
-            print(table)
-        if times:
-            print(f"\n{times}" if results else times)
+        print(table)
         return 0 if same else 1
     return 130
 

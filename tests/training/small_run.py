@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.helpers.tiny_models import TINY
+from tests.helpers.random_models import TINY
 from vitkit.data.stream.loader import Batch, sample_at
 from vitkit.models.config import Compute, ViTConfig
 from vitkit.models.vit import ViT

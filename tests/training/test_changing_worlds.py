@@ -1,22 +1,162 @@
 """Runs whose number of processes changes, by real processes, against a run that was left alone."""
 
+import hashlib
+import json
 import os
 import signal
-import subprocess
-import sys
-import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
+from PIL import Image
+from torch import Tensor
 
-from tests.helpers import recorded_run
+import vitkit
 from tests.helpers.processes import Processes
-from tests.helpers.recorded_run import BATCH, IMAGES, STEPS, configuration, losses, read_records, write_images
+from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
+from vitkit.data.stream.loader import Batch, TrainLoader
+from vitkit.errors import VitkitError
+from vitkit.models.vit import ViT
+from vitkit.runs.config import Run
+from vitkit.signals import StopRequest
+from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
+from vitkit.world import World
+
+IMAGES = 20
+BATCH = 6
+STEPS = 12
+"""Steps of 6 images each: three epochs of twenty images, and more than half of a fourth."""
+MICRO_BATCH = 5
+"""Images that are mixed with each other: of a batch of six, the last one is alone."""
+
+
+def write_images(folder: Path) -> None:
+    """Write twenty images of several sizes in two class folders, one of which cannot be read."""
+    draw = np.random.default_rng(0)
+    for number in range(IMAGES):
+        path = folder / "images" / "ab"[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = draw.integers(0, 256, (12 + number % 5, 14, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path)
+    path.write_bytes(path.read_bytes()[:60])  # its header says what it was
+
+
+def configuration(folder: Path, workers: int, steps: int = STEPS) -> Run:
+    """Describe a run in which everything is drawn that may be: crops, flips, operations, boxes, mixup."""
+    return Run(
+        data=str(folder / "images"),
+        model="ViT-16x1x2/4",
+        preprocessing=Preprocessing((8, 8)),
+        augmentation=Augmentation(crop_area=(0.3, 1.0), shift=1, rand_augment=2, random_erasing=0.3),
+        splits=Splits(val_fraction=0, test_fraction=0),
+        objective=ClassificationConfig(mixup=0.5),
+        optimizer=OptimizerConfig(learning_rate=0.003, warmup_steps=2),
+        training=TrainingConfig(
+            steps=steps,
+            batch_size=BATCH,
+            micro_batch_size=MICRO_BATCH,
+            log_every=1,
+            checkpoint_every=10,
+            evaluate_every=steps,
+        ),
+        loading=Loading(workers=workers, memory_gib=0, bad_quota=0.5),
+    )
+
+
+@contextmanager
+def recorded(file: Path, stop: int | None) -> Iterator[None]:
+    """Write down each image that is read for training and each that a model is given, with hashes of pixels.
+
+    Args:
+        file: holds a line of JSON for each; a process that is killed leaves whole lines.
+        stop: the step in which this process is sent SIGTERM; None: it trains to the end.
+    """
+    batches, forward = TrainLoader.batches, ViT.forward
+    at: list[int] = []
+
+    with file.open("a", buffering=1) as lines:
+
+        def note(**line: Any) -> None:
+            lines.write(json.dumps({"step": at[-1], **line}) + "\n")
+
+        def watched(self: TrainLoader, start: int, end: int) -> Iterator[Batch]:
+            for step, batch in enumerate(batches(self, start, end), start):
+                at.append(step)
+                places = self.batches.places.tolist()
+                for place, image, pixels in zip(places, batch.ids.tolist(), batch.images, strict=True):
+                    note(place=place, image=image, pixels=digest(pixels))
+                if step + 1 == stop:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield batch
+
+        def given(self: ViT, images: Tensor, *rest: Any, **more: Any) -> Any:
+            if self.training and at:
+                for image in images:
+                    note(given=digest(image))
+            return forward(self, images, *rest, **more)
+
+        with patch.object(TrainLoader, "batches", watched), patch.object(ViT, "forward", given):
+            yield
+
+
+def digest(pixels: Tensor) -> str:
+    """Hash an image (SHA-256)."""
+    return hashlib.sha256(pixels.detach().contiguous().numpy().tobytes()).hexdigest()
+
+
+def train(world: World, folder: Path, run: Run, stop: int | None = None) -> None:
+    """Train the run of a folder until it ends, or until every process was asked to stop in a step.
+
+    Args:
+        world: the processes, which are there already.
+        folder: holds the images, the run and what is written down.
+        run: its configuration.
+        stop: as for `recorded`.
+    """
+    records = folder / "records"
+    records.mkdir(exist_ok=True)
+    joined = patch("vitkit.runs.processes.join_processes", lambda say: world)
+    with recorded(records / f"{os.getpid()}.jsonl", stop), joined:
+        try:
+            vitkit.train(run, folder / "run", threads=1)
+            assert stop is None
+        except (VitkitError, StopRequest) as end:
+            if stop is None or "SIGTERM" not in str(end):
+                raise
+
+
+def read_records(folder: Path) -> tuple[dict[tuple[int, int], tuple[int, str]], dict[int, Counter[str]]]:
+    """Read what all processes have written down.
+
+    Returns:
+        The image at each place of each step's batch with the hash of its pixels, which every process that
+        read it must agree on; and how often the models were given each image in each step.
+    """
+    read: dict[tuple[int, int], tuple[int, str]] = {}
+    given: dict[int, Counter[str]] = {}
+    for file in (folder / "records").iterdir():
+        for line in map(json.loads, file.read_text().splitlines()):
+            if "given" in line:
+                given.setdefault(line["step"], Counter())[line["given"]] += 1
+            else:
+                image = (line["image"], line["pixels"])
+                assert read.setdefault((line["step"], line["place"]), image) == image, line
+    return read, given
+
+
+def losses(folder: Path) -> list[float]:
+    """Read the loss of every step."""
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if line["kind"] == "train"]
+
 
 CHANGES = ((1, 2), (3, 4), (2, 5), (1, 7), (2, 9), (3, STEPS))
 """The number of processes, and the step after which they are stopped: within an epoch each time."""
-SECONDS = 300.0
-"""After which processes are given up; a machine under load is slow."""
 
 
 def new_folder(path: Path) -> Path:
@@ -34,55 +174,11 @@ def test_images_order_and_pixels_stay_the_same_while_the_number_of_processes_cha
     assert all(stop * BATCH % IMAGES for _, stop in CHANGES)
     alone, changed = new_folder(tmp_path / "alone"), new_folder(tmp_path / "changed")
     # Stopped before their end, because the report of a finished run takes longer than these steps.
-    processes.run(1, recorded_run.train, alone, configuration(alone, 0, STEPS + 1), STEPS)
+    processes.run(1, train, alone, configuration(alone, 0, STEPS + 1), STEPS)
     for size, stop in CHANGES:
-        processes.run(size, recorded_run.train, changed, configuration(changed, workers, STEPS + 1), stop)
+        processes.run(size, train, changed, configuration(changed, workers, STEPS + 1), stop)
     read, given = read_records(alone)
     assert read.keys() == {(step, place) for step in range(STEPS) for place in range(BATCH)}
     assert all(images.total() == BATCH for images in given.values())
     assert read_records(changed) == (read, given)
     assert losses(changed) == pytest.approx(losses(alone), abs=1e-4)
-
-
-def start(folder: Path, count: int, steps: int) -> "subprocess.Popen[str]":
-    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
-    return subprocess.Popen(
-        [sys.executable, *torchrun, "-m", "tests.helpers.recorded_run", str(folder), str(steps)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        cwd=Path(__file__).parents[2],  # tests run elsewhere
-    )
-
-
-@pytest.mark.slow
-def test_two_processes_go_on_with_the_same_pixels_after_one_of_three_was_killed(
-    processes: Processes, tmp_path: Path
-) -> None:
-    steps = 60
-    alone, killed = new_folder(tmp_path / "alone"), new_folder(tmp_path / "killed")
-    processes.run(1, recorded_run.train, alone, configuration(alone, workers=0, steps=steps))
-    process = start(killed, 3, steps)
-    end = time.monotonic() + SECONDS
-    while not (killed / "run" / "checkpoints" / "step-00000020" / "COMMIT").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    members = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(members[-1]), signal.SIGKILL)
-    process.communicate(timeout=SECONDS)
-    assert process.returncode
-    assert not (killed / "run" / "report.html").exists()
-    process = start(killed, 2, steps)
-    _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err
-    read, given = read_records(alone)
-    again, more = read_records(killed)
-    assert again == read
-    # Steps after the last checkpoint are made once more, by other processes.
-    assert {step: images.keys() for step, images in more.items()} == {
-        step: images.keys() for step, images in given.items()
-    }
-    assert sum(images.total() for images in more.values()) >= steps * BATCH
-    assert losses(killed) == pytest.approx(losses(alone), abs=1e-4)

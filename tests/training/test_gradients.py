@@ -1,6 +1,6 @@
 """Training as on a GPU, played through on a processor: numbers that come late, memory that runs out.
 
-None of it ran on CUDA here; `test_on_gpu.py` asks for that where there is a GPU.
+None of it ran on CUDA here; the last test asks for that where there is a GPU.
 """
 
 import dataclasses
@@ -179,3 +179,20 @@ def test_micro_batches_draw_apart_and_weigh_by_their_readable_images() -> None:
     assert model.weight.grad.item() == pytest.approx((0 + 2 + 3) / 3)
     gradients.compute(batch, step=1)
     assert len(set(objective.drawn)) == 6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with CUDA")
+def test_a_step_makes_the_processor_wait_for_nothing(tmp_path: Path) -> None:
+    config = dataclasses.replace(TRAINING, micro_batch_size=4)
+    trainer = small_trainer(tmp_path, config, device="cuda")
+    assert trainer.lag == 1
+    batches = list(trainer.loader.batches(0, 4))
+    trainer.launch(batches[0], 0, 0.1)  # allocates
+    torch.cuda.synchronize()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        launched = [trainer.launch(batch, step, 0.1) for step, batch in enumerate(batches[1:], start=1)]
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    assert all(numbers.read()["loss"] > 0 for numbers in launched)

@@ -3,42 +3,166 @@
 import dataclasses
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
-from tests.helpers.huggingface_files import (
-    CLASSES,
-    CONFIG,
-    DEPTH,
-    HEADS,
-    HIDDEN,
-    IN_FILES,
-    IN_MODULES,
-    PROCESSOR,
-    WIDTH,
-    bit,
-    bit_folder,
-    random_vit,
-    their_answer,
-    vit_folder,
-    write_folder,
-)
-from tests.helpers.random_models import random_model, same_bits
-from tests.helpers.tiny_models import TINY
+from tests.helpers.random_models import TINY, random_model, same_bits
 from tests.pixel_cases import source
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config import Task, ViTConfig
+from vitkit.models.config import ResNetConfig, Task, ViTConfig
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.formats.huggingface import read_pixels, read_rule
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, card_of, changed_pixels, preprocessing_of
+
+WIDTH, DEPTH, HEADS, HIDDEN, CLASSES = 16, 2, 2, 24, 3
+
+
+CONFIG: dict[str, Any] = {
+    "model_type": "vit",
+    "num_attention_heads": HEADS,
+    "image_size": [8, 12],
+    "patch_size": [4, 2],
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+
+
+BIT_CONFIG: dict[str, Any] = {
+    "model_type": "bit",
+    "embedding_size": 32,
+    "hidden_sizes": [128, 256],
+    "depths": [2, 1],
+    "layer_type": "preactivation",
+    "global_padding": None,
+}
+
+
+PROCESSOR: dict[str, Any] = {
+    "do_resize": True,
+    "size": {"height": 8, "width": 12},
+    "resample": 2,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+
+
+PARTS = ("layers", "query", "key", "value", "out", "fc1", "fc2")
+IN_FILES = dict(
+    zip(
+        PARTS,
+        [
+            *("encoder.layer", "attention.attention.query", "attention.attention.key"),
+            *("attention.attention.value", "attention.output.dense", "intermediate.dense", "output.dense"),
+        ],
+        strict=True,
+    )
+)
+ATTENTION = [f"attention.{name}_proj" for name in "qkvo"]
+IN_MODULES = dict(zip(PARTS, ["layers", *ATTENTION, "mlp.fc1", "mlp.fc2"], strict=True))
+
+
+def random_vit(prefix: str, names: Mapping[str, str], *, classifier: bool, pooler: bool) -> dict[str, Tensor]:
+    """The arrays of a small ViT under their names: 8x12 pixels in patches of 4x2."""
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{prefix}embeddings.cls_token": (1, 1, WIDTH),
+        f"{prefix}embeddings.position_embeddings": (1, 13, WIDTH),
+        f"{prefix}embeddings.patch_embeddings.projection.weight": (WIDTH, 3, 4, 2),
+        f"{prefix}embeddings.patch_embeddings.projection.bias": (WIDTH,),
+        f"{prefix}layernorm.weight": (WIDTH,),
+        f"{prefix}layernorm.bias": (WIDTH,),
+    }
+    for i in range(DEPTH):
+        layer = f"{prefix}{names['layers']}.{i}"
+        linears = {names[part]: (WIDTH, WIDTH) for part in ("query", "key", "value", "out")}
+        linears |= {names["fc1"]: (HIDDEN, WIDTH), names["fc2"]: (WIDTH, HIDDEN)}
+        for name, shape in linears.items():
+            shapes |= {f"{layer}.{name}.weight": shape, f"{layer}.{name}.bias": shape[:1]}
+        for name in ("layernorm_before", "layernorm_after"):
+            shapes |= {f"{layer}.{name}.weight": (WIDTH,), f"{layer}.{name}.bias": (WIDTH,)}
+    if classifier:
+        shapes |= {"classifier.weight": (CLASSES, WIDTH), "classifier.bias": (CLASSES,)}
+    if pooler:
+        shapes |= {f"{prefix}pooler.dense.weight": (10, WIDTH), f"{prefix}pooler.dense.bias": (10,)}
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) / 2 for name, shape in shapes.items()}
+
+
+def their_answer(
+    arrays: Mapping[str, Tensor], prefix: str, names: Mapping[str, str], images: Tensor
+) -> Tensor:
+    """A ViT as transformers computes it, with the exact GELU and an epsilon of 1e-12."""
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, (WIDTH,), arrays[f"{name}.weight"], arrays[f"{name}.bias"], 1e-12)
+
+    stem = f"{prefix}embeddings.patch_embeddings.projection"
+    patches = F.conv2d(images, arrays[f"{stem}.weight"], arrays[f"{stem}.bias"], stride=(4, 2))
+    token = arrays[f"{prefix}embeddings.cls_token"].expand(len(images), -1, -1)
+    x = torch.cat([token, patches.flatten(2).transpose(1, 2)], 1)
+    x = x + arrays[f"{prefix}embeddings.position_embeddings"]
+    for i in range(DEPTH):
+        layer = f"{prefix}{names['layers']}.{i}"
+        y = norm(x, f"{layer}.layernorm_before")
+        q, k, v = (
+            linear(y, f"{layer}.{names[part]}").reshape(len(y), -1, HEADS, WIDTH // HEADS).transpose(1, 2)
+            for part in ("query", "key", "value")
+        )
+        weights = (q @ k.mT * (WIDTH // HEADS) ** -0.5).softmax(-1)
+        x = x + linear((weights @ v).transpose(1, 2).flatten(2), f"{layer}.{names['out']}")
+        y = F.gelu(linear(norm(x, f"{layer}.layernorm_after"), f"{layer}.{names['fc1']}"))
+        x = x + linear(y, f"{layer}.{names['fc2']}")
+    x = norm(x, f"{prefix}layernorm")[:, 0]
+    if "classifier.weight" in arrays:
+        return linear(x, "classifier")
+    return linear(x, f"{prefix}pooler.dense").tanh() if f"{prefix}pooler.dense.weight" in arrays else x
+
+
+def write_folder(
+    folder: Path,
+    arrays: Mapping[str, Tensor],
+    config: Mapping[str, Any] | None = CONFIG,
+    processor: Mapping[str, Any] | None = PROCESSOR,
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(arrays), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in (("config.json", config), ("preprocessor_config.json", processor)):
+        if content is not None:
+            (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def vit_folder(
+    folder: Path, config: Mapping[str, Any] | None = CONFIG, processor: Mapping[str, Any] | None = PROCESSOR
+) -> Path:
+    arrays = random_vit("vit.", IN_FILES, classifier=True, pooler=False)
+    return write_folder(folder, arrays, config, processor)
+
+
+def bit(**changes: Any) -> ResNetConfig:
+    config = ResNetConfig((32, 40), (2, 1), 5, width_factor=0.5, standardization_eps=1e-8)
+    return dataclasses.replace(config, **changes)
+
+
+def bit_folder(folder: Path, processor: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    save_model(random_model(bit()), folder, "huggingface")
+    (folder / "config.json").write_text(json.dumps(BIT_CONFIG | changes))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor or {"size": {"shortest_edge": 32}}))
+    return folder
 
 
 @pytest.mark.parametrize("names", [IN_FILES, IN_MODULES], ids=["files", "modules"])
@@ -183,7 +307,6 @@ def test_class_names_come_along_and_numbered_labels_are_none(tmp_path: Path) -> 
         ({"depths": [3, 1]}, "missing"),
         ({"depths": [0, 1]}, "at least one unit"),
         ({"num_channels": 10**30}, "config.json: num_channels"),
-        ({"embedding_size": 10**30}, "config.json: embedding_size"),
         ({"hidden_sizes": [128, 10**30]}, "config.json: hidden_sizes"),
         ({"num_channels": 0}, "in_channels is from 1 to"),
     ],
@@ -193,9 +316,7 @@ def test_other_resnets_are_refused_by_name(changes: dict[str, Any], message: str
         load_model(bit_folder(tmp_path / "bit", **changes))
 
 
-def test_bit_has_their_epsilons_and_the_size_of_the_crop_or_one_given(
-    tmp_path: Path,
-) -> None:
+def test_bit_has_their_epsilons_and_the_size_of_the_crop_or_one_given(tmp_path: Path) -> None:
     model = load_model(bit_folder(tmp_path / "bit"))
     assert model.config == bit(image_size=(32, 32))
     config = model.config
@@ -242,20 +363,16 @@ def test_bytes_become_their_processors_numbers(
         ({"resample": -1}, r"resample: expected one of 0 \(nearest\).*found"),
         ({"resample": 6}, r"resample: expected one of 0 \(nearest\).*found"),
         ({"rescale_factor": 0}, "preprocessor_config.json: rescale_factor is above 0"),
-        ({"rescale_factor": -1}, "preprocessor_config.json: rescale_factor is above 0"),
         ({"rescale_factor": "x"}, "preprocessor_config.json: rescale_factor"),
         ({"image_std": [0.5, 0, 0.5]}, "image_std is a number above 0"),
         ({"image_std": -0.5}, "image_std is a number above 0"),
         ({"image_mean": float("nan")}, "preprocessor_config.json: image_mean"),
         ({"rescale_factor": 1e-320}, "image_mean: expected a finite number"),
         ({"size": 0}, "preprocessor_config.json: size: a side"),
-        ({"size": {"shortest_edge": 0}}, "preprocessor_config.json: size: a side"),
-        ({"size": {"height": "8", "width": 12}}, "preprocessor_config.json: size: a side"),
         ({"size": {"height": [8], "width": 12}}, "preprocessor_config.json: size: a side"),
         ({"size": {"shortest_edge": True}}, "preprocessor_config.json: size: a side"),
         ({"size": {"shortest_edge": 10**30}}, "preprocessor_config.json: size: a side"),
         ({"crop_size": -8, "do_center_crop": True}, "preprocessor_config.json: crop_size: a side"),
-        ({"crop_size": {"height": 8, "width": "x"}, "do_center_crop": True}, "crop_size: a side"),
     ],
 )
 def test_pixels_of_no_image_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

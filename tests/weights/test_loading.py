@@ -3,8 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,6 @@ from vitkit.jobs.convert import convert
 from vitkit.jobs.predict import Predictor
 from vitkit.models.config import BackboneConfig
 from vitkit.weights import loading
-from vitkit.weights.files.source import Source, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
 from vitkit.weights.loading import find_doubts, load, save_model
 from vitkit.weights.table import find_format
@@ -58,24 +56,6 @@ def test_notes_are_returned_logged_by_load_model_and_shown_by_every_command(
         assert run([*command, "--num-heads", "4", "--image-size", "12", "16"]) == code  # no image is there
         said = capsys.readouterr()
         assert "the weights are its 'model_ema', a moving average" in (said.err if code else said.out)
-
-
-def test_a_conversion_opens_either_file_only_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_model(random_model(TINY), tmp_path / "model")
-    opened = []
-
-    @contextmanager
-    def counting(path: Path) -> Iterator[Source]:
-        opened.append(path)
-        with open_source(path) as source:
-            yield source
-
-    monkeypatch.setattr(loading, "open_source", counting)
-    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out")]) == 0
-    assert [path.name for path in opened] == ["model", "out"]
-    opened.clear()
-    assert run(["card", str(tmp_path / "model")]) == 0
-    assert len(opened) == 1
 
 
 def write_again(path: Path) -> None:
@@ -223,16 +203,11 @@ def test_the_prefix_to_strip_is_named(ending: str, tmp_path: Path) -> None:
         ({"image_size": [10**9, 16]}, "image_size: expected from 1 to"),
         ({"image_size": [2**20, 2**20]}, "tokens; at most"),
         ({"image_size": [14_000, 14_000], "position": "sincos_2d"}, "Sine-cosine positions of"),
-        ({"image_size": [14_000, 14_000], "position": "sincos_2d_mae"}, "Sine-cosine positions of"),
         ({"norm_eps": float("nan")}, "norm_eps: expected 0 or more, found nan"),
         ({"layer_scale": 1e39}, r"layer_scale: expected a finite number, of at most 3.4e\+38, found 1e\+39"),
         ({"image_std": [0.5, 1e-320, 0.5]}, "image_std: expected a number above 0"),
         ({"backbone": {"layers": [10**6]}}, "at most 10 stages and 1,000 units"),
-        ({"backbone": {"layers": [1] * 11}}, "at most 10 stages"),
-        (
-            {"backbone": {"layers": [1], "width_factor": float("inf")}},
-            "width_factor: expected a finite number",
-        ),
+        ({"backbone": {"layers": [1], "width_factor": float("inf")}}, "width_factor: expected a finite"),
     ],
 )
 def test_sizes_in_a_description_are_bounded(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -282,16 +257,8 @@ def test_a_device_is_refused_and_json_is_bounded(tmp_path: Path) -> None:
     ("changes", "size", "said"),
     [
         ({"patch_size": (1, 1)}, (30, 22), ""),  # a hybrid pads
-        (
-            {"patch_size": (2, 2)},
-            (24, 16),
-            "1 rows below and 0 columns at the right of the backbone's feature map",
-        ),
-        (
-            {"patch_size": (4, 4), "backbone": None},
-            (14, 19),
-            "2 rows below and 3 columns at the right of the images",
-        ),
+        ({"patch_size": (2, 2)}, (24, 16), "1 rows below and 0 columns at the right of the backbone's"),
+        ({"patch_size": (4, 4), "backbone": None}, (14, 19), "2 rows below and 3 columns at the right"),
     ],
 )
 def test_what_of_images_of_another_size_fills_no_patch_is_said(

@@ -12,8 +12,7 @@ import torch
 import xxhash
 from safetensors.torch import load_file
 
-from tests.helpers.random_models import same_bits
-from tests.helpers.tiny_models import TINY, model_with_random_head
+from tests.helpers.random_models import TINY, model_with_random_head, same_bits
 from vitkit import load_model
 from vitkit.cli.main import run
 from vitkit.config import to_json
@@ -25,14 +24,7 @@ from vitkit.weights.files.source import read_safetensors, safetensors_chunks
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats import native
 from vitkit.weights.loading import identify, load, save_model
-from vitkit.weights.model_card import (
-    Assumption,
-    ModelCard,
-    TrainingData,
-    card_of,
-    describe,
-    read_description,
-)
+from vitkit.weights.model_card import Assumption, ModelCard, TrainingData, card_of, describe, read_description
 
 RULE = Preprocessing(
     (12, 16),
@@ -130,10 +122,7 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         ({"weights": None}, "weights: expected an object"),
         ({"weights": {}}, r"model\.json: weights: the key 'bytes' of Checksum is missing"),
         ({"weights": {"bytes": 3}}, "the key 'xxh3_128' of Checksum is missing"),
-        (
-            {"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}},
-            "weights: bytes: expected int, found '3'",
-        ),
+        ({"weights": {"bytes": "3", "xxh3_128": "", "sha256": ""}}, "bytes: expected int, found '3'"),
     ]
     losses: list[Any] = ["hinge", None, ["sigmoid"], {}]
     for loss in losses:
@@ -155,9 +144,7 @@ def test_a_description_that_is_damaged_or_of_other_weights_is_explained(folder: 
         load_model(weights)
 
 
-def test_files_are_written_on_any_path_and_an_official_one_is_not_ours(
-    tmp_path: Path,
-) -> None:
+def test_files_are_written_on_any_path_and_an_official_one_is_not_ours(tmp_path: Path) -> None:
     model = model_with_random_head(TINY)
     formats: tuple[Format, ...] = ("vitkit", "official", "timm")
     for format in formats:  # folders on the way are made

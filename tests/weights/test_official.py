@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from tests.fixture_files import load_fixture, without, write_npz
-from tests.helpers.random_models import random_model, same_bits
-from tests.helpers.tiny_models import TINY
+from tests.helpers.random_models import TINY, random_model, same_bits
 from vitkit import load_model
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
@@ -106,13 +105,13 @@ def test_arrays_survive_the_way_there_and_back(name: str, tmp_path: Path) -> Non
 # The original's ViTs and hybrids
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
-def test_hybrids_compute_what_the_original_computes(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*PLAIN, *HYBRIDS])
+def test_every_intermediate_is_that_of_the_original(name: str, tmp_path: Path) -> None:
     description, parameters, arrays = load_fixture(name)
     names = {"stem": "embedding_out", "block00/+mlp": "block0_out"}
     for naming in (parameters, in_linen(parameters)):
         model = load_model(write_npz(tmp_path / "w.npz", naming), image_size=tuple(description["image"]))
-        compare_taps(model, arrays, HYBRIDS[name], **names)
+        compare_taps(model, arrays, HYBRIDS.get(name, 2e-5), **names)
 
 
 def test_a_hybrids_shape_is_read_from_its_arrays(tmp_path: Path) -> None:
@@ -175,18 +174,6 @@ def test_an_image_of_one_row_of_patches_is_read_as_one(tmp_path: Path) -> None:
 
 
 # BiT's ResNets
-
-
-@pytest.mark.parametrize("name", BITS)
-def test_bit_computes_what_the_release_computes(name: str, tmp_path: Path) -> None:
-    """Zeros around the root's max-pooling, as all three code bases of the release have it."""
-    model, _, arrays = read_fixture(name, tmp_path)
-    description = load_fixture(name)[0]
-    assert model.config.layers == tuple(description["depth"])
-    assert model.config.width_factor == description["width_factor"]
-    with torch.inference_mode():
-        logits = model(torch.from_numpy(arrays["input"]).permute(0, 3, 1, 2))
-    np.testing.assert_allclose(logits, arrays["logits_zeropad_maxpool"], rtol=0, atol=5e-5)
 
 
 def test_numbered_convolutions_are_the_same(tmp_path: Path) -> None:
@@ -318,7 +305,6 @@ ROOT, HEAD = "resnet/root_block/standardized_conv2d/kernel", "resnet/head/conv2d
         ("a_vit_token", "cls", None, "no square grid"),
         ("a_vit_token", "Transformer/encoder_norm/bias", None, "Transformer/encoder_norm/bias: missing"),
         ("a_vit_token", "extra/kernel", (2,), "extra/kernel: unexpected"),
-        ("a_vit_token", "head/kernel", None, "head/kernel: missing"),
         ("a_vit_token", "conv_root/kernel", (2,), "expected an array of 4 axes"),
         ("a_vit_token", QUERY, None, "query/kernel: missing, expected an array of 3 axes"),
         ("a_vit_token", QUERY, (48, 48), "expected an array of 3 axes"),
@@ -326,10 +312,7 @@ ROOT, HEAD = "resnet/root_block/standardized_conv2d/kernel", "resnet/head/conv2d
         ("a_vit_token", "head/kernel", (10,), "cannot be made of"),
         ("h_bv_tok_learn_rep", "Transformer/encoder_norm/bias", None, "encoder_norm/bias: missing"),
         ("h_bv_tok_learn_rep", "Transformer/encoderblock_0/ls1", (48,), "encoderblock_0/ls1: unexpected"),
-        ("h_bv_tok_learn_rep", "pos_embedding", (3,), "expected an array of 3 axes"),
         ("h_bv_tok_learn_rep", "MAPHead_0/probe", (1, 1, 48), "MAPHead_0/probe: unexpected"),
-        ("g_bit_eps_probe", "resnet/group_norm/beta", None, "resnet/group_norm/beta: missing"),
-        ("g_bit_eps_probe", HEAD, None, f"{HEAD}: missing"),
         ("g_bit_eps_probe", "more", (2,), "more: unexpected"),
         ("g_bit_eps_probe", ROOT, (7,), "expected an array of 4 axes"),
         ("g_bit_eps_probe", HEAD, (128, 10), f"{HEAD}: expected an array of 4 axes"),

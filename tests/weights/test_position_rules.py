@@ -1,23 +1,33 @@
 """Positions of other sizes are resized by the rule of the library that the weights come from."""
 
 import json
+import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+from tests.fixture_files import FOLDER
 from tests.helpers.random_models import random_model
 from tests.helpers.timm_files import config_json, folder_of, state
+from tests.pixel_cases import ALLOWED, CASES, SHAPES, PixelCase, image, preprocessing_of_case, sample
 from vitkit import load_model
+from vitkit.data.config import Preprocessing
+from vitkit.data.transforms import preprocess
+from vitkit.errors import VitkitError
 from vitkit.jobs.convert import convert
 from vitkit.models.config import INTERPOLATIONS, Interpolation, ViTConfig
 from vitkit.models.position import resize_position_embedding
 from vitkit.models.vit import ViT
+from vitkit.weights.create import create_model
 from vitkit.weights.format_names import Format, LoadOptions
 from vitkit.weights.loading import load, save_model
-from vitkit.weights.model_card import ModelCard
+from vitkit.weights.model_card import ModelCard, changed_pixels, describe, fraction_of, read_description
 
 PLAIN = ViTConfig((16, 16), (4, 4), width=128, depth=1, num_heads=2, mlp_dim=44, num_classes=5, gelu="erf")
 RULES: dict[Format, Interpolation] = {
@@ -119,3 +129,73 @@ def test_a_conversion_says_that_another_library_resizes_by_another_rule(tmp_path
     model = load_model(tmp_path / "fixed_ours")
     model.card = replace(model.card, position_interpolation="timm")
     assert lost(save_model(model, tmp_path / "named"), "big", "big_vision") == []  # nothing is resized
+
+
+# Pixels as timm, transformers and torchvision make them, within one level
+
+
+@cache
+def fixture() -> dict[str, NDArray[np.uint8]]:
+    with np.load(FOLDER / "o_pixels.npz") as arrays:
+        return dict(arrays)
+
+
+@cache
+def cached_image(shape: tuple[int, int]) -> NDArray[np.uint8]:
+    return image(shape)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_pixels_are_those_of_the_library(case: PixelCase) -> None:
+    preprocessing = preprocessing_of_case(case)
+    for shape in SHAPES:
+        expected = fixture()[f"{case.name}: {shape[0]}x{shape[1]}"].astype(int)
+        pixels = sample(preprocess(cached_image(shape), preprocessing))
+        assert np.abs(pixels - expected).max() <= ALLOWED, shape
+
+
+def test_preprocessing_survives_the_card() -> None:
+    for case in CASES:
+        model = create_model("ViT-8x1x1/2", 2, case.size)
+        model.card = ModelCard(preprocessing=preprocessing_of_case(case))
+        described = json.loads(json.dumps(describe(model)))
+        assert read_description(described, Path("model.json"))[1] == model.card, case.name
+
+
+def test_a_fraction_gives_its_side_back() -> None:
+    for side in (1, 7, 224, 242, 256, 384, 518):
+        for resized in range(1, 1500):
+            assert math.floor(side / fraction_of(side, resized)) == resized
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"resize": "squish"}, "preprocessing: resize: expected one of 'stretch', .* found 'squish'"),
+        ({"crop_fraction": "0.9"}, "preprocessing: crop_fraction: expected float, found '0.9'"),
+        ({"interpolation": 3}, "preprocessing: interpolation: expected one of 'nearest', .* found 3"),
+        ({"crop_pct": 0.9}, "preprocessing: unknown key 'crop_pct'"),
+        ({"border": [0, 0]}, "preprocessing: border: expected"),
+        ({"crop_fraction": 0.0}, "preprocessing: crop_fraction must be"),  # of the right type
+    ],
+)
+def test_what_a_card_cannot_mean_is_named_with_its_file(changes: dict[str, Any], message: str) -> None:
+    described = describe(create_model("ViT-8x1x1/2", 2, 8))
+    described |= {"preprocessing": {"image_size": [8, 8], **changes}}
+    with pytest.raises(VitkitError, match=rf"^x/model\.json: {message}"):
+        read_description(described, Path("x/model.json"))
+
+
+def test_fields_that_a_way_of_resizing_does_not_look_at_make_no_difference() -> None:
+    rule = Preprocessing((8, 8))
+    assert not changed_pixels(rule, replace(rule, crop_fraction=0.5, crop_offset="down", border=(1, 2, 3)))
+    shortest = replace(rule, resize="shortest")
+    nine = replace(shortest, crop_fraction=8 / 9.5, border=(1, 2, 3))  # 9 pixels, too
+    assert not changed_pixels(shortest, nine)
+    assert changed_pixels(shortest, replace(shortest, crop_offset="down", interpolation="bicubic")) == [
+        "preprocessing's interpolation: 'bilinear' becomes 'bicubic'",
+        "preprocessing's crop_offset: 'even' becomes 'down'",
+    ]
+    assert changed_pixels(
+        replace(shortest, crop_fraction=2.0), replace(shortest, crop_fraction=2.0, border=(9, 9, 9))
+    )

@@ -1,6 +1,5 @@
 """load -> save -> load gives the same bits, for every model of the zoo in every layout that carries it."""
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +8,10 @@ from typing import get_args
 import pytest
 import torch
 
-from tests.helpers.random_models import same_bits
+from tests.helpers.random_models import random_model, same_bits
 from vitkit import load_model
+from vitkit.cli.main import run
 from vitkit.models.build import build_model
-from vitkit.models.config import BackboneConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.measure import count_parameters
 from vitkit.models.zoo import NAMES, ModelConfig, model_config
@@ -39,21 +38,6 @@ def drawn(config: ModelConfig) -> ImageModel:
     return model.eval()
 
 
-def shrunk(name: str, format: Format) -> ModelConfig:
-    """The shapes of a model that names and layouts depend on, with few numbers in it."""
-    config = model_config(name, 3, 64)
-    if isinstance(config, ResNetConfig):
-        return dataclasses.replace(config, layers=(2, 1), width_factor=0.5)
-    backbone = config.backbone
-    if backbone and format != "timm":  # which has names for whole backbones alone
-        backbone = BackboneConfig((1,) * len(backbone.layers), width_factor=0.5)
-    return dataclasses.replace(config, width=24, depth=2, num_heads=3, mlp_dim=40, backbone=backbone)
-
-
-SHRUNK = {(shrunk(name, format), format): name for name in NAMES for format in FORMATS}
-"""Each once: sizes of one architecture are the same when they are shrunk."""
-
-
 def check(model: ImageModel, format: Format, folder: Path) -> None:
     """The first file may say less than the model; from then on nothing changes."""
     heads = getattr(model.config, "num_heads", None)
@@ -66,19 +50,8 @@ def check(model: ImageModel, format: Format, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "format"),
-    [
-        pytest.param(config, format, id=f"{name}-{format}")
-        for (config, format), name in SHRUNK.items()
-        if not find_format(format).unsupported(config)
-    ],
+    "name", [pytest.param(name, marks=() if "Ti" in name else pytest.mark.slow) for name in NAMES]
 )
-def test_every_model_in_every_layout_in_small(config: ModelConfig, format: Format, tmp_path: Path) -> None:
-    check(drawn(config), format, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 def test_every_model_in_every_layout(name: str, tmp_path: Path) -> None:
     config = model_config(name)
     with torch.device("meta"):
@@ -119,3 +92,70 @@ def test_loading_holds_the_weights_once_and_imports_no_compiler(format: Format, 
     assert weights > 100e6  # enough to be told from what else a process does
     assert int(memory) < 1.6 * weights
     assert compiler == "False"
+
+
+# Other libraries beside a torchvision that does not load; stand-ins take the place of all of them
+
+TORCHVISION = """
+import torch
+
+try:
+    torch.ops.torchvision.nms.default
+    torch.ops.torchvision.qnms.default
+except AttributeError:
+    raise RuntimeError("operator torchvision::nms does not exist") from None
+"""
+
+TRANSFORMERS = '''
+"""As release 5: nothing of torchvision until a model is asked for, then another exception than its own."""
+from types import SimpleNamespace
+
+
+class AutoModelForImageClassification:
+    @staticmethod
+    def from_pretrained(folder):
+        try:
+            import torchvision
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'ViTForImageClassification'") from error
+        import vitkit
+
+        model = vitkit.load_model(folder)
+        return SimpleNamespace(eval=lambda: lambda images: SimpleNamespace(logits=model(images)))
+'''
+
+TIMM = '''
+"""Asks for torchvision when it is imported."""
+import torchvision
+import vitkit
+
+
+def create_model(name, pretrained):
+    return vitkit.load_model(name.removeprefix("local-dir:"))
+'''
+
+
+@pytest.mark.parametrize(
+    ("library", "package", "source"), [("huggingface", "transformers", TRANSFORMERS), ("timm", "timm", TIMM)]
+)
+def test_libraries_bear_a_broken_torchvision(library: str, package: str, source: str, tmp_path: Path) -> None:
+    for name, text in ((package, source), ("torchvision", TORCHVISION)):
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "__init__.py").write_text(text)
+    save_model(random_model(model_config("ViT-64x2x2/16", 3, 32)), tmp_path / "model")
+    code = "import sys; sys.path.insert(0, sys.argv.pop()); from vitkit.cli.main import run; "
+    code += "sys.exit(run(sys.argv[1:]))"
+    arguments = ["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", library]
+    command = [sys.executable, "-c", code, *arguments, "--against", library, str(tmp_path / "packages")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    parity = " ".join(done.stdout.split()).partition("parity ")[2]
+    assert parity.startswith("read back by vitkit: logits")
+    assert f"{library}'s own model beside vitkit's:" in parity
+
+
+def test_the_line_of_parity_names_the_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(random_model(model_config("ViT-64x2x2/16", 3, 32)), tmp_path / "model")
+    assert run(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "timm"]) == 0
+    parity = " ".join(capsys.readouterr().out.split()).partition("parity ")[2]
+    assert "this is vitkit beside itself, --against timm runs timm's own model" in parity

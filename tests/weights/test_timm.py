@@ -56,6 +56,7 @@ class Case:
 
 
 CASES = {
+    "plain": Case({}, {}, {}),
     "DeiT III": Case(
         SCALES,
         {"no_embed_class": True, "init_values": 1e-6},
@@ -162,22 +163,11 @@ def test_a_file_for_timm_is_written(case: Case, tmp_path: Path, caplog: pytest.L
         torch.testing.assert_close(again(images), logits, rtol=1e-5, atol=1e-6)
 
 
-def test_the_arguments_say_what_timm_is_to_build(tmp_path: Path) -> None:
-    config = replace(TINY, pool="max", extra_class_token=True, layer_scale=0.1, norm_after_pooling=True)
-    expected = {
-        "global_pool": "max",
-        "class_token": True,
-        "init_values": 0.1,
-        "fc_norm": True,
-        "pre_norm": False,
-    }
-    pooled = replace(
-        TINY, pool="map", extra_class_token=True
-    )  # which sees the class token only if it is said
-    for made, arguments in ((config, expected), (pooled, {"pool_include_prefix": True})):
-        save_model(random_model(made), tmp_path, format="timm")
-        written = json.loads((tmp_path / "config.json").read_text())["model_args"]
-        assert {**written, **arguments} == written and load_model(tmp_path).config == made
+def test_attention_pooling_sees_the_class_token_only_if_timm_is_told(tmp_path: Path) -> None:
+    config = replace(TINY, pool="map", extra_class_token=True)
+    save_model(random_model(config), tmp_path, format="timm")
+    written = json.loads((tmp_path / "config.json").read_text())["model_args"]
+    assert written["pool_include_prefix"] is True and load_model(tmp_path).config == config
 
 
 def test_the_bias_that_clip_has_not_moves_into_the_positions(tmp_path: Path) -> None:
@@ -217,19 +207,15 @@ def test_dinov2s_mask_token_is_left_out_on_purpose(tmp_path: Path) -> None:
     ("architecture", "width", "heads", "gelu", "biased"),
     [
         ("deit3_medium_patch16_224", 512, 8, "erf", True),
-        ("vit_wee_patch16_reg1_gap_256", 256, 4, "erf", True),
         ("vit_base_patch16_plus_240", 896, 14, "erf", True),
         ("vit_so150m2_patch16_reg1_gap_256", 832, 13, "erf", False),
         ("vit_betwixt_patch16_gap_256", 640, 10, "erf", False),
-        ("vit_medium_patch16_gap_384", 512, 8, "erf", False),
         ("vit_giant_patch14_reg4_dinov2", 1536, 24, "erf", True),
         ("vit_tiny_patch16_224", 48, 3, "erf", True),
         ("vit_base_patch16_224.augreg_in21k", 48, 12, "erf", True),
         ("vit_base_patch16_gap_224", 48, 16, "erf", True),
-        ("deit_small_patch16_224", 48, 6, "erf", True),
         ("vit_so400m_patch14_siglip_gap_224", 48, 16, "erf", True),
         ("vit_so400m_patch16_siglip_gap_256", 48, 16, "tanh", True),
-        ("vit_large_patch16_siglip_512", 48, 16, "tanh", True),
     ],
 )
 def test_a_name_says_width_heads_gelu_and_biases(
@@ -241,29 +227,11 @@ def test_a_name_says_width_heads_gelu_and_biases(
     assert (config.width, config.num_heads, config.gelu) == (width, heads, gelu)
 
 
-def test_parts_survive_another_image_size(tmp_path: Path) -> None:
-    fields = {"pool": "max", "extra_class_token": True, "register_tokens": 2, "layer_scale": 0.1}
-    config = replace(TINY, **fields, norm_before_blocks=True, norm_after_pooling=True)  # type: ignore[arg-type]
-    folder = save_model(random_model(config), tmp_path, format="timm")
-    assert load_model(folder, image_size=(24, 24)).config == replace(config, image_size=(24, 24))
-
-
 # timm's folders there and back: every variant with its preprocessing, and what timm cannot build
 
 NARROW_BIT = ResNetConfig(
-    (32, 48),
-    (3, 4, 6, 3),
-    5,
-    root_width=32,
-    stage_widths=(128, 256, 128, 384),
-    standardization_eps=1e-8,
+    (32, 48), (3, 4, 6, 3), 5, root_width=32, stage_widths=(128, 256, 128, 384), standardization_eps=1e-8
 )
-
-
-def test_names_and_shapes_are_those_of_timm(tmp_path: Path) -> None:
-    save_model(random_model(TINY), tmp_path, format="timm")
-    written = {name: tensor.shape for name, tensor in load_file(tmp_path / "model.safetensors").items()}
-    assert written == {name: tensor.shape for name, tensor in state().items()}
 
 
 def test_names_of_hybrids_and_bits_are_those_of_timm(tmp_path: Path) -> None:
@@ -304,9 +272,7 @@ def test_what_config_json_says_is_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        Preprocessing((224, 224)),
         Preprocessing((224, 224), interpolation="bicubic"),
-        Preprocessing((224, 224), "shortest", 0.9, interpolation="bicubic"),
         Preprocessing((224, 224), "shortest", 0.8777, interpolation="lanczos"),
         Preprocessing((224, 224), "shortest", 1.2),
         Preprocessing((224, 224), "squash", 0.95, interpolation="nearest"),
@@ -445,9 +411,7 @@ def test_a_resnet_of_any_size_is_read_by_its_arguments(
     [
         ({"stem_type": "same"}, "stem_type: expected 'fixed' or '' for resnetv2_custom, found 'same'"),
         ({"layers": [2, 2]}, "these two do not belong together"),
-        ({"channels": [128, 512]}, "these two do not belong together"),
         ({"stem_chs": None}, "these two do not belong together"),
-        ({"layers": None}, "these two do not belong together"),
         ({"avg_down": True}, "avg_down=True"),
         ({"preact": False}, "preact=False"),
         ({"bottle_ratio": 0.5}, "bottle_ratio=0.5"),

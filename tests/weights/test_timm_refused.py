@@ -74,14 +74,11 @@ def test_null_in_the_settings_is_the_same_as_absent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "shape"),
     [
-        ("patch_embed.proj.weight", (32, 48)),
         ("patch_embed.proj.weight", (32, 3, 0, 4)),
         ("pos_embed", (32,)),
         ("pos_embed", None),
         ("reg_token", (32,)),
         ("blocks.0.mlp.fc1.weight", None),
-        ("blocks.1.attn.qkv.weight", None),
-        ("head.weight", None),
         ("head.weight", (0, 32)),
         ("pre_logits.fc.bias", None),
     ],
@@ -101,13 +98,11 @@ def test_misshapen_tensors_are_named(tmp_path: Path, key: str, shape: tuple[int,
         ({"blocks.0.ls1.gamma": (32,)}, r"blocks\.0\.ls2\.gamma: missing"),
         ({"blocks.1.gamma_2": (32,)}, "layer scale under the names of BEiT"),
         ({"blocks.0.attn.q_norm.weight": (8,)}, r"blocks\.0\.attn\.k_norm\.weight: missing"),
-        ({"norm_pre.weight": (32,)}, r"norm_pre\.bias: missing"),
         ({"fc_norm.weight": (32,)}, r"fc_norm\.bias: missing"),
         ({"fc_norm.weight": (32,), "fc_norm.bias": (32,)}, r"norm\.bias: unexpected"),
         ({"norm.weight": (), "norm.bias": ()}, "no final norm"),
         ({"blocks.0.mlp.fc1.weight": (88, 32), "blocks.0.mlp.fc1.bias": (88,)}, "SwiGLU"),
         ({"blocks.0.mystery.weight": (3,)}, r"blocks\.0\.mystery\.weight: unexpected"),
-        ({"blocks.1.norm2.bias": ()}, r"blocks\.1\.norm2\.bias: missing"),
         ({"patch_embed.backbone.0.conv.weight": (8, 3, 3, 3)}, "no ResNet with GroupNorm"),
     ],
 )
@@ -207,7 +202,6 @@ def test_without_a_config_the_rest_is_asked_or_said(tmp_path: Path, caplog: pyte
         (9, (16, 8), True),  # 4 x 2 and the class token, or 3 x 3
         (9, (12, 12), False),
         (225, (56, 64), True),  # 14 x 16 and the class token, or 15 x 15
-        (225, (60, 60), False),
         (17, (16, 16), True),  # 4 x 4 and the class token: nothing else is square
         (13, (12, 16), True),
         (12, (12, 16), False),

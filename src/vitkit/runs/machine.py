@@ -371,7 +371,7 @@ at zero nothing would be seen. Weights of trained models are about as large."""
 FLOAT32_TOLERANCE = 1e-4
 """The largest norm of a difference, over the norm of the plain way's result, in float32. Measured on two
 cores of a Zen 4 with AVX-512 (24 November 2026): 1.9e-6 at most, over the variants of
-`tests/helpers/vit_variants.py` and models from ViT-Ti/16 to ViT-B/32."""
+`tests/models/test_fast.py` and models from ViT-Ti/16 to ViT-B/32."""
 ROUNDINGS = 4.0
 """The same in bfloat16, over the plain way's own largest difference from float32, which is 0.01 to 0.07 and
 depends on model and objective. Measured over the same models: 1.9 at most."""

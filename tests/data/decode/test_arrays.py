@@ -113,10 +113,7 @@ HEAD = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }\n"
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        (
-            npy(noise(5, 30, 20)),
-            r"expected \(height, width, 5\), found \(5, 30, 20\), channels first.*moveaxis",
-        ),
+        (npy(noise(5, 30, 20)), r"\(height, width, 5\), found \(5, 30, 20\), channels first.*moveaxis"),
         (npy(noise(30, 20, 4)), r"expected 5 channels, found an array of 4.*channels 4"),
         (npy(noise(30, 20)), r"expected 5 channels, found an array of 1"),
         (npy(noise(2, 3, 4, 5)), r"shape \(2, 3, 4, 5\): expected \(height, width\)"),
@@ -135,10 +132,7 @@ HEAD = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }\n"
         (with_header(HEAD % "(99999999999999999999, 1, 5)", b""), "header"),
         (with_header(HEAD % "(4294967296, 4294967296, 1)", b""), "promises"),  # 2^64 bytes: 0 if it wrapped
         (with_header(HEAD % "(-1, 3, 5)", b""), "header"),
-        (
-            with_header(HEAD % f"({'1' * 900}x)", b""),
-            "header",
-        ),  # many ways to cut the digits: no match may try all
+        (with_header(HEAD % f"({'1' * 900}x)", b""), "header"),  # many ways to cut the digits
         (with_header("(" * 5000, b"", 2), "header"),
         (with_header("__import__('os').abort()\n", b""), "header"),
         (with_header(HEAD % "(1, 1, 5)", b"12345").replace(b"\x01\x00", b"\x02\x00", 1), "header|promises"),
@@ -294,10 +288,7 @@ def test_samples_that_cannot_be_read_are_refused_in_a_line() -> None:
         (with_tag(whole, 256, 2**31), "pixels"),
         (with_tag(whole, 259, 5, 3), "damaged TIFF"),  # no LZW
         (with_tag(whole, 278, 2), "5 strips, expected 15"),
-        *(
-            (tiff(noise(30, 20, 5).astype(np.uint32), byteorder=order), "samples of 32 bits")
-            for order in "<>"
-        ),
+        *((tiff(noise(30, 20, 5).astype(np.uint32), byteorder=order), "samples of 32") for order in "<>"),
         (pages(noise(30, 20, 5), compression="jpeg"), r"COMPRESSION.JPEG.*save it with LZW or deflate"),
         *((whole[:cut], ".") for cut in range(0, len(whole), 97)),
     ):

@@ -1,18 +1,26 @@
 """Every rule of decoding on a zoo of small files, each with its pixel or its error; then random damage."""
 
+import errno
 import io
+import os
+import socket
+import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import IO, Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
 from tests.helpers.image_zoo import BAD, GOOD, RED, chunk, encoded, exif, huge_png, plain, png
 from vitkit.data.config import DecodeRule
 from vitkit.data.decode.image import decode, decode_image, header
+from vitkit.data.files import UnreadableFileError, read_unchanged_file, regular_file
 from vitkit.errors import DecodeError, VitkitError
 
 
@@ -133,3 +141,172 @@ def test_threads_may_decode_at_once() -> None:
         thread.join()
     assert failures == []
     assert warnings.filters == filters
+
+
+# HEIC, through an extra
+
+BOX = b"\0\0\0\x18ftyp%s\0\0\0\0mif1%s"
+"""The first box of a HEIF file: its major brand, and two compatible ones."""
+
+
+SMALL_PNG = encoded(Image.new("RGB", (6, 4), (200, 10, 30)), "PNG")
+
+
+@pytest.fixture
+def stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in the place of pillow-heif's, which finds a PNG behind the first box."""
+
+    class HeifImageFile(PngImagePlugin.PngImageFile):
+        format = "HEIF"
+
+        def __init__(self, stream: IO[bytes], name: Any) -> None:
+            super().__init__(io.BytesIO(stream.read()[24:]), name)
+
+    plugin = ModuleType("pillow_heif.as_plugin")
+    plugin.HeifImageFile = HeifImageFile  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pillow_heif", ModuleType("pillow_heif"))
+    monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", plugin)
+
+
+def test_an_heic_image_without_its_reader_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setitem(sys.modules, "pillow_heif.as_plugin", None)
+    for brands in ((b"heic", b"heic"), (b"mif1", b"heic"), (b"hevc", b"mif1")):
+        with pytest.raises(DecodeError, match=r"an HEIC image, .* pip install 'vitkit\[heif\]'; or convert"):
+            decode(BOX % brands + b"\0" * 40)
+
+
+@pytest.mark.usefixtures("stands_in")
+def test_an_heic_image_is_read_within_the_limits_of_all_images(tmp_path: Path) -> None:
+    file = tmp_path / "photo.heic"
+    file.write_bytes(BOX % (b"heic", b"heic") + SMALL_PNG)
+    assert decode(file).shape == (4, 6, 3) and (decode(file) == (200, 10, 30)).all()
+    assert header(file).format == "HEIF" and header(file).size == (4, 6)
+    with pytest.raises(DecodeError, match="6 x 4 = 24 pixels, more than the limit of 20"):
+        decode(file, DecodeRule(max_pixels=20))
+    file.write_bytes(BOX % (b"heic", b"heic") + b"no image")
+    with pytest.raises(DecodeError, match="damaged HEIF file"):
+        decode(file)
+    if "AVIF" not in Image.OPEN:
+        pytest.skip("this Pillow reads no AVIF")
+    with pytest.raises(DecodeError, match="damaged AVIF file"):  # and not read as the PNG that is in it
+        decode(BOX % (b"mif1", b"avif") + SMALL_PNG)
+
+
+def test_pillow_heif_itself_reads_one(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    rows = np.linspace(0, 255, 32, dtype=np.uint8)
+    image = Image.fromarray(np.stack([np.tile(rows, (16, 1))] * 3, axis=2))
+    for turned, shape in ((1, (16, 32)), (6, (32, 16))):
+        exif = Image.Exif()
+        exif[0x0112] = turned
+        pillow_heif.from_pillow(image).save(tmp_path / "one.heic", quality=95, exif=exif.tobytes())
+        pixels = decode(tmp_path / "one.heic")
+        assert pixels.shape == (*shape, 3) == (*header(tmp_path / "one.heic").size, 3)
+        upright = np.asarray(image) if turned == 1 else np.rot90(np.asarray(image), -1)
+        assert np.abs(pixels.astype(int) - upright.astype(int)).mean() < 4  # of the codec's own loss
+
+
+# Files that are none, or too large, or change: a reason at once, never a hang
+
+
+def a_socket(path: Path) -> None:
+    if len(str(path)) > 100:
+        pytest.skip("the temporary folder has too long a name for a socket")
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(str(path))
+
+
+ODD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pipe": (os.mkfifo, "a named pipe, not a regular file"),
+    "link to endless zeros": (lambda path: path.symlink_to("/dev/zero"), "a device, not a regular file"),
+    "socket": (a_socket, "cannot be read|a socket"),
+    "folder": (lambda path: path.mkdir(), "a folder, not a regular file"),
+    "link to itself": (lambda path: path.symlink_to(path), "cannot be read: .*symbolic links"),
+    "missing": (lambda path: None, "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_regular_file_is_a_bad_image(name: str, tmp_path: Path) -> None:
+    make, reason = ODD[name]
+    make(tmp_path / "x.png")
+    for look in (decode, header):
+        with pytest.raises(DecodeError, match=reason):
+            look(tmp_path / "x.png")
+    (tmp_path / "link").symlink_to("x.png")
+    with pytest.raises(UnreadableFileError, match=reason), regular_file(tmp_path / "link"):
+        pass
+
+
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("x")
+    assert read_unchanged_file(tmp_path / "link", 5) == b"12345"
+    with regular_file(tmp_path / "x") as stream:
+        assert stream.read() == b"12345"
+    (tmp_path / "empty").touch()
+    assert read_unchanged_file(tmp_path / "empty", 5) == b""
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "x.png").open("wb") as stream:
+        stream.truncate(40 << 30)  # without a single block on the disk
+    with pytest.raises(DecodeError, match=r"42,949,672,960 bytes, more than the 528,000,000 allowed"):
+        decode(tmp_path / "x.png")
+    with pytest.raises(UnreadableFileError, match="more than the 4 allowed"):
+        read_unchanged_file(tmp_path / "x.png", 4)
+    assert DecodeRule(max_pixels=1).max_bytes == 144_000_000
+
+
+@pytest.mark.parametrize("change", [b"longer than before", b"cut", b"same!"])
+def test_a_file_that_changes_while_it_is_read(
+    change: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.png"
+    path.write_bytes(b"12345")
+    os.utime(path, (1, 1))
+    read = os.read
+
+    def read_and_change(descriptor: int, count: int) -> bytes:
+        path.write_bytes(change)
+        return read(descriptor, count)
+
+    monkeypatch.setattr(os, "read", read_and_change)
+    with pytest.raises(DecodeError, match="changed while it was read: 5 bytes at first"):
+        decode(path)
+    path.write_bytes(b"12345")
+    monkeypatch.setattr(os, "read", Mock(side_effect=MemoryError))
+    with pytest.raises(DecodeError, match="not enough memory to read its 5 bytes"):
+        decode(path)
+    monkeypatch.undo()
+    Image.new("RGB", (2, 2)).save(path)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", Mock(side_effect=MemoryError))
+    with pytest.raises(DecodeError, match="not enough memory to decode this PNG file"):
+        decode(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are listed on Linux only")
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    folder = Path("/proc/self/fd")
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "words.png").write_bytes(b"words")
+    before = len(list(folder.iterdir()))
+    for name in ("pipe.png", "words.png", "gone.png"):
+        with pytest.raises(DecodeError):
+            decode(tmp_path / name)
+    assert len(list(folder.iterdir())) == before
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_is_not_the_fault_of_an_image(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted as a bad file, a good image would silently be left out of training."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (2, 2)).save(path)
+
+    monkeypatch.setattr(os, "open", Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(VitkitError, match="ulimit") as raised:
+        decode(path)
+    assert not isinstance(raised.value, DecodeError)

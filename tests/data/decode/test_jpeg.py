@@ -3,19 +3,26 @@
 import io
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from tests.helpers.augmenting import augment
+from tests.helpers.image_zoo import encoded
 from tests.pixel_cases import image
-from vitkit.data.config import DecodeRule
+from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.data.decode.image import _same_decoder, decode, decoded_quickly
+from vitkit.data.sources import Samples, keep_in_memory, open_data
+from vitkit.data.stream.loader import TrainLoader, sample_rng
+from vitkit.data.transforms import RandomView
 from vitkit.errors import DecodeError
 
 
-def encoded(shape: tuple[int, int] = (67, 93), mode: str = "RGB", **options: Any) -> bytes:
+def jpeg_of(shape: tuple[int, int] = (67, 93), mode: str = "RGB", **options: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(image(shape)).convert(mode).save(file, "JPEG", **options)
     return file.getvalue()
@@ -24,7 +31,7 @@ def encoded(shape: tuple[int, int] = (67, 93), mode: str = "RGB", **options: Any
 def with_orientation(orientation: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encoded(exif=exif)
+    return jpeg_of(exif=exif)
 
 
 def outcome(data: bytes, rule: DecodeRule) -> tuple[str, Any]:
@@ -61,17 +68,17 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 FILES = {
-    **{f"4:{n}": encoded(subsampling=n, quality=90) for n in range(3)},
-    **{f"progressive 4:{n}": encoded(subsampling=n, progressive=True) for n in range(3)},
-    **{f"{h}x{w}": encoded((h, w)) for h, w in ((1, 1), (1, 17), (16, 16), (7, 9), (33, 8), (375, 500))},
-    "large": encoded((700, 811)),
-    "grey": encoded(mode="L"),
-    "grey, progressive": encoded(mode="L", progressive=True),
-    "restarts": encoded(restart_marker_blocks=3),
-    "kept RGB": encoded(keep_rgb=True),
-    "quality 1": encoded(quality=1),
-    "quality 100": encoded(quality=100, subsampling=0),
-    "optimised": encoded(optimize=True),
+    **{f"4:{n}": jpeg_of(subsampling=n, quality=90) for n in range(3)},
+    **{f"progressive 4:{n}": jpeg_of(subsampling=n, progressive=True) for n in range(3)},
+    **{f"{h}x{w}": jpeg_of((h, w)) for h, w in ((1, 1), (1, 17), (16, 16), (7, 9), (33, 8), (375, 500))},
+    "large": jpeg_of((700, 811)),
+    "grey": jpeg_of(mode="L"),
+    "grey, progressive": jpeg_of(mode="L", progressive=True),
+    "restarts": jpeg_of(restart_marker_blocks=3),
+    "kept RGB": jpeg_of(keep_rgb=True),
+    "quality 1": jpeg_of(quality=1),
+    "quality 100": jpeg_of(quality=100, subsampling=0),
+    "optimised": jpeg_of(optimize=True),
     **{f"orientation {n}": with_orientation(n) for n in range(1, 9)},
 }
 
@@ -119,3 +126,86 @@ def test_a_decoder_that_is_not_there_or_disagrees_with_pillow_is_not_used(
             assert decode(FILES["4:2"]).shape == (67, 93, 3)
         finally:
             _same_decoder.cache_clear()
+
+
+# Large photos are decoded smaller, in the decoder's own steps
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),
+]
+
+RULE = Preprocessing((32, 32))
+PLAIN = Augmentation()
+SCALING = Augmentation(jpeg_scaling=True)
+
+
+def photo(height: int, width: int, seed: int = 0) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 7, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(8):
+        path = tmp_path / "ab"[number % 2] / f"{number}.{'png' if number == 3 else 'jpg'}"
+        path.parent.mkdir(exist_ok=True)
+        side = (300 + 61 * number, 410) if number < 6 else (40, 50)
+        path.write_bytes(encoded(photo(*side, seed=number), "PNG" if number == 3 else "JPEG"))
+    return tmp_path
+
+
+def samples(folder: Path) -> Samples:
+    return open_data(str(folder), Splits(0.0, 0.0)).splits["train"]
+
+
+def batches(source: Samples, augmentation: Augmentation, workers: int = 0) -> torch.Tensor:
+    loader = TrainLoader(source, RULE, augmentation, batch_size=8, seed=3, workers=workers)
+    return torch.cat([batch.images for batch in loader.batches(0, 4)])
+
+
+def test_a_large_photo_is_decoded_smaller_and_looks_the_same(folder: Path) -> None:
+    source = samples(folder)
+    plain, scaled = batches(source, PLAIN), batches(source, SCALING)
+    difference = (plain.int() - scaled.int()).abs().float()
+    assert difference.max() > 0  # it was used
+    assert difference.mean() < 2  # levels: a smooth picture, moved by less than a pixel
+    assert torch.equal(batches(keep_in_memory(source, 10**9), SCALING), scaled)
+    assert torch.equal(batches(source, SCALING, workers=2), scaled)
+
+
+def test_crops_that_are_not_twice_the_target_keep_their_pixels() -> None:
+    data = encoded(photo(90, 120), "JPEG")
+    rule = Preprocessing((60, 60))
+    for seed in range(20):
+        view = RandomView(rule, SCALING, sample_rng(seed, 0, 0))
+        crop = view.pixels(decode(data, shrinking=view.draw))
+        expected = augment(decode(data), rule, PLAIN, sample_rng(seed, 0, 0))
+        np.testing.assert_array_equal(crop, expected)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(("times", "shape"), [(1, (303, 405)), (2, (152, 203)), (8, (38, 51))])
+def test_the_image_has_the_size_asked_for(times: int, shape: tuple[int, int], orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    seen: list[tuple[int, int]] = []
+
+    def shrinking(height: int, width: int) -> int:
+        seen.append((height, width))
+        return times
+
+    pixels = decode(encoded(photo(303, 405), "JPEG", exif=exif), shrinking=shrinking)
+    turned = orientation == 6
+    assert seen == [(405, 303) if turned else (303, 405)]  # upright
+    assert pixels.shape == ((shape[1], shape[0], 3) if turned else (*shape, 3))
+
+
+def test_other_formats_are_decoded_whole_and_refused_as_before() -> None:
+    data = encoded(photo(303, 405), "PNG")
+    np.testing.assert_array_equal(decode(data, shrinking=lambda *_: 8), decode(data))
+    large = encoded(photo(303, 405), "JPEG", quality=95)
+    with pytest.raises(DecodeError, match="max_pixels"):  # the limits are those of the whole image
+        decode(large, DecodeRule(max_pixels=100_000), lambda *_: 8)
+    with pytest.raises(DecodeError, match="truncated"):
+        decode(large[: len(large) // 2], shrinking=lambda *_: 2)

@@ -159,10 +159,7 @@ def test_images_without_a_label_file_are_left_out_and_told(tmp_path: Path) -> No
         ({"a.png": None, "a.txt": "0 0.5 0.5 0.25 0.125\n"}, "holds boxes"),
         ({"val/a.png": None, "val/a.txt": "cat\ndog"}, "no images to train on"),
         ({"a.png": None, "a.txt": "cat", "b.png": None, "b.txt": "dog"}, "leave out task multi-label"),
-        (
-            {"a.png": None, "a.txt": "\xff\xfe"},
-            r"a\.txt cannot be read as a text .*again as UTF-8",
-        ),
+        ({"a.png": None, "a.txt": "\xff\xfe"}, r"a\.txt cannot be read as a text .*again as UTF-8"),
     ],
 )
 def test_doubtful_label_files_are_refused(tmp_path: Path, files: dict[str, str | None], message: str) -> None:

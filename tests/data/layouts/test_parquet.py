@@ -5,7 +5,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.image_folders import image_bytes
+from tests.helpers.image_folders import WHOLE, image_bytes
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts import parquet
@@ -24,8 +24,7 @@ from vitkit.data.layouts.parquet import page_sizes
 from vitkit.data.sources import ImageData, open_data
 from vitkit.errors import DecodeError, VitkitError
 
-WHOLE = Splits(0, 0)
-NAMES = ["a", "b", "c"]
+NAMES, CATS = ["a", "b", "c"], ["cat", "dog"]
 
 
 def write(
@@ -35,15 +34,20 @@ def write(
     images: Any = None,
     metadata: str | None = None,
     name: str = "train.parquet",
+    columns: tuple[str, str] = ("image", "label"),
+    first: int = 0,
+    more: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
+    """Write a Parquet file into a folder, whose images have each another grey, from the `first` on."""
     if images is None:
-        images = [{"bytes": image_bytes(number), "path": None} for number in range(len(labels))]
-    table = pa.table({"image": images, "label": labels})
+        images = [{"bytes": image_bytes(first + number), "path": None} for number in range(len(labels))]
+    table = pa.table({columns[0]: images, columns[1]: labels, **(more or {})})
     if names is not None:
-        metadata = json.dumps({"info": {"features": {"label": {"names": names}}}})
+        metadata = json.dumps({"info": {"features": {columns[1]: {"names": names}}}})
     if metadata is not None:
         table = table.replace_schema_metadata({"huggingface": metadata})
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, folder / name, **options)
     return folder
 
@@ -223,9 +227,7 @@ def test_a_small_file_does_not_fill_the_memory(
 def test_a_page_that_becomes_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, [0, 1] * 5, images=pa.array([bytes(100_000)] * 10), use_dictionary=False)
     monkeypatch.setattr(parquet, "_LARGEST_PAGE", 900_000)
-    with pytest.raises(
-        VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read at a time"
-    ):
+    with pytest.raises(VitkitError, match=r"kB of the column image become 1\.0 MB, more than is read"):
         read(tmp_path)
     noise = np.random.default_rng(0)  # which is as large in the file, and can only be honest
     images = pa.array([noise.bytes(100_000) for _ in range(10)])
@@ -238,10 +240,7 @@ def test_a_long_label_in_every_row_is_refused_at_once(
 ) -> None:
     write(tmp_path, pa.array(["x" * 10_000] * 2_000), images=pa.array([b"x"] * 2_000))
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 1 << 20)
-    with (
-        counted() as pool,
-        pytest.raises(VitkitError, match=r"row 0, column label: a label of 10,000 characters"),
-    ):
+    with counted() as pool, pytest.raises(VitkitError, match="row 0, column label: a label of 10,000"):
         read(tmp_path)
     assert pool.max_memory() < 10 << 20
 
@@ -363,3 +362,98 @@ def test_rows_are_read_in_any_order_when_little_is_kept(
     assert levels(samples, [0, 1, 2, 1]) == [0, 1, 2, 1] and not opened.called
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert levels(samples, [2, 30, 31]) == [2, 30, 31] and opened.call_count == 1
+
+
+# Data sets as Hugging Face lays them out: class names, splits, groups, missing labels
+
+
+def test_parquet_with_class_names_in_its_metadata(tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    write(root, [1, 0, 1, 1, 0], CATS, name="data/train-00000-of-00002.parquet", row_group_size=2)
+    write(root, [0, 0, 1], CATS, name="data/train-00001-of-00002.parquet", first=5, row_group_size=2)
+    write(root, [1, 0], CATS, name="data/test-00000-of-00001.parquet", first=8)
+    data = open_data(str(root), WHOLE)
+    assert (data.name, data.kind, data.class_names) == ("set", "Parquet", ("cat", "dog"))
+    assert data.splits["train"].labels.tolist() == [1, 0, 1, 1, 0, 0, 0, 1]
+    assert [int(data.splits["train"].decode(index)[0, 0, 0]) for index in range(8)] == list(range(8))
+    assert data.splits["train"].key(6) == "data/train-00001-of-00002.parquet row 1"
+    assert int(data.splits["test"].decode(1)[0, 0, 0]) == 9
+    assert data.notes == ()
+    copy = pickle.loads(pickle.dumps(data.splits["train"]))  # what a spawned worker gets
+    np.testing.assert_array_equal(copy.decode(7), data.splits["train"].decode(7))
+
+
+def test_a_parquet_without_the_column_of_groups_is_one_sentence(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 0, 1], name="a.parquet", more={"scene": ["x", None, "y", "y"]})
+    with pytest.raises(VitkitError, match=r"no column 'patient' .*image, label, scene"):
+        open_data(str(tmp_path / "a.parquet"), Splits(group="patient"))
+    with pytest.raises(VitkitError, match=r"a\.parquet row 1: scene is empty"):
+        open_data(str(tmp_path / "a.parquet"), Splits(group="scene"))
+
+
+def test_parquet_names_from_the_card(tmp_path: Path) -> None:
+    images = [image_bytes(number) for number in range(3)]
+    write(tmp_path, [0, 1, 1], images=images, name="data/train-0.parquet", columns=("img", "fine_label"))
+    (tmp_path / "README.md").write_text(
+        "---\ndataset_info:\n  features:\n  - name: img\n    dtype: image\n  - name: fine_label\n    dtype:\n"
+        "      class_label:\n        names:\n          '0': apple tree\n          '1': \"bear\"\n"
+        "  - name: coarse_label\n    dtype:\n      class_label:\n        names:\n          '0': plant\n---\n"
+    )
+    data = open_data(str(tmp_path), WHOLE)
+    assert data.class_names == ("apple tree", "bear")
+    assert data.splits["train"].labels.tolist() == [0, 1, 1]
+
+
+def test_parquet_labels_as_words_or_bare_numbers_and_splits_by_folder(tmp_path: Path) -> None:
+    write(tmp_path / "words", ["b", "a", "b"], columns=("image", "labels"))
+    assert open_data(str(tmp_path / "words"), WHOLE).class_names == ("a", "b")
+    write(tmp_path, [10, 9, 10], name="numbers.parquet")
+    data = open_data(str(tmp_path / "numbers.parquet"), WHOLE)
+    assert (data.name, data.class_names) == ("numbers", ("9", "10"))
+    for split in ("train", "validation", "test"):
+        write(tmp_path / "splits" / split, ["a", "b"], name="0000.parquet")
+    assert list(open_data(str(tmp_path / "splits")).splits) == ["train", "val", "test"]
+
+
+def test_parquet_rows_without_label_or_bytes(tmp_path: Path) -> None:
+    names = ["x", "y", "z"]
+    write(tmp_path, [0, 1], names, name="train-0.parquet")
+    write(tmp_path, [-1, -1], names, name="test-0.parquet")
+    data = open_data(str(tmp_path), WHOLE)
+    assert list(data.splits) == ["train"]
+    assert data.notes == ("2 rows without a label ignored.", "1 class without images: z.")
+    pq.write_table(pa.table({"image": [None, b""], "label": ["a", "b"]}), tmp_path / "train-0.parquet")
+    (tmp_path / "test-0.parquet").unlink()
+    train = open_data(str(tmp_path), WHOLE).splits["train"]
+    for index in range(2):
+        with pytest.raises(DecodeError, match="empty"):
+            train.decode(index)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"train-0": ([0, 1], ["a", "b"]), "oddity": ([0, 1], ["a", "b"])}, "no split in the name of oddity"),
+        ({"train-0": (["a", "b"], None), "test-0": (["c"], None)}, "test has labels that train lacks: c"),
+        ({"test-0": ([0, 1], ["a", "b"])}, "only test, no images to train on"),
+        ({"train-0": (["a", "a"], None)}, "one class, 'a'"),
+    ],
+)
+def test_parquet_that_cannot_be_meant(files: dict[str, Any], message: str, tmp_path: Path) -> None:
+    for name, (labels, names) in files.items():
+        write(tmp_path, labels, names, name=f"{name}.parquet")
+    with pytest.raises(VitkitError, match=message):
+        open_data(str(tmp_path), WHOLE)
+
+
+def test_parquet_columns_and_damage(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1], name="train-0.parquet")
+    write(tmp_path, [0, 1], name="train-1.parquet", columns=("image", "kind"))
+    with pytest.raises(VitkitError, match="lacks the columns image and label"):
+        open_data(str(tmp_path))
+    (tmp_path / "train-1.parquet").write_bytes(b"no parquet")
+    with pytest.raises(VitkitError, match="cannot be read"):
+        open_data(str(tmp_path))
+    write(tmp_path, [0, 1], name="train-0.parquet", columns=("audio", "label"))
+    with pytest.raises(VitkitError, match="no image column"):
+        open_data(str(tmp_path / "train-0.parquet"))

@@ -1,5 +1,6 @@
 """Batches: the same whoever makes them, evaluation exactly once, bad files masked and counted."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.helpers.augmenting import augment
 from tests.helpers.noise_samples import AUGMENTATION, PREPROCESSING, Noise, assert_equal, train_loader
-from vitkit.data.sources import keep_in_memory
+from vitkit.data.decode.image import Header
+from vitkit.data.sources import check_decode_memory, keep_in_memory, largest_decoding
 from vitkit.data.stream.loader import TrainLoader, evaluation_batches, sample_at, sample_rng
-from vitkit.errors import VitkitError
+from vitkit.errors import DecodeError, VitkitError
 
 # Of torch, on machines with a single core, and of Python 3.12 about forking beside threads.
 pytestmark = [
@@ -134,3 +137,161 @@ def test_batches_can_be_cut_and_moved() -> None:
     moved = batch.to("meta")
     assert {tensor.device.type for tensor in moved.tensors()} == {"meta"}
     assert_equal([batch.to(torch.device("cpu"))], [batch])
+
+
+# The order of samples is a pure function, a permutation in every epoch, and stays what it is
+
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+@given(st.integers(1, 4000), SEEDS, st.integers(0, 10**6))
+@settings(deadline=None)
+def test_every_epoch_is_a_permutation(size: int, seed: int, epoch: int) -> None:
+    epochs, ids = sample_at(np.arange(epoch * size, (epoch + 1) * size), size, seed)
+    assert (epochs == epoch).all()
+    np.testing.assert_array_equal(np.sort(ids), np.arange(size))
+
+
+@given(st.integers(1, 3000), SEEDS, st.lists(st.integers(0, 10**15), min_size=1, max_size=50))
+@settings(deadline=None)
+def test_a_position_needs_nothing_but_itself(size: int, seed: int, positions: list[int]) -> None:
+    epochs, ids = sample_at(np.array(positions), size, seed)
+    for position, epoch, sample in zip(positions, epochs, ids, strict=True):
+        assert epoch == position // size
+        assert sample_at(np.array([position]), size, seed)[1] == [sample]
+
+
+def test_epochs_and_seeds_differ() -> None:
+    keys = itertools.product(range(3), range(4))
+    orders = [sample_at(500 * epoch + np.arange(500), 500, seed)[1] for seed, epoch in keys]
+    for number, first in enumerate(orders):
+        for second in orders[:number]:
+            assert (first == second).sum() < 15  # a random permutation keeps one place on average
+
+
+@pytest.mark.parametrize("size", [5, 16])
+def test_every_sample_is_equally_likely_everywhere(size: int) -> None:
+    """Chi-square of (place, sample) over many epochs: 4.5 standard deviations of the statistic allowed."""
+    epochs = 4000
+    ids = sample_at(np.arange(size * epochs), size, 11)[1].reshape(epochs, size)
+    counts = np.stack([np.bincount(ids[:, place], minlength=size) for place in range(size)])
+    expected = epochs / size
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = (size - 1) ** 2
+    assert abs(statistic - freedom) < 4.5 * np.sqrt(2 * freedom)
+
+
+def test_neighbours_are_not_kept_together() -> None:
+    ids = sample_at(np.arange(100_000), 100_000, 3)[1]
+    assert abs(np.corrcoef(ids[:-1], ids[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(ids, np.arange(100_000))[0, 1]) < 0.02
+
+
+def test_the_order_of_released_versions() -> None:
+    """A change here breaks the resumption of every run in the world: it needs a new major version."""
+    epochs, ids = sample_at(np.arange(12), 5, 42)
+    assert epochs.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
+    assert ids.tolist() == [1, 2, 0, 3, 4, 0, 3, 2, 4, 1, 4, 2]
+    in_rows = sample_at(np.arange(12).reshape(3, 4), 5, 42)
+    assert in_rows[0].tolist() == epochs.reshape(3, 4).tolist()
+    assert in_rows[1].tolist() == ids.reshape(3, 4).tolist()
+    assert sample_at(np.array([], dtype=np.int64), 5, 0)[1].shape == (0,)
+    epochs, ids = sample_at(np.arange(10**12, 10**12 + 100_000), 10**7, 7)
+    assert ids[:6].tolist() == [1727424, 1560781, 3481208, 1077846, 6335803, 6618937]
+    assert (epochs == 10**5).all() and len(np.unique(ids)) == 100_000
+    assert ids.min() >= 0 and ids.max() < 10**7
+    random = sample_rng(1, 2, 3).random(3).tolist()
+    assert random == [0.4558481954955498, 0.4458645851843259, 0.6936051880904791]
+
+
+def test_random_numbers_depend_on_all_three() -> None:
+    draws = {
+        tuple(sample_rng(*key).random(2))
+        for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1), (0, 2**40, 5), (0, 5, 2**40)]
+    }
+    assert len(draws) == 7
+    assert sample_rng(3, 4, 5).random() == sample_rng(3, 4, 5).random()
+
+
+# Splits that are held in memory, and the memory that decoding takes
+
+
+def test_memory_holds_the_same_pixels() -> None:
+    noise = Noise(10)
+    seen: list[tuple[int, int]] = []
+    headers: list[tuple[int, int]] = []
+
+    def decoded(done: int, total: int) -> None:
+        assert len(headers) == 10  # all of them come first
+        seen.append((done, total))
+
+    in_memory = keep_in_memory(noise, 10**6, decoded, lambda done, total: headers.append((done, total)))
+    assert in_memory.held is not None and noise.held is None
+    assert seen == headers == [(done, 10) for done in range(1, 11)]
+    for index in range(10):
+        np.testing.assert_array_equal(in_memory.decode(index), noise.decode(index))
+        assert in_memory.held.size(index) == noise.size(index)
+        assert (in_memory.key(index), in_memory.file(index), in_memory.header(index)) == (
+            f"noise {index}",
+            b"",
+            noise.header(index),
+        )
+    assert in_memory.labels is noise.labels and len(in_memory) == 10
+
+
+class Growing(Noise):
+    """Sample 1 has another size when its pixels are read than its header said a moment ago."""
+
+    def __init__(self, count: int, size: tuple[int, int]) -> None:
+        super().__init__(count)
+        self.new_size = size
+
+    def made(self, index: int) -> NDArray[np.uint8]:
+        return np.full((*self.new_size, 3), 77, dtype=np.uint8) if index == 1 else super().made(index)
+
+
+@pytest.mark.parametrize("size", [(20, 30), (2, 2), (8, 9), (9, 9)])
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_image_that_changes_its_size_leaves_its_neighbours_alone(
+    count: int, size: tuple[int, int]
+) -> None:
+    samples = keep_in_memory(Growing(count, size), 10**6)
+    assert samples.held is not None
+    for index in range(count):
+        if index != 1:
+            np.testing.assert_array_equal(samples.decode(index), Noise(count).decode(index))
+    if size == (9, 9):  # as the header said
+        assert (samples.decode(1) == 77).all()
+    else:
+        reason = rf"changed while it was read: its header said 9 x 9 .* has {size[0]} x {size[1]}"
+        with pytest.raises(DecodeError, match=reason):
+            samples.decode(1)
+
+
+class Demanding(Noise):
+    def header(self, index: int) -> Header:
+        return dataclasses.replace(super().header(index), decoding_bytes=index * 10**6)
+
+
+def test_memory_of_all_workers_is_checked() -> None:
+    largest = largest_decoding(Demanding(1000, bad=frozenset({0, 999})))
+    assert 990 * 10**6 < largest <= 998 * 10**6
+    assert largest_decoding(Demanding(1)) == 0
+    assert largest_decoding(Noise(0)) == 0
+    assert check_decode_memory(10**8, 4, None) is None
+    assert check_decode_memory(10**8, 4, 4 * 10**8) is None
+    assert check_decode_memory(10**8, 0, 10**8) is None
+    warning = check_decode_memory(10**8, 4, 3 * 10**8)
+    assert warning is not None
+    assert "400 MB of memory at a time (4 x 100 MB" in warning and "300 MB are free" in warning
+    assert "--workers" in warning and "--max-pixels" in warning
+
+
+def test_memory_has_a_limit() -> None:
+    needed = sum((8 + index % 3) * 9 * 3 for index in range(10))
+    noise = Noise(10)
+    assert keep_in_memory(noise, needed).held is not None
+    assert keep_in_memory(noise, needed - 1) is noise
+    noise.header = lambda index: Header("PNG", "RGB", (10**8, 10**8))  # type: ignore[method-assign]
+    with pytest.raises(VitkitError, match=r"not enough memory for .* Give a lower memory_gib"):
+        keep_in_memory(noise, 10**18)

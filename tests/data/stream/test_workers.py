@@ -171,16 +171,16 @@ def test_keeping_labels_keeps_no_file_open() -> None:
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
         kept = []
-        for batch in evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2):
+        for batch in evaluation_batches(Noise(200), PREPROCESSING, 1, workers=2):
             kept += [batch.labels, batch.ids, batch.mask]
-        assert len(kept) == 1800
-        batches = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        assert len(kept) == 600
+        batches = evaluation_batches(Noise(200), PREPROCESSING, 1, workers=2)
         try:
             kept += [batch.images for batch in batches]
         except VitkitError as error:
             print(error)
         kept.clear()
-        living = evaluation_batches(Noise(600), PREPROCESSING, 1, workers=2)
+        living = evaluation_batches(Noise(200), PREPROCESSING, 1, workers=2)
         next(living)
         """)
     out, errors = process.communicate(timeout=1800)

@@ -1,5 +1,6 @@
 """Few-shot classifiers against the authors' numbers, against brute force, and at their edges."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,20 @@ from numpy.typing import NDArray
 
 from tests.fixture_files import load_fixture
 from vitkit.errors import VitkitError
-from vitkit.evaluation.fewshot.methods import Draws, fit, fit_logistic, fit_neighbours, fit_ridge
+from vitkit.evaluation.fewshot.config import Learning
+from vitkit.evaluation.fewshot.methods import (
+    FITS,
+    METHODS,
+    Draws,
+    LabelledFeatures,
+    cross_validate,
+    fit,
+    fit_logistic,
+    fit_neighbours,
+    fit_ridge,
+    measure,
+    mixed_order,
+)
 
 FIXTURES = {"j_fewshot_dim16": 7, "j_fewshot_dim96_dual": 5}
 
@@ -201,3 +215,89 @@ def test_every_method_survives_a_feature_without_variation_and_an_absent_class(m
     assert fit(method, x, y, 3).predict(x).tolist() == [1] * 4  # the only class
     with pytest.raises(VitkitError, match="no shots"):
         fit(method, np.zeros((0, 4)), np.zeros(0, np.int64), 3)
+
+
+# Cross-validation
+
+LABELS = np.repeat(np.arange(4), 30)
+
+
+def test_classes_that_lie_apart_are_all_told_apart() -> None:
+    features = np.eye(4)[LABELS] + np.random.default_rng(0).normal(0, 0.05, (120, 4))
+    seen: list[int] = []
+    scores = cross_validate(features, LABELS, 4, progress=seen.append)
+    assert scores.right == {"ridge": 120, "knn": 120} and scores.accuracy == 1.0
+    assert seen == list(range(1, FITS + 1))
+
+
+def test_no_image_is_predicted_by_itself() -> None:
+    """By itself the nearest neighbour would be right on all of this noise."""
+    features = np.random.default_rng(0).normal(size=(120, 16))
+    scores = cross_validate(features, LABELS, 4)
+    assert all(scores.right[method] < 50 for method in METHODS)  # 30 of 120 by chance
+    assert cross_validate(features, LABELS, 4) == scores
+
+
+def test_a_class_of_one_image_is_never_right_and_breaks_nothing() -> None:
+    labels = np.array([0] * 10 + [1])
+    features = np.eye(2)[labels]
+    scores = cross_validate(features, labels, 2)
+    assert scores.right["ridge"] == 10 and scores.images == 11
+
+
+def test_every_beginning_of_the_order_holds_the_classes_in_their_shares() -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    order = mixed_order(labels)
+    assert sorted(order) == list(range(100))
+    for count in (10, 20, 50):
+        counts = np.bincount(labels[order[:count]], minlength=3)
+        assert np.abs(counts - count * np.array([0.6, 0.3, 0.1])).max() <= 1
+
+
+# Accuracy over draws: its mean, its spread, and that of each class
+
+DRAWN = np.random.default_rng(0)
+SCORED_LABELS = DRAWN.integers(0, 4, 200)
+ROWS = (DRAWN.normal(size=(4, 5))[SCORED_LABELS] + DRAWN.normal(size=(200, 5))).astype(np.float32)
+POOL = LabelledFeatures(np.arange(0, 200, 2), ROWS[::2], SCORED_LABELS[::2])
+TEST = LabelledFeatures(np.arange(80), ROWS[1:160:2], SCORED_LABELS[1:160:2])
+
+
+def _draws(seeds: int) -> list[Draws]:
+    labels = np.full(200, -1)  # of the whole split: only every second image has features
+    labels[::2] = SCORED_LABELS[::2]
+    return [Draws(labels, 4, seed) for seed in range(seeds)]
+
+
+def test_mean_deviation_and_interval_are_those_of_the_draws() -> None:
+    heard: list[int] = []
+    scores = measure(
+        _draws(3), Learning((1, 5), methods=("ridge", "knn")), POOL, TEST, 4, progress=heard.append
+    )
+    assert [(score.method, score.shots) for score in scores] == [
+        ("ridge", 1), ("ridge", 5), ("knn", 1), ("knn", 5)
+    ]  # fmt: skip
+    assert heard == list(range(1, 13))
+    for score in scores:
+        expected = []
+        for draw in _draws(3):
+            drawn = draw.take(score.shots)
+            fitted = fit(score.method, ROWS[drawn], SCORED_LABELS[drawn], 4)
+            expected.append(float((fitted.predict(TEST.rows) == TEST.labels).mean()))
+        assert list(score.accuracies) == expected
+        assert score.mean == pytest.approx(sum(expected) / 3)
+        assert score.deviation == pytest.approx(np.std(expected, ddof=1))
+        half = 4.302652729911275 * np.std(expected, ddof=1) / math.sqrt(3)  # Student's t, two degrees
+        assert score.interval == pytest.approx(
+            (max(0, score.mean - half), min(1, score.mean + half)), abs=1e-9
+        )
+
+
+def test_accuracy_is_the_mean_of_the_classes_by_their_counts() -> None:
+    (score,) = measure(_draws(2), Learning((5,), methods=("ridge",)), POOL, TEST, 5)
+    counts = np.bincount(TEST.labels, minlength=5)
+    assert score.class_accuracy[4] is None  # no test image
+    total = sum(share * count for share, count in zip(score.class_accuracy, counts, strict=True) if share)
+    assert total / 80 == pytest.approx(score.mean)
+    (single,) = measure(_draws(1), Learning((5,), methods=("ridge",)), POOL, TEST, 4)
+    assert single.deviation is None and single.interval is None and len(single.accuracies) == 1
