@@ -1,4 +1,4 @@
-"""A failing disk or a kill at any filesystem call of a run: the same command again ends with the same bytes."""
+"""A failing disk or a kill at any filesystem call of a run: the same command again ends in the same bytes."""
 
 import json
 import random
