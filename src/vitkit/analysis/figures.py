@@ -445,7 +445,7 @@ def calibration_figure(models: Mapping[str, Sequence[CalibrationBin]], data: str
             across = [confidence for confidence, _, _ in used]
             up = np.array([accuracy or 0.0 for _, accuracy, _ in used])
             ends = np.array([binomial_interval(round(c * (accuracy or 0.0)), c) for _, accuracy, c in used]).T
-            reach = np.maximum(0.0, np.abs(ends - up))
+            reach = np.abs(ends - up)
             style: dict[str, Any] = {"fmt": mark, "color": colour, "capsize": 2, "markersize": 5}
             diagram.errorbar(across, up, yerr=reach, label=shortened(name, 60), **style)
             width = (bins[0].upper - bins[0].lower) / len(models)

@@ -95,11 +95,11 @@ def overconfidence(confidence: NDArray[np.float64], right: NDArray[np.bool_]) ->
     together = float(np.corrcoef(confidence, right)[0, 1]) if varies and count > 1 else 0.0
     below, above = accuracy - low, high - accuracy
     gap = math.fsum(confidence) / count - accuracy
-    # Rounding may leave a square root of a little less than nothing.
+    # Confidence less accuracy: its lower limit goes with the accuracy's upper one. Rounding may leave a little
+    # less than nothing below a root.
     lower = math.sqrt(max(0.0, half**2 + above**2 - 2 * together * half * above))
     upper = math.sqrt(max(0.0, half**2 + below**2 - 2 * together * half * below))
-    mean = (math.fsum(confidence) - correct) / count
-    return Overconfidence(mean, (gap - lower, gap + upper))
+    return Overconfidence(gap, (gap - lower, gap + upper))
 
 
 def calibration_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[CalibrationBin, ...]:
@@ -711,9 +711,8 @@ def mark_repeated_labels(result: MultiLabel, predictions: Predictions, rows: NDA
     new = ~np.isin(predictions.ids, rows)
     if (count := int((~new).sum())) == len(predictions):
         return replace(result, repeated=RepeatedLabels(count, None, None, 0))
-    rest = Predictions(
-        predictions.logits[new], predictions.labels[new], predictions.ids[new], predictions.bad
-    )
+    kept = predictions.logits[new], predictions.labels[new], predictions.ids[new]
+    rest = Predictions(*kept, predictions.bad, predictions.loss)
     others = multi_label(rest, result.class_names) if count else result
     mean, interval = others.mean_average_precision, others.mean_average_precision_interval
     return replace(result, repeated=RepeatedLabels(count, mean, interval, others.labels_that_occur))

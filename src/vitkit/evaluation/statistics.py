@@ -98,7 +98,7 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
 
 def _half_width(terms: Sequence[tuple[float, int]], p: float) -> float:
     """Compute half the width of the interval of level 1 - p, from variances with their degrees of freedom."""
-    from scipy.special import stdtrit  # a fifth of a second to import, which only evaluations need
+    from scipy.special import stdtrit  # slow to import
 
     return math.sqrt(math.fsum(stdtrit(freedom, p / 2) ** 2 * variance for variance, freedom in terms))
 
@@ -317,7 +317,7 @@ def binomial_interval(right: float, count: float) -> tuple[float, float]:
         count: all of them. For another estimate of a fraction that need be no whole number:
             fraction (1 - fraction) / its variance.
     """
-    from scipy.special import betaincinv  # a fifth of a second to import, which only evaluations need
+    from scipy.special import betaincinv  # slow to import
 
     if count <= 0:
         return 0.0, 1.0
@@ -519,7 +519,7 @@ class LawFit:
         a curve its form by profile likelihood, which knows that the offset is not below 0 (Bates and Watts
         1988, "Nonlinear Regression Analysis", section 6.1). The noise of the value itself is in it.
         """
-        from scipy.special import stdtrit  # half a second to import, which only predictions need
+        from scipy.special import stdtrit  # slow to import
 
         centre = self.law.at(x)
         variance, degrees = self.noise
@@ -542,7 +542,7 @@ class LawFit:
         other and has the noise of each at its end. The true curve can be near one of them alone, so that a
         one-sided quantile leaves 5 % outside.
         """
-        from scipy.special import stdtrit  # half a second to import
+        from scipy.special import stdtrit  # slow to import
 
         variance, degrees = self.noise
         quantile = float(stdtrit(degrees, FALLS)) * math.sqrt(variance)
@@ -556,7 +556,7 @@ class LawFit:
     @property
     def falls_at_last(self) -> bool:
         """Whether the error still falls through the last points, by a one-sided t test at 5 %."""
-        from scipy.special import stdtrit  # half a second to import
+        from scipy.special import stdtrit  # slow to import
 
         (variance, degrees), (line, covariance) = self.noise, _straight_line(self._last_points)
         return bool(line[0] < -math.sqrt(variance * covariance[0, 0]) * stdtrit(degrees, FALLS))
@@ -569,7 +569,7 @@ class LawFit:
 
     def objection(self) -> str:
         """Say why the law does not hold on its points; "" where nothing speaks against it."""
-        from scipy.special import chdtri, fdtri, stdtrit  # half a second to import
+        from scipy.special import chdtri, fdtri, stdtrit  # slow to import
 
         pure, pure_degrees = self.pure_noise
         x, errors, weights = _arrays(self.points)

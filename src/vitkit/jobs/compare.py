@@ -2,8 +2,7 @@
 
 The folder of a comparison:
 
-study.json                  the split, and the hashes of the images and the models: a study whose two arms are
-                            trained already
+study.json                  the split, and the hashes of the images and the models: a study without arms
 speeds.json                 the speeds that were measured
 first/evaluation/, second/evaluation/   numbers and logits of evaluations made for the comparison
 report.html
@@ -791,7 +790,7 @@ def _flipped(comparison: ModelComparison, answering: Answering, better: int) -> 
 
 
 def _draw_classes(comparison: ModelComparison) -> tuple[Plot | Text | None, ...]:
-    """Draw the differences of the classes that differ most, with a caption; empty where none does."""
+    """Draw the differences of the classes that differ most, with a caption; None where none does."""
 
     def moved(change: ClassChange) -> int:
         return change.flips.first_only + change.flips.second_only

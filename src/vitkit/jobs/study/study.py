@@ -600,7 +600,7 @@ def read_scores(folder: Path, arms: Sequence[Arm], completed: Sequence[Series]) 
             if not np.array_equal(predictions.ids, tested):
                 raise VitkitError(
                     f"{path}: expected the images that the other arms were tested on, found "
-                    f"{len(predictions):,} others. An option that changes which images can be read cannot "
+                    "other ones. An option that changes which images can be read cannot "
                     "be compared."
                 )
             scores[member.seed] = answering.score_images(predictions)

@@ -20,7 +20,7 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -397,7 +397,7 @@ class Source:
     def renamed(self, names: Mapping[str, str]) -> "Source":
         """Return the same tensors under other names: `names` maps each new name to the old one."""
         shapes = {new: self.shapes[old] for new, old in names.items()}
-        return Source(self.path, shapes, lambda key: self.read(names[key]), self.notes)
+        return replace(self, shapes=shapes, read=lambda key: self.read(names[key]))
 
 
 @contextmanager

@@ -469,7 +469,7 @@ def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path,
 
     Args:
         parts_of: gives what differs between families, of a configuration and its tensors.
-        model, path, notes: as for `CheckpointFormat.write`.
+        model, path, notes: as for `Holding.write`.
 
     Raises:
         VitkitError: the folder holds a model of our own format.
