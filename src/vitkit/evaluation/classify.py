@@ -95,8 +95,8 @@ def overconfidence(confidence: NDArray[np.float64], right: NDArray[np.bool_]) ->
     together = float(np.corrcoef(confidence, right)[0, 1]) if varies and count > 1 else 0.0
     below, above = accuracy - low, high - accuracy
     gap = math.fsum(confidence) / count - accuracy
-    # Confidence less accuracy: its lower limit goes with the accuracy's upper one. Rounding may leave a little
-    # less than nothing below a root.
+    # Of confidence less accuracy the lower limit goes with the accuracy's upper one. Rounding may leave a
+    # little less than nothing below a root.
     lower = math.sqrt(max(0.0, half**2 + above**2 - 2 * together * half * above))
     upper = math.sqrt(max(0.0, half**2 + below**2 - 2 * together * half * below))
     return Overconfidence(gap, (gap - lower, gap + upper))
