@@ -438,7 +438,7 @@ def _evaluate(
     answering = answering_of(model.card)
     own = tested.fingerprint if data is None else data.fingerprint()
     recorded = card_of(model).data
-    is_own = recorded is not None and recorded.fingerprint == own  # cut in the same way
+    is_own = recorded is not None and recorded.fingerprint == own  # the same splits
     places = [contender.place.path] if is_own and contender.place.kind == "run" else []
     for place in (*places, folder):
         try:
@@ -538,9 +538,9 @@ def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
         clock = Clock(torch.device("cpu"), max(2, clock.threads))  # engines have threads of their own
     turns, times = dict[str, Turn](), dict[str, list[float]]()
     for name, contender in zip(PARTS, pair, strict=True):
-        made_for, same = contender.ready.model.config, torch.Generator().manual_seed(0)
+        made_for, generator = contender.ready.model.config, torch.Generator().manual_seed(0)
         shape = SPEED_BATCH, made_for.in_channels, *made_for.image_size
-        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=same)
+        images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
         turns[name] = Turn(partial(_compute, contender.ready, images))
     with listener.progress("measuring the speed of both"):
         take_turns(turns, clock, seconds, times)
@@ -617,8 +617,7 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
             f"Neither {pair[0].given} nor {pair[1].given} says which images it was trained on: give "
             "images to test on with --data."
         )
-    # Images that neither was trained on have an order of classes of their own, which is that of a model
-    # without class names.
+    # Images that neither model was trained on: a model without class names decides the order of their classes.
     by_names = sorted(pair, key=lambda contender: bool(contender.ready.model.card.class_names))
     missing: VitkitError | None = None
     for opener in owners or by_names[:1]:
