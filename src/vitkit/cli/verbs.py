@@ -1,5 +1,5 @@
 """The verbs that do more than call their job and print its result; those that train a run are in `train.py`,
-which so starts without the signatures of these."""
+so that training starts sooner."""
 
 import base64
 import os
@@ -460,7 +460,7 @@ def _scale(arguments: list[str]) -> None:
     refuse_start(given.get("along", "data"), start)
     if start:
         of_run["start.start"] = start
-    elif not {"recipe", "task"} & {*given, *of_run}:  # the recipes proposed are of classification
+    elif not {"recipe", "task"} & {*given, *of_run}:  # no recipe is proposed for another task
         listener = hushed(console.TerminalListener(), bool(given.get("quiet")))
         given["recipe"] = propose_recipe(given["data"], listener, "model" in of_run)
     given["recipe"] = study_base(of_run, given, "the scale lab", "--seeds")

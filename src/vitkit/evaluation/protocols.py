@@ -89,7 +89,7 @@ def _class_folders(name: str, root: Path, allowed: Sequence[str]) -> LabelledIma
     """List folders that are named by WordNet ids, or by class numbers."""
     folders, files, numbers, folder_of = _folders(root)
     wnids = imagenet_wnids()
-    # int, because sorted as text "10" and "100" stand before "2".
+    # A folder named by a number is that class, wherever it stands in the listing.
     numbered = re.compile(r"\d{1,3}")
     classes = [
         int(text) if numbered.fullmatch(text) else wnids.index(text) if text in wnids else -1

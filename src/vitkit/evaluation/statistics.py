@@ -163,7 +163,7 @@ class Flips:
     graded: bool
     """Whether an image can be right in part, such as an image with several labels."""
     p: float
-    """Two-sided, of McNemar's exact test (`vitkit.evaluation.statistics.sign_test`); not adjusted for other
+    """Two-sided, of McNemar's exact test (`sign_test`); not adjusted for other
     comparisons."""
 
 

@@ -617,7 +617,7 @@ def open_tested(pair: Pair, spec: str | None, split: str | None, listener: Liste
             f"Neither {pair[0].given} nor {pair[1].given} says which images it was trained on: give "
             "images to test on with --data."
         )
-    # Images that neither model was trained on: a model without class names decides the order of their classes.
+    # Images that neither model was trained on: a model without class names decides the order of the classes.
     by_names = sorted(pair, key=lambda contender: bool(contender.ready.model.card.class_names))
     missing: VitkitError | None = None
     for opener in owners or by_names[:1]:

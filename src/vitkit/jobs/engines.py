@@ -1,6 +1,6 @@
 """Load a model to be computed by PyTorch or by an inference engine.
 
-An exported folder is read without importing PyTorch; a checkpoint is not.
+An exported folder is read without PyTorch; a checkpoint needs it.
 """
 
 import os
@@ -116,7 +116,7 @@ def load_ready(
         model = serve(loaded.model, engine, graph_precision, thread_count())
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
         ready = Ready(model, notes, "cpu", "float32", max_pixels)
-    if phase != "prediction":  # which says them itself, or is quiet
+    if phase != "prediction":  # a prediction says its notes itself, or is quiet
         model_card.log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
     if answers:
         require_answers(path.name, ready.model)

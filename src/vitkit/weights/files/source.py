@@ -214,7 +214,7 @@ def open_torch(path: Path, notes: list[str]) -> Opened:
         with ExitStack() as stack:
             # The arguments that scripts keep beside the weights.
             stack.enter_context(torch.serialization.safe_globals([Namespace]))
-            # By a misleading name PyTorch would take it for safetensors: then it is given the open file.
+            # PyTorch takes a file of this name for safetensors, but not an open file.
             misnamed = path.name.endswith(".safetensors")
             file = stack.enter_context(path.open("rb")) if misnamed else path
             mapped = stored and not misnamed
