@@ -189,7 +189,7 @@ def test_validation_images_are_divided_for_those_evaluators_alone_that_measure_t
     every = torch.arange(len(data.splits["val"]))
     for validation in opened:
         assert torch.equal(torch.cat([batch.ids for batch in validation.batches()]), every)
-    divided = [torch.cat([batch.ids for batch in v.batches(v.world)] or [every[:0]]) for v in opened]
+    divided = [torch.cat([batch.ids for batch in v.batches(world=v.world)] or [every[:0]]) for v in opened]
     assert torch.equal(torch.cat(divided).sort().values, every)
     assert max(map(len, divided)) < len(every)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitkit import durable, load_model, save_model
+from vitkit import load_model, save_model
 from vitkit.cli.main import run as command
 from vitkit.data import sources
 from vitkit.data.layouts import repeats
@@ -77,7 +77,6 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     wrap(native, "verify", "hash", lambda path, expected: path.resolve())
     wrap(sources, "decode", "decode", lambda file, rule: file if isinstance(file, Path) else "")
     wrap(ViT, "init_weights", "draw", lambda model, *rest: "")
-    wrap(durable, "read_chunks", "file", lambda path: Path(path).resolve())
     return counted
 
 
@@ -92,8 +91,6 @@ def require_once(counts: Counts, models: int) -> None:
     assert counts.total("search") <= 1, counts.of
     # Parameters are counted on one more, which has no memory and is kept.
     assert counts.of["build", "whole"] - 1 <= models, counts.of
-    configs = {where: n for (what, where), n in counts.of.items() if where.endswith("config.json")}
-    assert max(configs.values(), default=0) <= 1, configs
 
 
 MODEL = ["--model", "ViT-16x3x2/2", "--image-size", "8", "--resize", "crop"]
@@ -137,8 +134,6 @@ def test_a_command_looks_at_everything_once(
         assert counts["open"] == counts["read"] == 1
     if name == "for minutes":
         assert "".join(capfd.readouterr()).count("Pixels: mean") == 1
-    if name == "another library":
-        assert counts.of["file", str(library / "config.json")] == 1
 
 
 def write_images(folder: Path, name_of: Callable[[int], str]) -> list[str]:

@@ -57,7 +57,7 @@ def counted(seen: Seen) -> Any:
 def measure(world: World, folder: Path, cache: bool = False) -> tuple[dict[str, Any], Seen]:
     """Measure as `vitkit fewshot` does; returns the numbers and what this process computed."""
     seen, given = Seen(), (str(folder / "start"), str(folder / "images"))
-    joined = patch("vitkit.jobs.fewshot.join_processes", lambda say: world)
+    joined = patch("vitkit.runs.processes.join_processes", lambda say: world)
     environment = patch.dict(os.environ, {"VITKIT_CACHE": str(folder / "cache")})
     small: dict[str, Any] = {"shots": (1, 4), "seeds": 2, "batch_size": 3, "methods": ("ridge", "knn")}
     with joined, environment, counted(seen):
