@@ -50,7 +50,7 @@ def test_the_watch_sees_this_process_and_those_it_starts(offences: Path) -> None
     (Path.cwd() / "in-the-working-folder").write_text("one file")
     subprocess.run([sys.executable, "-c", "open('of-a-child', 'w')"], check=True)
     lines = offences.read_text(encoding="utf-8").splitlines()
-    for path in (offences, Path("in-the-working-folder"), Path("of-a-child")):
+    for path in (Path("in-the-working-folder"), Path("of-a-child"), offences):
         path.unlink()
     assert len(lines) == 2
     assert "in-the-working-folder" in lines[0] and "of-a-child" in lines[1]

@@ -711,8 +711,8 @@ def mark_repeated_labels(result: MultiLabel, predictions: Predictions, rows: NDA
     new = ~np.isin(predictions.ids, rows)
     if (count := int((~new).sum())) == len(predictions):
         return replace(result, repeated=RepeatedLabels(count, None, None, 0))
-    kept = predictions.logits[new], predictions.labels[new], predictions.ids[new]
-    rest = Predictions(*kept, predictions.bad, predictions.loss)
+    logits, labels = predictions.logits[new], predictions.labels[new]
+    rest = Predictions(logits, labels, predictions.ids[new], predictions.bad, predictions.loss)
     others = multi_label(rest, result.class_names) if count else result
     mean, interval = others.mean_average_precision, others.mean_average_precision_interval
     return replace(result, repeated=RepeatedLabels(count, mean, interval, others.labels_that_occur))
