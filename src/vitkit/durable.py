@@ -176,9 +176,7 @@ def read_json_once(path: Path, limit: int = JSON_LIMIT) -> Any:
     return deepcopy(_read_json_of(path, state))
 
 
-@lru_cache(maxsize=16)
-def _read_json_of(path: Path, _state: tuple[int, ...]) -> Any:
-    return read_json(path)
+_read_json_of = lru_cache(maxsize=16)(lambda path, state: read_json(path))
 
 
 def parse_json(data: bytes, path: Path) -> Any:

@@ -329,6 +329,8 @@ def value_type(hint: Any) -> tuple[Any, int]:
 
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+VALUE = re.compile(rf"[^-].*|-?|{NUMBER.pattern}", re.IGNORECASE | re.DOTALL)
+"""An argument that is no option: a hyphen may begin a negative number, or be standard input."""
 OTHER_SPELLING = {"--subset": "--splits.subset"}
 """Short forms of our own options."""
 
@@ -367,7 +369,7 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
                 reading.wrong.append(said)
             continue
         values = [value] if equals else []
-        while not equals and waiting and len(values) < option.most and _is_value(waiting[0]):
+        while not equals and waiting and len(values) < option.most and VALUE.fullmatch(waiting[0]):
             # The numbers of a list may stand behind one another; so may the values of an option with several.
             are_numbers = values and NUMBER.fullmatch(values[0]) and NUMBER.fullmatch(waiting[0])
             if values and option.is_list and not (option.number and are_numbers):
@@ -409,11 +411,11 @@ def parse_words(
         if argument == "--":
             positional += waiting
             break
-        if _is_value(argument):
+        if VALUE.fullmatch(argument):
             positional.append(argument)
             continue
         unknown.append(argument.partition("=")[0])
-        if "=" not in argument and waiting and _is_value(waiting[0]):
+        if "=" not in argument and waiting and VALUE.fullmatch(waiting[0]):
             waiting.popleft()  # its value, probably
     given, wrong = dict(reading.given), reading.wrong
     if unknown:  # whose values may be among the words
@@ -541,11 +543,6 @@ def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:
             f"{written} takes {option.most} numbers, found {len(items)} in {_shown(whole)}."
         )
     return items
-
-
-def _is_value(argument: str) -> bool:
-    """Whether an argument is no option: a hyphen may begin a negative number, or be standard input."""
-    return not argument.startswith("-") or argument == "-" or NUMBER.fullmatch(argument) is not None
 
 
 def _shown(text: str) -> str:

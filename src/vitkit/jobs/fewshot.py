@@ -330,7 +330,7 @@ def keep_fewshot(
         OSError: the folder of `out` cannot be written.
     """
     folder = Path("fewshot") if out is None else Path(out)
-    if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).is_run:
+    if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).config is not None:
         folder = Path(fewshot.models[0].start) / "fewshot"
     stem = folder / fewshot.data_name
     try:

@@ -93,7 +93,7 @@ def train(
         run = recipes.recipe(recipe) if recipe else Run()
         if start:  # it is trained for longer as a new run, with the same options and head
             place = kind_of(start)
-            if not place.is_run:
+            if place.config is None:
                 raise VitkitError(
                     "Options that are left out have to be fitted to the start: begin the run with "
                     "vitkit.finetune(start, data), which takes the same options."

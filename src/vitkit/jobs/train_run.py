@@ -16,6 +16,7 @@ from vitkit.durable import moved_error, replace_json
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
+from vitkit.jobs.trackers import EVENTS, TrackingListener
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Card, Compute
 from vitkit.models.zoo import ModelConfig
@@ -103,6 +104,8 @@ def train_run(
         _preview(plan, folder, has_begun, listener)
         return folder
     with claim(owner, own, numbered) as folder, machine.deterministic(plan.device):
+        if (folder / EVENTS).is_dir() and not isinstance(listener, TrackingListener):
+            listener = TrackingListener((), listener)  # which continues them, though nobody names them
         if (folder / "config.json").exists():
             recorded = read_config(folder)
         else:

@@ -242,7 +242,7 @@ def begun_run(folder: Path) -> Run | None:
     place = kind_of(folder)
     if place.kind == "series":
         return series_record.read_series_record(folder).run
-    return place.run() if place.is_run else None
+    return place.run() if place.config is not None else None
 
 
 def choose_length(

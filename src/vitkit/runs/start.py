@@ -84,12 +84,12 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
     """
     place = place or kind_of(options.start)
     series_record.require_weights(place)
-    if options.start_from != "end" and not place.is_run:
+    if options.start_from != "end" and place.config is None:
         raise VitkitError(
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    if not place.is_run or (options.start_from == "end" and place.kind != "unfinished run"):
+    if place.config is None or (options.start_from == "end" and place.kind != "unfinished run"):
         opened = loading.OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256

@@ -70,6 +70,7 @@ class Learning(ABC):
     better."""
     curve: Curve
     """The curve of the monitor's metric in the report."""
+    name: TaskName
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
@@ -154,7 +155,6 @@ class Learning(ABC):
 class LabelLearning(Learning):
     """Learns from images with labels, of one class or of several labels each."""
 
-    name: TaskName
     measure: Callable[..., Any]
     """Counts the numbers of predictions, of which a validation records the loss and `metrics`."""
     metrics: tuple[str, ...]
@@ -251,8 +251,6 @@ ROWS = ("image", "seen", "predicted")
 @dataclass(frozen=True)
 class MaskedImagesLearning(Learning):
     """Learns from images of which patches are hidden."""
-
-    name: TaskName
 
     def learned(self, config: MaskedImagesConfig) -> LearnedTask:
         """Record the task and no loss: there are no logits."""
