@@ -155,34 +155,3 @@ def test_a_name_from_a_file_is_no_path() -> None:
     assert all(map(durable.is_file_name, ("a", "model.safetensors", "..a", "é b", "a..")))
     wrong = ("", ".", "..", "/a", "a/b", "../a", "a\\b", "C:a", "a\0b", "a/")
     assert not any(map(durable.is_file_name, wrong))
-
-
-def test_settings_are_read_once_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.json"
-    reads = []
-
-    def read(path: Path, limit: int = 100) -> Any:
-        reads.append(path)
-        return durable.parse_json(path.read_bytes(), path)
-
-    monkeypatch.setattr(durable, "read_json", read)
-    path.write_text('{"a": [1]}')
-    assert durable.read_json_once(path) == {"a": [1]}  # so new that another change might not be seen
-    os.utime(path, (0, 0))
-    first = durable.read_json_once(path)
-    first["a"].append(2)
-    assert durable.read_json_once(path) == {"a": [1]}
-    assert len(reads) == 2
-    path.write_text('{"a": [3]}')  # of the same length
-    assert durable.read_json_once(path) == {"a": [3]}
-    durable.replace_json(path, {"a": [4]})
-    os.utime(path, (0, 0))
-    assert durable.read_json_once(path) == {"a": [4]}
-    assert len(reads) == 4
-    path.write_text('{"a": [5]}')  # in place, as an editor may write it: the same file at another time
-    os.utime(path, (1, 1))
-    assert durable.read_json_once(path) == {"a": [5]}
-    path.write_text('{"a": [55]}')  # another length at the same time
-    os.utime(path, (1, 1))
-    assert durable.read_json_once(path) == {"a": [55]}
-    assert durable.read_json_once(path) == {"a": [55]} and len(reads) == 6

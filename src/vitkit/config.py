@@ -266,10 +266,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
             raise VitkitError(f"{where}: the number {describe_value(value)} is too large.") from None
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
-            return {
-                key: _typed(arguments[1], item, f"{where}: {describe_value(key)}")
-                for key, item in value.items()
-            }
+            kind, names = arguments[1], {key: f"{where}: {describe_value(key)}" for key in value}
+            return {key: _typed(kind, item, names[key]) for key, item in value.items()}
         raise VitkitError(f"{where}: expected an object, found {describe_value(value)}.")
     # In Python a truth value is a whole number, in a configuration it is not.
     if hint is int and not isinstance(value, bool) and isinstance(value, Integral):  # numpy's numbers too

@@ -11,10 +11,7 @@ import json
 import os
 import re
 import stat
-import time
 from collections.abc import Generator, Iterable
-from copy import deepcopy
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,10 +21,6 @@ WRITE_SIZE = 8 << 20  # bytes per write: Linux writes at most 2 GiB at a time, s
 READ_SIZE = 1 << 20  # bytes per read, so that hashing a file of any size takes little memory
 JSON_LIMIT = 64 << 20
 """Size in bytes of the largest JSON file that is read."""
-
-CLOCK_TICK = 0.1
-"""Seconds within which two changes of a file may get the same time: Linux counts in steps of 1 to 10 ms,
-other file systems in longer ones."""
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, str]:
@@ -159,26 +152,6 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     return parse_json(data, path)
 
 
-def read_json_once(path: Path, limit: int = JSON_LIMIT) -> Any:
-    """Read a JSON file that several parts of a request need, such as a `config.json`, once a process.
-
-    A file that was changed or replaced is read again. The value is a copy, which the caller may change. It
-    raises the errors of `read_json`.
-    """
-    try:
-        status = path.stat()
-    except OSError:
-        return read_json(path, limit)  # which raises the right error
-    # Written again within the tick, the file could look the same.
-    if status.st_size > limit or time.time() - status.st_mtime < CLOCK_TICK:
-        return read_json(path, limit)
-    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return deepcopy(_read_json_of(path, state))
-
-
-_read_json_of = lru_cache(maxsize=16)(lambda path, state: read_json(path))
-
-
 def parse_json(data: bytes, path: Path) -> Any:
     """Parse the bytes of a JSON file in UTF-8.
 
@@ -233,9 +206,8 @@ def open_to_append(path: Path) -> TextIO:
         VitkitError: it is a folder, a pipe or a device: opening a pipe would wait for its reader.
     """
     try:
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
-        )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads, opened without waiting
             raise VitkitError(

@@ -9,10 +9,8 @@ from vitkit.analysis import inspect
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import ResNetConfig, ViTConfig
-from vitkit.models.parts import Block
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import AttentionPool, Block, PatchStem
 from vitkit.models.resnet import ResNet
-from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import vit_config
 

@@ -27,7 +27,7 @@ def a_socket(path: Path) -> None:
 
 
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
-    "pipe": (os.mkfifo, "a named pipe, not a regular file"),
+    "pipe": (os.mkfifo, "a pipe, a socket or a device, not a regular file"),
     "link to endless zeros": (lambda path: path.symlink_to("/dev/zero"), "a device, not a regular file"),
     "socket": (a_socket, "cannot be read|a socket"),
     "folder": (lambda path: path.mkdir(), "a folder, not a regular file"),

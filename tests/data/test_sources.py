@@ -46,7 +46,10 @@ def test_tables_that_are_no_regular_files(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / name).symlink_to("/dev/zero")
-    for path, kind in ((tmp_path / name, "a named pipe"), (tmp_path / "link" / name, "a device")):
+    for path, kind in (
+        (tmp_path / name, "a pipe, a socket or a device"),
+        (tmp_path / "link" / name, "a device"),
+    ):
         with pytest.raises(VitkitError, match=f"{kind}, not a regular file"):
             open_data(str(path))
     with pytest.raises(VitkitError, match="a folder, not a regular file" if name == "x.csv" else "folder"):

@@ -80,8 +80,8 @@ def fake_engines(
     monkeypatch.setattr("vitkit.engines.graph.make_runner", make_runner)
     monkeypatch.setattr("vitkit.jobs.export.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
-    monkeypatch.setattr("vitkit.engines.folder.require_engine", nothing)
-    monkeypatch.setattr("vitkit.engines.folder.refuse_precision", nothing)
+    monkeypatch.setattr("vitkit.engines.libraries.require_engine", nothing)
+    monkeypatch.setattr("vitkit.engines.libraries.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)
     monkeypatch.setattr("vitkit.engines.folder.OnnxRunner", lambda *arguments: runner)
     return runner

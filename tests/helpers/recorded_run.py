@@ -91,7 +91,7 @@ def recorded(file: Path, stop: int | None) -> Iterator[None]:
         def watched(self: TrainLoader, start: int, end: int) -> Iterator[Batch]:
             for step, batch in enumerate(batches(self, start, end), start):
                 at.append(step)
-                places = self._batches.places.tolist()
+                places = range(self.batch_size) if self.places is None else self.places.tolist()
                 for place, image, pixels in zip(places, batch.ids.tolist(), batch.images, strict=True):
                     note(place=place, image=image, pixels=digest(pixels))
                 if step + 1 == stop:

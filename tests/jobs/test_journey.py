@@ -153,7 +153,7 @@ def test_a_check_names_what_is_no_image_or_none_that_can_be_read(
     os.mkfifo(root / "a" / "x.png")
     for folder, phrases in (
         (photos, ("red fruit", "page.jpg", "cut.png", "CMYK", "vitkit finetune ")),
-        (root, ("a named pipe, not a regular file",)),
+        (root, ("a pipe, a socket or a device, not a regular file",)),
     ):
         assert run(["data", "check", str(folder)]) == 0
         printed = capsys.readouterr().out

@@ -14,7 +14,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import ViTConfig
-from vitkit.models.stem import ConvStem
+from vitkit.models.parts import ConvStem
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run

@@ -16,7 +16,6 @@ from torch.nn.utils import parametrize
 from tests.helpers.vit_variants import ALL, SMALL, VARIANTS, images, make
 from vitkit.errors import VitkitError
 from vitkit.kernels import block as block_kernel
-from vitkit.kernels import gelu as gelu_kernel
 from vitkit.models import fast
 from vitkit.models.build import build_model
 from vitkit.models.config import DINOV3_ROTARY, PLAIN, Compute, ViTConfig
@@ -184,7 +183,7 @@ def test_a_gelu_that_is_handed_in_computes_the_tanh_form(form: str, way: str, ex
 def make_fast() -> ViT:
     """A model that computes in all other ways at once, as far as this machine has a compiler."""
     model = make(replace(SMALL, width=64)).float()
-    compute_as(model, ALL, gelu_kernel.compiled_gelu(), block_kernel.compiled_block("float32"))
+    compute_as(model, ALL, block_kernel.compiled_gelu(), block_kernel.compiled_block("float32"))
     return model
 
 
@@ -212,7 +211,7 @@ def test_a_pickle_computes_with_modules_where_nothing_is_compiled(monkeypatch: p
     model = make_fast()
     expected, pickled = model(images(SMALL)), pickle.dumps(model)
     monkeypatch.setattr(block_kernel, "compiled_block", lambda precision: None)
-    monkeypatch.setattr(gelu_kernel, "compiled_gelu", lambda: None)
+    monkeypatch.setattr(block_kernel, "compiled_gelu", lambda: None)
     other = pickle.loads(pickled)
     assert not [part for part in other.modules() if part.__dict__.get("compiled") is not None]
     torch.testing.assert_close(other(images(SMALL)), expected, rtol=1e-3, atol=1e-4)
@@ -271,8 +270,8 @@ def test_a_compiled_model_is_one_graph_and_its_copies_are_not(
 WIDE = replace(SMALL, width=64)  # whose blocks the kernel computes
 
 
-def kernels() -> tuple[gelu_kernel.Gelu | None, fast.BlockFunction | None]:
-    return gelu_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
+def kernels() -> tuple[block_kernel.Gelu | None, fast.BlockFunction | None]:
+    return block_kernel.compiled_gelu(), block_kernel.compiled_block("float32")
 
 
 class LowRank(nn.Linear):

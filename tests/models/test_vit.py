@@ -15,8 +15,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import Precision
 from vitkit.models.image_model import autocast
-from vitkit.models.parts import Attention, Block, drop_path
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import Attention, AttentionPool, Block, drop_path
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import vit_config
 

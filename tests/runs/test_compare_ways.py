@@ -34,8 +34,7 @@ from vitkit.runs.machine import (
 )
 from vitkit.runs.plan import list_images
 from vitkit.training.config import ClassificationConfig, MAEConfig, MaskedPatchesConfig, SimMIMConfig
-from vitkit.training.masked_images import OBJECTIVE_OF
-from vitkit.training.objectives import Classification, MultiLabel
+from vitkit.training.objectives import OBJECTIVE_OF, Classification, MultiLabel
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -183,7 +182,7 @@ def test_a_prediction_is_compared(way: Compute, monkeypatch: pytest.MonkeyPatch)
     if way.pixels == "folded":
         monkeypatch.setattr("vitkit.models.fast.CENTRE", 127.0)
         monkeypatch.setattr(
-            "vitkit.models.stem.PatchStem.forward",
+            "vitkit.models.parts.PatchStem.forward",
             lambda self, x: self.cut(x.abs()) @ self.weight.flatten(1).T,
         )
     else:

@@ -13,14 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import vitkit
-from tests.helpers.noise_samples import Noise
+from tests.helpers.noise_samples import PREPROCESSING, Noise
 from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.data.sources import open_data
-from vitkit.data.stream.workers import Reading, Result, compute_ahead
+from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.jobs.evaluate import keep_evaluation
 from vitkit.jobs.fewshot import keep_fewshot
@@ -35,13 +37,14 @@ from vitkit.training.config import TrainingConfig
 RUN = Run(model="ViT-16x1x1/2")
 
 
-class Hanging:
-    """Work that never ends: a worker says that it has begun, and waits for a disk that does not answer."""
+class Hanging(Noise):
+    """Images of a disk that does not answer: a worker says that it has begun to read one, and waits."""
 
     def __init__(self, begun: int) -> None:
-        self.begun, self.samples = begun, Noise(1)
+        super().__init__(1)
+        self.begun = begun
 
-    def compute(self, number: int, reading: Reading) -> Result:
+    def decode(self, index: int) -> NDArray[np.uint8]:
         os.write(self.begun, f"{os.getpid()}\n".encode())
         time.sleep(60)
         raise AssertionError
@@ -54,7 +57,7 @@ def test_the_lock_ends_with_its_process_though_a_worker_lives_on(tmp_path: Path)
     if not parent:
         try:
             with lock_folder(tmp_path / "series"), lock_folder(tmp_path / "series" / "seed-0"):
-                next(compute_ahead(Hanging(begun), range(1), 1, 0))
+                next(evaluation_batches(Hanging(begun), PREPROCESSING, 1, workers=1))
         finally:
             os._exit(1)
     os.close(begun)

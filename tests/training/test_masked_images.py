@@ -16,11 +16,11 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import PositionKind, ViTConfig
 from vitkit.models.image_model import BatchRows
+from vitkit.models.parts import PatchStem
 from vitkit.models.position import sincos_2d
-from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 from vitkit.training.config import MAEConfig, MaskedImagesConfig, MaskedPatchesConfig, SimMIMConfig
-from vitkit.training.masked_images import (
+from vitkit.training.objectives import (
     MAE,
     OBJECTIVE_OF,
     AbsoluteBaseline,

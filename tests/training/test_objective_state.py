@@ -14,7 +14,7 @@ from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import step_name
 from vitkit.training.evaluators import Evaluator
 from vitkit.training.trainer import Trainer
-from vitkit.weights.files.safetensors import read_safetensors
+from vitkit.weights.files.source import read_safetensors
 
 
 def centred(run: Path, **changes: object) -> Trainer:

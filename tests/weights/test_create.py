@@ -20,7 +20,7 @@ from vitkit.models.zoo import ModelConfig, model_config, with_channels, with_sta
 from vitkit.weights.create import parse_timm_name
 from vitkit.weights.files import download
 from vitkit.weights.files.download import cache_folder
-from vitkit.weights.formats.timm.settings import vit_rows
+from vitkit.weights.formats.timm import vit_rows
 from vitkit.weights.loading import fit_channels
 from vitkit.weights.model_card import preprocessing_of
 from vitkit.weights.published import is_address

@@ -21,7 +21,7 @@ from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config import Task
 from vitkit.weights.files.checksum import write_hashed
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.files.source import read_safetensors, safetensors_chunks
 from vitkit.weights.format_names import Format
 from vitkit.weights.formats import native
 from vitkit.weights.loading import identify, load, save_model

@@ -21,7 +21,7 @@ from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, ROPE_VIT_ROTARY, B
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
-from vitkit.weights.formats.timm.translate import _vit_arguments
+from vitkit.weights.formats.timm import _vit_arguments
 from vitkit.weights.loading import load, save_model
 from vitkit.weights.model_card import ModelCard, card_of, preprocessing_of
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.models.image_model import ImageModel, Taps
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import AttentionPool
 from vitkit.models.vit import ViT
 
 Floats = NDArray[np.float32]

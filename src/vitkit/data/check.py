@@ -166,7 +166,7 @@ def bad_files_allowed(count: int, bad_quota: float) -> int:
 
 
 def check_data(
-    data: ImageData, progress: Callable[[int, int], None] | None = None, bad_quota: float = 0.05
+    data: ImageData, progress: Callable[[int, int], None] = lambda done, total: None, bad_quota: float = 0.05
 ) -> DataCheck:
     """Decode every file of a data set once and report sizes, bad files, duplicates and leaks.
 
@@ -198,8 +198,7 @@ def check_data(
                 label = ", ".join(names_of(samples.labels[index], data.class_names))
                 same.setdefault(repeats.pixel_digest(pixels), []).append(Copy(split, key, label))
             done += 1
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
     duplicates = tuple(tuple(group) for group in same.values() if len(group) > 1)
     contradictions = tuple(group for group in duplicates if len({copy.label for copy in group}) > 1)
     leaks = _leaks(duplicates, tuple(data.splits))
@@ -214,9 +213,8 @@ def check_data(
     ]
     summary, both = None, np.array(sizes)  # (N, 2)
     if sizes:
-        smallest, median, largest = (
-            (int(height), int(width)) for height, width in (both.min(0), np.median(both, 0), both.max(0))
-        )
+        extremes = (both.min(0), np.median(both, 0), both.max(0))
+        smallest, median, largest = ((int(height), int(width)) for height, width in extremes)
         summary = ImageSizes(smallest, median, largest, tuple(Counter(sizes).most_common(5)))
     return DataCheck(
         name=data.name,
@@ -312,7 +310,6 @@ def _about_duplicates(
             repeat = pluralize(spare, f"image of {split} repeats", f"images of {split} repeat")
             yield f"{repeat} another image of {split}, pixel for pixel."
     if contradictions:
-        groups = pluralize(
-            len(contradictions), "group of equal images carries", "groups of equal images carry"
-        )
+        many = len(contradictions)
+        groups = pluralize(many, "group of equal images carries", "groups of equal images carry")
         yield f"{groups} different labels: some of them are wrong."

@@ -256,13 +256,9 @@ class Augmentation:
     def __post_init__(self) -> None:
         require_valid(self)
         if self.crop_area is not None and not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise VitkitError(
-                f"crop_area must be fractions in (0, 1], smaller first, found {self.crop_area}."
-            )
+            raise VitkitError(f"crop_area is fractions in (0, 1], smaller first, found {self.crop_area}.")
         if self.crop_aspect is not None and not 0 < self.crop_aspect[0] <= self.crop_aspect[1]:
-            raise VitkitError(
-                f"crop_aspect must be two positive ratios, smaller first, found {self.crop_aspect}."
-            )
+            raise VitkitError(f"crop_aspect is two positive ratios, smaller first, found {self.crop_aspect}.")
 
 
 def refuse_augmentation(augmentation: Augmentation, channels: int) -> None:

@@ -16,15 +16,6 @@ class UnreadableFileError(VitkitError):
     """A file cannot be read. The message is the reason alone: the caller knows the file."""
 
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
 @contextmanager
 def regular_file(path: Path) -> Iterator[BufferedReader]:
     """Open a regular file to read its bytes; links are followed.
@@ -50,28 +41,22 @@ def read_unchanged_file(path: Path, limit: int) -> bytes:
     """
     with explain_os_errors():
         descriptor, before = _open(path)
+        size = before.st_size
         try:
-            if before.st_size > limit:
-                raise UnreadableFileError(
-                    f"the file has {before.st_size:,} bytes, more than the {limit:,} allowed"
-                )
-            data = os.read(descriptor, before.st_size + 1)
-            while len(data) <= before.st_size and (
-                more := os.read(descriptor, before.st_size + 1 - len(data))
-            ):
+            if size > limit:
+                raise UnreadableFileError(f"the file has {size:,} bytes, more than the {limit:,} allowed")
+            data = os.read(descriptor, size + 1)
+            while len(data) <= size and (more := os.read(descriptor, size + 1 - len(data))):
                 data += more
             after = os.fstat(descriptor)
         except MemoryError:
-            raise UnreadableFileError(
-                f"there is not enough memory to read its {before.st_size:,} bytes"
-            ) from None
+            raise UnreadableFileError(f"there is not enough memory to read its {size:,} bytes") from None
         finally:
             os.close(descriptor)
-    same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+    same = (size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
     if not same or len(data) != after.st_size:
-        raise UnreadableFileError(
-            f"the file changed while it was read: {before.st_size:,} bytes at first, {len(data):,} read"
-        )
+        counts = f"{size:,} bytes at first, {len(data):,} read"
+        raise UnreadableFileError(f"the file changed while it was read: {counts}")
     return data
 
 
@@ -83,13 +68,11 @@ def _open(path: Path) -> tuple[int, os.stat_result]:
     # Without O_NONBLOCK, opening a pipe waits for a process that writes into it.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    try:
-        status = os.fstat(descriptor)
-        if (kind := stat.S_IFMT(status.st_mode)) != stat.S_IFREG:
-            raise UnreadableFileError(f"{_KINDS.get(kind, 'something else')}, not a regular file")
-    except BaseException:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
+        raise UnreadableFileError(f"{kind}, not a regular file")
     return descriptor, status
 
 

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from vitkit.errors import VitkitError
 from vitkit.text import visible
 
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 SPLITS = ("train", "val", "test")
 SPLIT_NAMES = {
     "train": "train", "training": "train",
@@ -38,7 +41,7 @@ class Files(Protocol):
     def file(self, number: int) -> bytes | Path:
         """Return the encoded image: its bytes, or the path of its file."""
 
-    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def on_disk(self, numbers: Integers) -> Integers:
         """Pick the first of these images in each file on the disk, in their order.
 
         A Parquet file holds many images, an image file one, the built-in digits are in no file.
@@ -50,7 +53,7 @@ class Files(Protocol):
         raise LookupError(f"{self.key(number)} is in no file.")
 
 
-Labels = NDArray[np.int64] | NDArray[np.bool_]
+Labels = Integers | Flags
 """(N,) class numbers; or, where an image has several labels or none, (N, K) bool, where K = 0 if the
 images have no labels at all."""
 
@@ -60,7 +63,7 @@ Targets = Mapping[str, NDArray[Any]]
 """The targets of the images of a split by name, `(N, ...)` each."""
 
 # A split as listed: numbers of its files, and their labels.
-SplitListing = tuple[NDArray[np.int64], Labels]
+SplitListing = tuple[Integers, Labels]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Listing:
     files: Files
     splits: dict[str, SplitListing]
     notes: tuple[str, ...] = ()
-    groups: NDArray[np.int64] | None = None
+    groups: Integers | None = None
     """(F,) number of each file's group; None without groups."""
     problems: tuple[str, ...] = ()
     """Sentences about what has to be mended before anything is trained on it."""
@@ -107,7 +110,7 @@ class Paths:
     def file(self, number: int) -> Path:
         return self.root / self.paths[number]
 
-    def on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def on_disk(self, numbers: Integers) -> Integers:
         return numbers
 
     def path(self, number: int) -> Path:
@@ -147,15 +150,13 @@ def check_below(where: str, root: Path, name: str) -> None:
         )
 
 
-def by_split(
-    split_of: NDArray[Any], values: NDArray[Any]
-) -> dict[str, tuple[NDArray[np.int64], NDArray[Any]]]:
+def by_split(split_of: NDArray[Any], values: NDArray[Any]) -> dict[str, tuple[Integers, NDArray[Any]]]:
     """Group the numbers of files and the values of labels by split."""
     numbers = {split: np.flatnonzero(split_of == split) for split in SPLITS}
     return {split: (rows, values[rows]) for split, rows in numbers.items() if len(rows)}
 
 
-def number_groups(names: Iterable[str]) -> NDArray[np.int64]:
+def number_groups(names: Iterable[str]) -> Integers:
     """Number names of groups in the order in which they come."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
@@ -181,7 +182,7 @@ def files_below(root: Path, fits: Callable[[str], bool]) -> list[Path]:
     return files
 
 
-def class_numbers(labels: Labels) -> NDArray[np.int64]:
+def class_numbers(labels: Labels) -> Integers:
     """Return labels of one class for each image as they are.
 
     Args:

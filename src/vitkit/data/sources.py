@@ -105,9 +105,8 @@ class ImageData:
             after = tables.count_labels(samples["train"].labels, len(names))
             counts = zip(names, before, after, strict=True)
             if lost := [name for name, images, left in counts if images and not left]:
-                notes.append(
-                    f"{pluralize(len(lost), 'class has', 'classes have')} no image in it: {join_names(lost)}."
-                )
+                count = pluralize(len(lost), "class has", "classes have")
+                notes.append(f"{count} no image in it: {join_names(lost)}.")
         return replace(self, splits=samples, notes=tuple(notes), fold_of=fold_of, same=same, seed=splits.seed)
 
     def _repeats(self) -> NDArray[np.int64] | None:
@@ -231,9 +230,8 @@ def open_data(
         problems.append(f"{spec} has only {', '.join(listing.splits)}, no images to train on. {LAYOUTS}")
     # Labels are matched by name and written as text.
     if twice := sorted({name for name in listing.class_names if listing.class_names.count(name) > 1}):
-        raise VitkitError(
-            f"{spec} has several classes of the same name: {join_names(twice)}. Give each its own."
-        )
+        names = join_names(twice)
+        raise VitkitError(f"{spec} has several classes of the same name: {names}. Give each its own.")
     for name in listing.class_names:
         try:
             name.encode()
@@ -477,8 +475,8 @@ def _reordered(labels: Labels, order: NDArray[np.int64], count: int) -> Labels:
 def keep_in_memory(
     samples: Samples,
     limit_bytes: int,
-    progress: Callable[[int, int], None] | None = None,
-    header_progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    header_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Samples:
     """Decode a split into memory if its pixels fit into `limit_bytes`, else return the split as given.
 
@@ -502,8 +500,7 @@ def keep_in_memory(
             sizes[index] = samples.header(index).size
         except DecodeError as error:
             bad[index] = str(error)
-        if header_progress is not None:
-            header_progress(index + 1, total)
+        header_progress(index + 1, total)
         needed += channels * int(sizes[index].prod())  # a bad file has size 0 x 0 and needs nothing
         if needed > limit_bytes:
             return samples
@@ -529,8 +526,7 @@ def keep_in_memory(
                 pixels[starts[index] : starts[index] + image.size] = image.reshape(-1)
             except DecodeError as error:
                 bad[index] = str(error)
-        if progress is not None:
-            progress(index + 1, total)
+        progress(index + 1, total)
     held = copy(samples)
     held.held = Held(pixels, starts, sizes, bad, channels)
     return held

@@ -21,24 +21,14 @@ from numpy.typing import NDArray
 from vitkit._version import __version__
 from vitkit.config import describe_value, from_json, to_json
 from vitkit.durable import read_json, replace_json
-from vitkit.engines.libraries import (
-    DESCRIPTION,
-    EnginePrecision,
-    GraphEngine,
-    has_bfloat16,
-    import_package,
-    refuse_precision,
-    refusing,
-    require_engine,
-)
+from vitkit.engines import libraries
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import binomial_interval
-from vitkit.models.config import Card, Gelu
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.config import Card, Gelu, ModelConfig
 from vitkit.weights.files.checksum import Checksum, checksum_of, verify
 from vitkit.weights.model_card import Described, ModelCard, describe, preprocessing_of, read_description
 
-FILES: dict[GraphEngine, tuple[str, str]] = {
+FILES: dict[libraries.GraphEngine, tuple[str, str]] = {
     "openvino": ("graph.xml", "graph.bin"),
     "onnxruntime": ("graph.onnx", "graph.onnx.data"),
 }
@@ -81,12 +71,12 @@ class OpenVINORunner:
         threads: number of threads to compute with.
     """
 
-    def __init__(self, graph: Any, precision: EnginePrecision, threads: int) -> None:
-        self._core = import_package("openvino").Core()
+    def __init__(self, graph: Any, precision: libraries.EnginePrecision, threads: int) -> None:
+        self._core = libraries.import_package("openvino").Core()
         is_folder = isinstance(graph, Path)
         self._graph = self._core.read_model(graph / FILES["openvino"][0]) if is_folder else graph
         # Norms, sums and others that int8 leaves out are computed in bfloat16 where the processor has it.
-        short = precision == "bfloat16" or (precision == "int8" and has_bfloat16())
+        short = precision == "bfloat16" or (precision == "int8" and libraries.has_bfloat16())
         self._settings = {
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
             "INFERENCE_NUM_THREADS": threads,
@@ -141,12 +131,11 @@ class OnnxRunner:
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
-        onnxruntime = import_package("onnxruntime")
+        onnxruntime = libraries.import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(
-            str(folder / FILES["onnxruntime"][0]), options, providers=["CPUExecutionProvider"]
-        )
+        graph = str(folder / FILES["onnxruntime"][0])
+        self._session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
     def shape(self) -> str:
         """Describe the inputs and outputs of the graph, as `describe_shape` does."""
@@ -182,7 +171,7 @@ def shape_of(config: ModelConfig) -> str:
     return describe_shape([("uint8", images)], [(None, config.num_classes)])
 
 
-def computed_gelu(config: ModelConfig, precision: EnginePrecision) -> Gelu | None:
+def computed_gelu(config: ModelConfig, precision: libraries.EnginePrecision) -> Gelu | None:
     """Return the form of GELU in the graph of a model; None where the model has none.
 
     The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
@@ -192,7 +181,7 @@ def computed_gelu(config: ModelConfig, precision: EnginePrecision) -> Gelu | Non
     return "erf" if gelu == "tanh" and precision != "float32" else gelu
 
 
-def describe_gelu(config: ModelConfig, precision: EnginePrecision) -> list[str]:
+def describe_gelu(config: ModelConfig, precision: libraries.EnginePrecision) -> list[str]:
     """Say that the graph of a model has another form of GELU than the model, if it has."""
     own, computed = computed_gelu(config, "float32"), computed_gelu(config, precision)
     if own == computed:
@@ -264,8 +253,8 @@ class Agreement:
 class EngineRecord:
     """The contents of `engine.json` that vitkit reads."""
 
-    engine: GraphEngine
-    precision: EnginePrecision
+    engine: libraries.GraphEngine
+    precision: libraries.EnginePrecision
     agreement: Agreement
     """The comparison with PyTorch that was made when the graph was."""
     files: Mapping[str, Checksum]
@@ -280,7 +269,7 @@ class EngineRecord:
         Raises:
             VitkitError: they are damaged.
         """
-        return read_description(self.model, Path(DESCRIPTION))
+        return read_description(self.model, Path(libraries.DESCRIPTION))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -292,8 +281,8 @@ class EngineRecord:
 def write_description(
     folder: Path,
     model: Described,
-    engine: GraphEngine,
-    precision: EnginePrecision,
+    engine: libraries.GraphEngine,
+    precision: libraries.EnginePrecision,
     agreement: Agreement,
     calibration: str | None,
 ) -> None:
@@ -320,7 +309,7 @@ def write_description(
         "files": {name: to_json(checksum_of(folder / name)) for name in FILES[engine]},
         "model": describe(model),
     }
-    replace_json(folder / DESCRIPTION, record | {"sha256": _digest(record)})
+    replace_json(folder / libraries.DESCRIPTION, record | {"sha256": _digest(record)})
 
 
 def _digest(record: Mapping[str, Any]) -> str:
@@ -335,8 +324,8 @@ def read_description_of(folder: Path) -> EngineRecord:
     Raises:
         VitkitError: it was changed, or is of another format; or the files are others, or not in the folder.
     """
-    path = folder / DESCRIPTION
-    _require_inside(folder, DESCRIPTION)
+    path = folder / libraries.DESCRIPTION
+    _require_inside(folder, libraries.DESCRIPTION)
     data = read_json(path)
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise VitkitError(f"{path} is not what vitkit export writes (its 'format' is not '{FORMAT}').")
@@ -364,8 +353,8 @@ def read_description_of(folder: Path) -> EngineRecord:
             verify(folder / name, record.files[name])
         except (VitkitError, OSError) as error:
             raise VitkitError(
-                f"{folder / name} is not the file that {DESCRIPTION} beside it describes: it is missing, was "
-                "damaged or replaced. Copy the whole folder again, or export the model again."
+                f"{folder / name} is not the file that {libraries.DESCRIPTION} beside it describes: it "
+                "is missing, was damaged or replaced. Copy the whole folder again, or export the model again."
             ) from error
     read_description(record.model, path)  # for its error, which names the folder
     return record
@@ -395,11 +384,11 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
             installed, or cannot read the graph.
     """
     record = read_description_of(folder)
-    require_engine(record.engine)
+    libraries.require_engine(record.engine)
     if record.precision == "bfloat16":
-        refuse_precision(record.engine, record.precision)
+        libraries.refuse_precision(record.engine, record.precision)
     advice = "Export the model again with the version that is installed."
-    with refusing(record.engine, f"read the graph in {folder}", advice):
+    with libraries.refusing(record.engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
         if record.engine == "openvino":
             runner = OpenVINORunner(folder, record.precision, threads)
@@ -407,8 +396,9 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
             runner = OnnxRunner(folder, threads)
         shape, expected = runner.shape(), shape_of(record.described[0])
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
+        path = folder / libraries.DESCRIPTION
         raise VitkitError(
-            f"{folder / DESCRIPTION} describes a model from images to logits of {expected}, and the graph "
-            f"beside it goes from {shape}: these two do not belong together. Export the model again."
+            f"{path} describes a model from images to logits of {expected}, and the graph beside it goes "
+            f"from {shape}: these two do not belong together. Export the model again."
         )
     return EngineModel(*record.described, runner), record

@@ -26,26 +26,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitkit.engines.folder import (
-    FILES,
-    Agreement,
-    EngineModel,
-    OnnxRunner,
-    OpenVINORunner,
-    Runner,
-    computed_gelu,
-)
+from vitkit.engines import folder as engines
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.models.config import PLAIN, Compute, halve
+from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
 from vitkit.models.known_parts import ANY, Way
-from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.parts import MLP, Attention, Block, ConvStem
 from vitkit.models.resnet import ZeroPaddedMaxPool
-from vitkit.models.stem import ConvStem
-from vitkit.models.zoo import ModelConfig
 
 SPLIT_ATTENTION = Way(ROTARY, {"norm": ANY, "qk_norm": ANY})
 TRIAL_IMAGES = 32
@@ -104,7 +94,7 @@ def graph_of(model: ImageModel, precision: EnginePrecision = "float32") -> Image
     """
     # `deepcopy` takes these tensors for copied already: the copy shares them.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    gelu = computed_gelu(model.config, precision)
+    gelu = engines.computed_gelu(model.config, precision)
     graph: Any = copy.deepcopy(model, shared).eval()
     # Pixels are folded below, once: `Compute.pixels` folds them at every call.
     compute_as(graph, Compute(last_block="class_token"))
@@ -181,7 +171,7 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
         torch.onnx.export(
             graph,
             (example_images(model),),
-            folder / FILES["onnxruntime"][0],
+            folder / engines.FILES["onnxruntime"][0],
             input_names=["images"],
             output_names=["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -221,7 +211,7 @@ def quantize(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uint8]])
     some = images[:TRIAL_IMAGES]
 
     def logits(graph: Any, precision: EnginePrecision) -> NDArray[np.float64]:
-        runner = OpenVINORunner(graph, precision, torch.get_num_threads())
+        runner = engines.OpenVINORunner(graph, precision, torch.get_num_threads())
         return np.concatenate([runner(image) for image in some]).astype(np.float64)
 
     expected = logits(graph, "float32")
@@ -269,7 +259,9 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
         )
 
 
-def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int) -> EngineModel:
+def serve(
+    model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int
+) -> engines.EngineModel:
     """Have an engine compute a model in memory.
 
     Args:
@@ -282,12 +274,11 @@ def serve(model: ImageModel, engine: GraphEngine, precision: EnginePrecision, th
     """
     refuse_model(engine, model.config)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
-        runner = make_runner(
-            model, engine, precision, threads, Path(folder) if engine == "onnxruntime" else None
-        )
+        place = Path(folder) if engine == "onnxruntime" else None
+        runner = make_runner(model, engine, precision, threads, place)
     images = example_images(model, COMPARED_IN_MEMORY).numpy()
     refuse_other_logits(compare(model, runner, images, MADE_UP), engine, precision)
-    return EngineModel(model.config, model.card, runner)
+    return engines.EngineModel(model.config, model.card, runner)
 
 
 def make_runner(
@@ -297,7 +288,7 @@ def make_runner(
     threads: int,
     folder: Path | None,
     images: Sequence[NDArray[np.uint8]] = (),
-) -> Runner:
+) -> engines.Runner:
     """Make an engine's graph of a model and have it compiled.
 
     Args:
@@ -314,22 +305,22 @@ def make_runner(
             if precision == "int8":
                 graph = quantize(model, graph, images)
             if folder is not None:  # with weights in float32 and not in float16
-                path = folder / FILES[engine][0]
+                path = folder / engines.FILES[engine][0]
                 import_package("openvino").save_model(graph, path, compress_to_fp16=False)
-            return OpenVINORunner(graph, precision, threads)
+            return engines.OpenVINORunner(graph, precision, threads)
         assert folder is not None
         write_onnx(model, folder)
-        return OnnxRunner(folder, threads)
+        return engines.OnnxRunner(folder, threads)
 
 
 def compare(
     model: ImageModel,
-    runner: Runner,
+    runner: engines.Runner,
     images: NDArray[np.uint8],
     named: str,
     answers: Callable[[NDArray[np.float32]], NDArray[np.int64]] | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> Agreement:
+) -> engines.Agreement:
     """Compare an engine with the model that it was made of, computed by PyTorch in float32.
 
     Args:
@@ -364,7 +355,7 @@ def compare(
     spread, difference = float(plain.std(dtype=np.float64)), float(np.sqrt(np.square(apart).mean()))
     # Logits that are all alike, as a head of zeros gives them, have no spread to compare with.
     error = difference / spread if spread else (math.inf if difference else 0.0)
-    return Agreement(
+    return engines.Agreement(
         f"{len(images):,} {named}",
         len(images),
         tuple(dict.fromkeys(map(len, batches))),
@@ -377,7 +368,9 @@ def compare(
     )
 
 
-def refuse_other_logits(agreement: Agreement, engine: GraphEngine, precision: EnginePrecision) -> None:
+def refuse_other_logits(
+    agreement: engines.Agreement, engine: GraphEngine, precision: EnginePrecision
+) -> None:
     """Refuse an engine that computes something else than the model it was made of.
 
     Raises:

@@ -37,17 +37,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
-from vitkit.evaluation.predictions import (
-    Predictions,
-    count_by_class,
-    in_parts,
-    ratio,
-    refuse_uncountable,
-    repeats_clause,
-)
+from vitkit.evaluation.predictions import Predictions, count_by_class, in_parts, ratio, refuse_uncountable
 from vitkit.evaluation.statistics import NORMAL_95, binomial_interval, binomial_test, describe_interval
-from vitkit.models.config import LossFunction
-from vitkit.models.zoo import ModelConfig
+from vitkit.models.config import LossFunction, ModelConfig
 from vitkit.result import Result
 from vitkit.text import join_names, pluralize
 
@@ -635,6 +627,22 @@ class MultiLabel(Result):
         return repeats_clause(repeated.count, self.count - repeated.count, figure)
 
 
+def repeats_clause(repeated: int, others: int, figure: str) -> str:
+    """Say how many of the images are training images, to follow the figures; "" where none is.
+
+    Args:
+        repeated: images that are training images too.
+        others: all other images.
+        figure: the score on the others, and its interval.
+    """
+    if not repeated:
+        return ""
+    clause = pluralize(repeated, "image is a training image", "images are training images")
+    if not others:
+        return f"; all {clause} too"
+    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
+
+
 def percentage(fraction: float | None) -> str:
     """Write a fraction with hundredths of a point."""
     return "undefined" if fraction is None else f"{fraction:.2%}"
@@ -662,9 +670,8 @@ def multi_label(predictions: Predictions, class_names: Sequence[str], intervals:
     whole, singles = intervals_95(rankings) if intervals else (None, [None] * classes)
     counts = (flags.sum(0).tolist() for flags in (targets, predicted, hits))
     per_label = []
-    for fields, ranking, interval in zip(
-        count_by_class(class_names, *counts), rankings, singles, strict=True
-    ):
+    counted = count_by_class(class_names, *counts)
+    for fields, ranking, interval in zip(counted, rankings, singles, strict=True):
         f1, logit = ranking.best_f1() or (None, None)
         threshold = None if logit is None else float(np.exp(-np.logaddexp(0, -np.float64(logit))))  # sigmoid
         per_label.append(LabelScore(*fields, ranking.average_precision(), interval, f1, threshold))
@@ -672,10 +679,8 @@ def multi_label(predictions: Predictions, class_names: Sequence[str], intervals:
     f1s = [score.f1 for score in per_label if score.f1 is not None]
     mean = math.fsum(precisions) / len(precisions) if precisions else None
     # The labels' binary cross entropies: log(1 + e^x) where one is absent, log(1 + e^-x) where it is present.
-    losses = [
-        np.logaddexp(0, np.where(present, -rows.astype(np.float64), rows)).sum(1).tolist()
-        for rows, present in in_parts(logits, targets)
-    ]
+    signed = (np.where(has, -rows.astype(np.float64), rows) for rows, has in in_parts(logits, targets))
+    losses = [np.logaddexp(0, part).sum(1).tolist() for part in signed]
     total, named = int(targets.sum()), int(predicted.sum())
     return MultiLabel(
         count=count,

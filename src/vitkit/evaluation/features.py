@@ -26,9 +26,8 @@ from vitkit.data.stream.loader import Batch, evaluation_batches
 from vitkit.durable import read_regular_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import run_model
-from vitkit.models.config import Precision
+from vitkit.models.config import ModelConfig, Precision
 from vitkit.models.image_model import ImageModel, autocast
-from vitkit.models.zoo import ModelConfig
 from vitkit.world import ALONE, World, prepared_together
 
 CACHE_LIMIT = 4 << 30
@@ -94,7 +93,7 @@ class FeatureExtractor:
         self,
         samples: Samples,
         indices: NDArray[np.int64],
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], None] = lambda done: None,
         world: World = ALONE,
     ) -> Features:
         """Run the model over some images of a split once.
@@ -118,28 +117,19 @@ class FeatureExtractor:
         def take(outputs: NDArray[np.float32], batch: Batch) -> None:
             mask = batch.mask.numpy().copy()  # a worker may own its memory
             parts.append((outputs[mask], mask, batch.targets[_PIXELS].numpy()[mask]))
-            if progress is not None:
-                progress(sum(len(done) for _, done, _ in parts))
+            progress(sum(len(done) for _, done, _ in parts))
 
+        size, device, precision = self.batch_size, self.device, self.precision
         batches = evaluation_batches(
-            samples, self.preprocessing, self.batch_size, self.workers, rejects, indices, world=world
+            samples, self.preprocessing, size, self.workers, rejects, indices, world=world
         )
-        run_model(
-            self.model,
-            _with_hashes(batches),
-            take,
-            device=self.device,
-            precision=self.precision,
-            features=True,
-            world=world,
-        )
+        hashed = _with_hashes(batches)
+        run_model(self.model, hashed, take, device=device, precision=precision, features=True, world=world)
         for unreadable in world.gather(rejects):
             rejects.update(unreadable)
         with prepared_together(world):  # all processes meet the same error, and one reports it
             if not parts:
-                raise VitkitError(
-                    "There are no images to compute features of: the data, or this split, is empty."
-                )
+                raise VitkitError("No images to compute features of: the data, or this split, is empty.")
             features, mask, pixels = map(np.concatenate, zip(*parts, strict=True))
             if wrong := int((~np.isfinite(features).all(1)).sum()):
                 raise VitkitError(
@@ -225,9 +215,8 @@ class FeatureCache:
             }
         )
         if len(data) + _DIGEST > self.limit:
-            self._note(
-                f"Features of {len(data) / 1e9:.1f} GB are not kept: the limit is {self.limit / 1e9:.1f} GB."
-            )
+            size, limit = len(data) / 1e9, self.limit / 1e9
+            self._note(f"Features of {size:.1f} GB are not kept: the limit is {limit:.1f} GB.")
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.durable import replace_file
 from vitkit.errors import VitkitError
 from vitkit.models.config import LossFunction
-from vitkit.text import first_line, pluralize
+from vitkit.text import first_line
 
 Logits = NDArray[np.float32]
 
@@ -291,22 +291,6 @@ class Predictions:
         return cls(logits, labels, ids, bad, loss)
 
 
-def repeats_clause(repeated: int, others: int, figure: str) -> str:
-    """Say how many of the images are training images, to follow the figures; "" where none is.
-
-    Args:
-        repeated: images that are training images too.
-        others: all other images.
-        figure: the score on the others, and its interval.
-    """
-    if not repeated:
-        return ""
-    clause = pluralize(repeated, "image is a training image", "images are training images")
-    if not others:
-        return f"; all {clause} too"
-    return f"; {clause} too: without {'it' if repeated == 1 else 'them'} {figure}"
-
-
 def refuse_uncountable(images: int, unreadable: int, outputs: int, names: Sequence[str], noun: str) -> None:
     """Refuse predictions that no number can be counted from.
 
@@ -355,9 +339,8 @@ def _map_array(file: Path, name: str) -> NDArray[Any]:
         with regular_file(file):  # no pipe that nobody writes to, and no device: mapping could wait for ever
             pass
     except UnreadableFileError as error:
-        raise VitkitError(
-            f"The predictions {file} cannot be read: {error}. Run the evaluation again."
-        ) from error
+        said = f"The predictions {file} cannot be read: {error}. Run the evaluation again."
+        raise VitkitError(said) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a header that numpy has to repair is damaged

@@ -49,10 +49,6 @@ class LabelledImages:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Reason -> number of images that are there and not scored."""
 
-    def right(self, image: int) -> frozenset[int]:
-        """Return the ImageNet classes that are right for an image."""
-        return frozenset(label for group in self.members[image] for label in self.accepted[group])
-
 
 @cache
 def imagenet_wnids(mark: str = "") -> tuple[str, ...]:
@@ -173,9 +169,8 @@ def _objectnet(root: Path, labels: str | None) -> LabelledImages:
     label_of_folder = _read_mapping(mappings / "folder_to_objectnet_label.json")
     names_of_label = _read_mapping(mappings / "objectnet_to_imagenet_1k.json")
     line_of_class = _read_mapping(mappings / "pytorch_to_imagenet_2012_id.json")
-    with damage_explained(
-        mappings, "mappings of ObjectNet that agree with each other", "Unpack the data set again"
-    ):
+    whole = "mappings of ObjectNet that agree with each other"
+    with damage_explained(mappings, whole, "Unpack the data set again"):
         text = durable.read_regular_file(mappings / "imagenet_to_label_2012_v2", 1 << 20)
         lines = text.decode("utf-8").splitlines()
         class_at = {int(line): int(number) for number, line in line_of_class.items()}
@@ -434,13 +429,11 @@ def count_right(
         VitkitError: there are no images that could be read.
     """
     if not len(ids):
-        raise VitkitError(
-            "None of the images could be read: there is nothing to count. Check the folder of the images."
-        )
+        raise VitkitError("None of the images could be read: there is nothing to count. Check their folder.")
     counts, hits = np.zeros((2, len(images.groups)), np.int64)
     correct = top5 = 0
     for image, chosen in zip(ids.tolist(), candidates[guesses].tolist(), strict=True):
-        right = images.right(image)
+        right = {label for group in images.members[image] for label in images.accepted[group]}
         is_right = chosen[0] in right
         correct += is_right
         top5 += not right.isdisjoint(chosen)

@@ -71,7 +71,7 @@ def run_model(
     *,
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
     features: bool = False,
     world: World = ALONE,
 ) -> None:
@@ -114,8 +114,7 @@ def run_model(
                 tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
                 pixels = torch.empty((len(ids), 0))  # none: they do not go to other processes
                 take(outputs, Batch(pixels, tensors, torch.from_numpy(mask), torch.from_numpy(ids)))
-                if progress is not None:
-                    progress(len(ids))
+                progress(len(ids))
 
 
 def predict(
@@ -124,7 +123,7 @@ def predict(
     *,
     device: torch.device | str = "cpu",
     precision: Precision = "float32",
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
     loss: LossFunction = "softmax",
     keep_logits: bool = True,
     folder: Path | None = None,

@@ -92,16 +92,8 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64]) -
     for _ in range(60):  # halve the range of p; without any variance it becomes 0
         middle = (low + p) / 2
         low, p = (low, middle) if _half_width(terms, middle) < abs(mean) else (middle, p)
-    return PairedDifference(
-        seeds,
-        images,
-        mean,
-        seed_variance,
-        image_variance,
-        (mean - half, mean + half),
-        p,
-        half + NORMAL_80 * error,
-    )
+    interval, detectable = (mean - half, mean + half), half + NORMAL_80 * error
+    return PairedDifference(seeds, images, mean, seed_variance, image_variance, interval, p, detectable)
 
 
 def _half_width(terms: Sequence[tuple[float, int]], p: float) -> float:

@@ -28,7 +28,7 @@ from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost import configuration
 from vitkit.jobs.options import StrPath, require_at_least
-from vitkit.kernels import gelu, resample
+from vitkit.kernels import block, resample
 from vitkit.kernels.compile import load as load_kernel
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import build, image_model, measure
@@ -411,7 +411,7 @@ def describe_machine(device: torch.device, threads: int | None) -> dict[str, Any
         "vitkit": __version__,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "kernels": {
-            "gelu": load_kernel(gelu.SOURCE, compile_it=True).reason or "compiled",
+            "gelu": load_kernel(block.GELU, compile_it=True).reason or "compiled",
             "resample": load_kernel(resample.SOURCE, compile_it=True).reason or "compiled",
         },
     }

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -166,10 +167,8 @@ def _compile(source: Source, path: Path) -> ctypes.CDLL:
     folder, compiler = path.parent, _compiler()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # What hangs would hang with the next file; any other failure may be this file's fault.
-    failed, hanging = (
-        path.with_suffix(".failed"),
-        folder / f"{_hash(*map(os.fsencode, compiler)).hex()[:16]}.failed",
-    )
+    failed = path.with_suffix(".failed")
+    hanging = folder / f"{_hash(*map(os.fsencode, compiler)).hex()[:16]}.failed"
     for record in (failed, hanging):
         reason = (_read_own(record) or b"").decode(errors="replace")[:LONGEST_REASON]
         # Unprintable characters were not written here.
@@ -224,14 +223,8 @@ def _run(command: Sequence[str], program: str, environment: Mapping[str, str]) -
     """
     limit = min(LONGEST_TIMEOUT, TIMEOUT * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
         with suppress(OSError):  # some containers forbid it
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
         try:

@@ -143,10 +143,8 @@ class RelativeAttention(nn.Module):
         self, tensors: Mapping[str, Tensor], old_size: tuple[int, int], interpolation: Interpolation
     ) -> dict[str, Tensor]:
         """Resize the tables of the offsets in lines of another length to this one's."""
-        return {
-            name: resize_line(tensors[name], len(self.relative_value), interpolation)
-            for name in ("relative_query", "relative_key", "relative_value")
-        }
+        names = ("relative_query", "relative_key", "relative_value")
+        return {name: resize_line(tensors[name], len(self.relative_value), interpolation) for name in names}
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, L, n) -> (B, C, L, n)`: each of the L lines of an image attends to itself alone."""

@@ -4,12 +4,11 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models.axial import AxialBlock
-from vitkit.models.config import ResNetConfig
+from vitkit.models.config import ModelConfig, ResNetConfig
 from vitkit.models.image_model import ImageModel
+from vitkit.models.parts import ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
-from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT, encoder_block
-from vitkit.models.zoo import ModelConfig
 
 
 def build_model(config: ModelConfig, generator: torch.Generator | None = None) -> ImageModel:
@@ -22,13 +21,11 @@ def build_model(config: ModelConfig, generator: torch.Generator | None = None) -
     if config.backbone is not None:
         stem = ResNetStem(config.backbone, config.patch_size, config.width, config.in_channels)
     elif config.stem_channels:
-        stem = ConvStem(
-            config.stem_channels, config.patch_size, config.width, config.in_channels, config.stem_strides
-        )
+        sizes = (config.stem_channels, config.patch_size, config.width, config.in_channels)
+        stem = ConvStem(*sizes, config.stem_strides)
     if config.attention == "axial":
-        blocks = [
-            AxialBlock(config.grid, encoder_block(config), encoder_block(config)) for _ in range(config.depth)
-        ]
+        pairs = ((encoder_block(config), encoder_block(config)) for _ in range(config.depth))
+        blocks = [AxialBlock(config.grid, *pair) for pair in pairs]
     return ViT(config, stem, blocks, generator)
 
 

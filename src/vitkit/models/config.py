@@ -8,16 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, overload
 
-from vitkit.config import (
-    FLOAT32_MOST,
-    AtLeastOne,
-    BelowOne,
-    Positive,
-    Range,
-    Valid,
-    ZeroOrMore,
-    require_valid,
-)
+from vitkit.config import FLOAT32_MOST, AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore
 from vitkit.errors import VitkitError
 from vitkit.text import format_size
 
@@ -79,7 +70,7 @@ MOST_STAGES, MOST_UNITS, WIDEST = 10, 1000, 1024
 
 
 @dataclass(frozen=True)
-class BackboneConfig:
+class BackboneConfig(Valid):
     """The ResNet that makes a hybrid's feature map."""
 
     layers: tuple[int, ...] = (3, 4, 6, 3)
@@ -91,7 +82,7 @@ class BackboneConfig:
     standardization_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         _check_stages(self.layers, self.width_factor, GROUPS)
 
     def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -130,7 +121,7 @@ class BackboneConfig:
 
 
 @dataclass(frozen=True)
-class ResNetConfig:
+class ResNetConfig(Valid):
     """A BiT ResNet: shapes and numerics. Sizes are `(height, width)` in pixels."""
 
     family: ClassVar[str] = "ResNet"
@@ -168,7 +159,7 @@ class ResNetConfig:
     image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         check_images(self)
         if not self.layers:
             raise VitkitError("A ResNet needs at least one stage, found none.")
@@ -347,7 +338,7 @@ and `rope.py` have the temperatures."""
 
 
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(Valid):
     """Everything that decides the shapes and the arithmetic of a ViT.
 
     Sizes are `(height, width)` in pixels. Images that are no multiple of the patch are cropped at the right
@@ -355,11 +346,7 @@ class ViTConfig:
     """
 
     family: ClassVar[str] = "ViT"
-    first_filters: ClassVar[tuple[str, ...]] = (
-        "stem.weight",
-        "stem.root.weight",
-        "stem.convolutions.0.weight",
-    )
+    first_filters: ClassVar = ("stem.weight", "stem.root.weight", "stem.convolutions.0.weight")
     image_size: tuple[Length, Length]
     patch_size: tuple[int, int]
     """Pixels, or positions of the feature map where a backbone makes one."""
@@ -423,7 +410,7 @@ class ViTConfig:
     image_std: tuple[Deviation, ...] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         check_images(self)
         if self.width % self.num_heads:
             raise VitkitError(f"width {self.width} cannot be divided among {self.num_heads} heads equally.")
@@ -607,6 +594,8 @@ class ViTConfig:
         """Give the configuration with a linear head for other classes; the layer with tanh is dropped."""
         return replace(self, num_classes=num_classes, representation_size=None)
 
+
+ModelConfig = ViTConfig | ResNetConfig
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """The precision of matrix products and convolutions, by autocast; weights stay float32. auto: the rule of

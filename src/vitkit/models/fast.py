@@ -26,10 +26,8 @@ from torch import Tensor, nn
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, RMSNorm
-from vitkit.models.pool import ClassTokenPool
+from vitkit.models.parts import MLP, Attention, Block, ClassTokenPool, PatchStem, RelativeAttention, RMSNorm
 from vitkit.models.position import RotaryPosition2D
-from vitkit.models.stem import PatchStem
 from vitkit.models.vit import ViT
 
 BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
@@ -221,9 +219,8 @@ def can_shorten(model: ImageModel) -> bool:
     if not CLASS_TOKEN.knows_itself(model):
         return False
     vit = cast("ViT", model)
-    return len(vit.blocks) > 0 and all(
-        CLASS_TOKEN.knows(part) for part in (vit.blocks[-1], vit.norm, vit.pooling)
-    )
+    parts = (vit.blocks[-1], vit.norm, vit.pooling) if len(vit.blocks) else ()
+    return bool(parts) and all(map(CLASS_TOKEN.knows, parts))
 
 
 def can_fold_pixels(model: ImageModel) -> bool:

@@ -29,14 +29,12 @@ from vitkit.errors import VitkitError
 from vitkit.models import fast
 from vitkit.models.axial import AxialMixing
 from vitkit.models.build import build_empty
-from vitkit.models.config import PLAIN, Compute, halve
+from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import BlockFunction
 from vitkit.models.image_model import ImageModel
-from vitkit.models.pool import AttentionPool
+from vitkit.models.parts import AttentionPool, ConvStem
 from vitkit.models.resnet import ResNet, ResNetStem
-from vitkit.models.stem import ConvStem
 from vitkit.models.vit import ViT
-from vitkit.models.zoo import ModelConfig
 
 FLOAT = 4
 """Bytes of a float32 number."""
@@ -329,11 +327,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def saved(self) -> int:
         """Count the bytes that autograd has saved at the end of the forward pass."""
-        return sum(
-            span.bytes
-            for span in self.spans
-            if span.born <= self.forward_end and (span.died is None or span.died > self.forward_end)
-        )
+        made = (span for span in self.spans if span.born <= self.forward_end)
+        return sum(span.bytes for span in made if span.died is None or span.died > self.forward_end)
 
     def temporaries(self) -> int:
         """Count the bytes of gradients of activations, at the moment of the backward pass with the most."""
@@ -408,10 +403,8 @@ def _normed(x: Tensor, shape: list[int], weight: Tensor | None, *_: Any) -> tupl
 
 def _reduced(x: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **_: Any) -> Tensor:
     reduced = {dim % x.ndim for dim in (dims or range(x.ndim))}
-    shape = (
-        (1 if dim in reduced else size) for dim, size in enumerate(x.shape) if keepdim or dim not in reduced
-    )
-    return x.new_empty(tuple(shape))
+    axes = [dim for dim in range(x.ndim) if keepdim or dim not in reduced]
+    return x.new_empty([1 if dim in reduced else x.shape[dim] for dim in axes])
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -1,28 +1,41 @@
-"""The parts of a Transformer encoder, made from sizes alone: attention, MLP, block.
+"""The parts of a Vision Transformer: attention, MLP, block; the poolings; the stems.
 
-Nothing here depends on a whole model or its configuration, so a decoder, a projection head or an ablation can
-use the same parts. They follow vision_transformer `models_vit.py`: GELU in its tanh form, weights initialised
-as there. Each is computed here in one way, the plain one.
+All but `make_pooling` are made from sizes alone, without a whole model or its configuration, so a decoder, a
+projection head or an ablation can use the same parts. They follow vision_transformer `models_vit.py`: GELU in
+its tanh form, weights initialised as there. Each is computed here in one way, the plain one.
 
 Whoever changes a part changes its copies too, or computes without them: each way to compute a part in another
 way lists what it knows of it (`known_parts.py`), and is not taken where there is more. The copies are in
 `fast.py` (attention, GELU, whole blocks, the last block for the class token alone, stem and pixels),
-`kernels/block.py` (whole blocks), `pool.py` (the attention of `AttentionPool`) and `engines/graph.py`
-(attention and stem of an export).
+`kernels/block.py` (whole blocks), `AttentionPool` (the attention) and `engines/graph.py` (attention and stem
+of an export).
 
-Shapes: B images, T tokens, D = width, h = num_heads, d = head_dim = D / h.
+A pooling reduces the encoded tokens of an image to the features that the head sees. It is a module
+`(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
+
+A stem makes tokens of images: the original's linear projection of patches, or a few convolutions in its
+place. The convolutional stem follows Xiao et al. 2021 (arXiv 2106.14881, section 3): 3x3 convolutions, each
+with a norm and ReLU, some of stride 2, which halve the map until a position stands for a patch, then a 1x1
+convolution to the Transformer's width. Their norm is a batch norm; here it is a group norm, because the
+patches of an image must not depend on the other images of its batch: unreadable ones are among them,
+micro-batches have to add up, and there is no state to average.
+
+Shapes: B images, C channels, N patches of p x q pixels, T tokens, of which the first P are the class token
+and the registers, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitkit.models.config import Gelu, Interpolation, NormKind
-from vitkit.models.image_model import BatchRows, Taps
+from vitkit.errors import VitkitError
+from vitkit.models.config import STEM_GROUP, Gelu, Interpolation, NormKind, ViTConfig
+from vitkit.models.image_model import BatchRows, Taps, lecun_normal
+from vitkit.models.known_parts import Way
 from vitkit.models.position import relative_logits, resize_line
 
 QUICK_GELU_SLOPE = 1.702
@@ -323,3 +336,214 @@ class Block(nn.Module):
             taps |= {f"{name}/attention": attended, f"{name}/+attention": x}
             taps |= {f"{name}/mlp": refined, f"{name}/+mlp": out}
         return out
+
+
+class Pooling(nn.Module):
+    """Base of the poolings: no parameters, nothing to initialise."""
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        """Draw new weights; a pooling without parameters draws nothing."""
+
+
+class ClassTokenPool(Pooling):
+    """The first token, the class token (paper eq. 4)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, 0]  # (B, D)
+
+
+class MeanPool(Pooling):
+    """The mean of the patch tokens (GAP, paper D.3); class token and registers are left out."""
+
+    def __init__(self, prefix_tokens: int = 0) -> None:
+        super().__init__()
+        self.prefix_tokens = prefix_tokens
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, self.prefix_tokens :].mean(1)
+
+
+class MaxPool(MeanPool):
+    """The largest value of each feature over the same tokens (timm's `global_pool="max"`)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded[:, self.prefix_tokens :].amax(1)
+
+
+class NoPool(Pooling):
+    """Every token: the head is applied to each."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return encoded
+
+
+MAP = Way({Attention: ("num_heads", "dropout", "qkv", "out")})
+
+
+class AttentionPool(Pooling):
+    """MAP, attention pooling: one learned query looks at all tokens (big_vision `models/vit.py`).
+
+    Args:
+        width: D.
+        attention: its projections are used; the queries' third of `qkv` is applied to the probe alone.
+        mlp: applied to the result, with a residual sum.
+        norm: applied before the MLP.
+    """
+
+    def __init__(self, width: int, attention: Attention, mlp: MLP, norm: Norm) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.attention = attention
+        self.norm = norm
+        self.mlp = mlp
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        # As in big_vision. Without the first axis, or PyTorch would take (1, 1, D) for a convolution's
+        # kernel.
+        nn.init.xavier_uniform_(self.probe[0], generator=generator)
+        self.attention.init_weights(generator)
+        self.mlp.init_weights(generator)
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        """Pool `(B, T, D) -> (B, D)`.
+
+        As in big_vision, no norm comes before the attention: the tokens have had the encoder's, and the query
+        is learned.
+        """
+        q, k, v = self._projected(encoded)
+        dropout = self.attention.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)  # (B, h, 1, d)
+        batch, _, width = encoded.shape
+        pooled = self.attention.out(mixed.transpose(1, 2).reshape(batch, width))  # (B, D)
+        return pooled + self.mlp(self.norm(pooled))  # type: ignore[no-any-return]
+
+    def weights(self, encoded: Tensor) -> Tensor:
+        """Compute the attention weights of the query, `(B, T, D) -> (B, h, T)`; a row sums to one."""
+        q, k, _ = self._projected(encoded)
+        logits = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, 1, T)
+        return logits.softmax(-1).squeeze(2)
+
+    def _projected(self, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Give the query `(B, h, 1, d)`, keys and values `(B, h, T, d)`."""
+        # In a graph PyTorch has looked: the first call of a model is not in one.
+        if not torch.compiler.is_compiling() and not MAP.knows(self.attention):
+            raise VitkitError(
+                "Attention pooling (map) computes with the weights of its attention without calling it, and "
+                "takes an Attention as vitkit builds it. Found one with other layers, parameters or hooks: "
+                "take them off `pooling.attention`, or choose another pool."
+            )
+        batch, tokens, width = encoded.shape
+        shape = (batch, -1, self.attention.num_heads, width // self.attention.num_heads)
+        # The fused weight (3D, D) holds the projections to queries, keys and values, in this order: the probe
+        # becomes a query alone, the tokens keys and values alone.
+        qkv = self.attention.qkv
+        query = F.linear(self.probe, qkv.weight[:width], qkv.bias[:width]).expand(batch, -1, -1)  # (B, 1, D)
+        keys_values = F.linear(encoded, qkv.weight[width:], qkv.bias[width:])  # (B, T, 2D)
+        keys_values = keys_values.reshape(batch, tokens, 2, width)
+        k, v = (part.reshape(shape).transpose(1, 2) for part in keys_values.unbind(2))  # each (B, h, T, d)
+        return query.reshape(shape).transpose(1, 2), k, v
+
+
+def make_pooling(config: ViTConfig) -> Pooling:
+    """Make the pooling of a configuration."""
+    width, heads = config.width, config.num_heads
+    match config.pool:
+        case "token":
+            return ClassTokenPool()
+        case "mean":
+            return MeanPool(config.prefix_tokens)
+        case "max":
+            return MaxPool(config.prefix_tokens)
+        case "map":
+            attention = Attention(width, heads, dropout=config.attention_dropout)
+            mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
+            return AttentionPool(width, attention, mlp, make_norm(config.norm, width, config.norm_eps))
+        case "none":
+            return NoPool()
+
+
+class PatchStem(nn.Module):
+    """Cuts images into patches and projects each linearly: a convolution whose stride is its kernel.
+
+    Written as one matrix product over flattened patches, which is faster than the convolution; the weights
+    keep the convolution's shape, so that checkpoints of other libraries need no reshaping.
+    """
+
+    def __init__(self, patch_size: tuple[int, int], width: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.weight = nn.Parameter(torch.empty(width, in_channels, *patch_size))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        # Flax's default for convolutions, which the original's projection is: fan-in C * p * q.
+        lecun_normal(self.weight, self.weight[0].numel(), generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.linear(self.cut(images), self.weight.flatten(1), self.bias)  # (B, N, D)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """Cut images into flattened patches, `(B, N, C*p*q)`."""
+        batch, channels, height, width = images.shape
+        p, q = self.patch_size
+        rows, columns = height // p, width // q
+        # The original's convolution is VALID: rows and columns that fill no patch are not seen.
+        images = images[:, :, : rows * p, : columns * q]
+        # (B, C, rows, p, columns, q) -> (B, rows, columns, C, p, q): a patch's numbers stand together, in the
+        # order of the flattened kernel.
+        patches = images.reshape(batch, channels, rows, p, columns, q).permute(0, 2, 4, 1, 3, 5)
+        return patches.reshape(batch, rows * columns, channels * p * q)  # (B, N, C*p*q)
+
+
+class ConvStem(nn.Module):
+    """Makes patch embeddings by convolutions: images `(B, C, H, W)` to `(B, N, D)`.
+
+    Args:
+        channels: of each 3x3 convolution, multiples of `STEM_GROUP`.
+        patch_size: `(height, width)` in pixels, the same power of two.
+        width: D.
+        in_channels: of the images.
+        strides: of each convolution, 1 or 2. Left out, the last ones have stride 2, as many as it takes to
+            reach the patch size.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        patch_size: tuple[int, int],
+        width: int,
+        in_channels: int = 3,
+        strides: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        halvings = patch_size[0].bit_length() - 1
+        self.convolutions, self.norms = nn.ModuleList(), nn.ModuleList()
+        before = in_channels
+        strides = strides or (1,) * (len(channels) - halvings) + (2,) * halvings
+        for after, stride in zip(channels, strides, strict=True):
+            self.convolutions.append(nn.Conv2d(before, after, 3, stride, padding=1, bias=False))
+            self.norms.append(nn.GroupNorm(after // STEM_GROUP, after))
+            before = after
+        self.projection = nn.Conv2d(before, width, 1)
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        """Draw new weights: He's before ReLU (He et al. 2015), and a linear patch projection's at the end."""
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            assert isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.GroupNorm)
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu", generator=generator)
+            norm.reset_parameters()
+        lecun_normal(self.projection.weight, self.projection.in_channels, generator)
+        assert self.projection.bias is not None
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W) -> (B, N, D)`, row after row; pixels that fill no patch are not seen, as by
+        `PatchStem`."""
+        p, q = self.patch_size
+        x = images[:, :, : images.shape[2] // p * p, : images.shape[3] // q * q]
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = F.relu(norm(convolution(x)))
+        return self.projection(x).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]

@@ -220,10 +220,8 @@ def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) ->
         axes = [torch.arange(size, dtype=torch.float32) for size in grid]
         # EVA-02 counts in patches of the grid it was pre-trained on: a finer grid has steps below one.
         if config.reference_grid is not None:
-            axes = [
-                axis / size * reference
-                for axis, size, reference in zip(axes, grid, config.reference_grid, strict=True)
-            ]
+            sizes = zip(axes, grid, config.reference_grid, strict=True)
+            axes = [axis / size * reference for axis, size, reference in sizes]
     else:  # DINOv3: centres of patches, from -1 at one edge of the image to 1 at the other
         axes = [2.0 * ((torch.arange(size, dtype=torch.float32) + 0.5) / size) - 1.0 for size in grid]
     positions = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 1)  # (N, 2): row, column

@@ -86,9 +86,8 @@ def _pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
     An odd pixel of padding goes to the bottom or right.
     """
     # -(-size // stride) rounds up. The last window begins at (windows - 1) * stride.
-    height, width = (
-        max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in (x.shape[2], x.shape[3])
-    )
+    sizes = (x.shape[2], x.shape[3])
+    height, width = (max((-(-size // stride) - 1) * stride + kernel - size, 0) for size in sizes)
     if not height and not width:
         return x
     # In PyTorch's order: left, right, top, bottom.
@@ -156,12 +155,8 @@ class ResNetStem(nn.Module):
         self, backbone: BackboneConfig, patch_size: tuple[int, int], width: int, in_channels: int = 3
     ) -> None:
         super().__init__()
-        convolution = partial(
-            StdConv2d,
-            padding="same",
-            standardization=backbone.standardization,
-            eps=backbone.standardization_eps,
-        )
+        rule, eps = backbone.standardization, backbone.standardization_eps
+        convolution = partial(StdConv2d, padding="same", standardization=rule, eps=eps)
         channels = backbone.root_channels
         # The root of every ResNet (He et al. 2016): 7x7 at stride 2, then max-pooling at stride 2.
         self.root = convolution(in_channels, channels, 7, stride=2)
@@ -302,9 +297,8 @@ class ResNet(ImageModel):
 
     def __init__(self, config: ResNetConfig, generator: torch.Generator | None = None) -> None:
         super().__init__(config)
-        convolution = partial(
-            StdConv2d, padding="symmetric", standardization="variance", eps=config.standardization_eps
-        )
+        eps = config.standardization_eps
+        convolution = partial(StdConv2d, padding="symmetric", standardization="variance", eps=eps)
         # No norm follows the root: in v2 the first unit's does.
         self.root = convolution(config.in_channels, config.root_channels, 7, stride=2)
         # max_pool2d's own padding is minus infinity.

@@ -1,7 +1,7 @@
 """The Vision Transformer, read top to bottom: images to patches, patches to tokens, encoder, pooling, head.
 
 Follows section 3.1 of the paper, and vision_transformer `models_vit.py` where the paper is silent. The parts
-are in `parts.py` (attention, MLP, block), `stem.py`, `position.py` and `pool.py`, the configuration is in
+are in `parts.py` (attention, MLP, block, poolings, stems) and `position.py`, the configuration is in
 `config.py`. All is computed here in one way, the plain one; `fast.py` has the others.
 
 Shapes: B images of C channels and H x W pixels; N patches; T tokens: class token and registers, P of which
@@ -16,12 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
+from vitkit.models import parts
 from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
-from vitkit.models.parts import MLP, Attention, Block, RelativeAttention, make_norm
-from vitkit.models.pool import Pooling, make_pooling
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
-from vitkit.models.stem import PatchStem
 
 
 class ViT(ImageModel):
@@ -43,7 +41,7 @@ class ViT(ImageModel):
     """
 
     config: ViTConfig
-    pooling: Pooling
+    pooling: parts.Pooling
 
     def __init__(
         self,
@@ -64,21 +62,20 @@ class ViT(ImageModel):
                 "call vitkit.build_model(config), which hands them in."
             )
         width, registers = config.width, config.register_tokens
-        self.stem = PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
+        self.stem = parts.PatchStem(config.patch_size, width, config.in_channels) if stem is None else stem
         self.class_token = nn.Parameter(torch.empty(1, 1, width)) if config.class_token else None
         # Learned tokens that stand for no part of the image, in which attention may store what it needs
         # (Darcet et al. 2024). The pools "token", "mean" and "max" leave them out. The paper has none.
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            (encoder_block(config, number) for number in range(config.depth)) if blocks is None else blocks
-        )
+        made = (encoder_block(config, number) for number in range(config.depth))
+        self.blocks = nn.ModuleList(made if blocks is None else blocks)
         # CLIP's models have a norm before the first block, the paper's have none.
         pre_norm = config.norm_before_blocks
-        self.pre_norm = make_norm(config.norm, width, config.norm_eps) if pre_norm else None
-        self.norm = make_norm(config.norm, width, config.norm_eps)
-        self.pooling = make_pooling(config)
+        self.pre_norm = parts.make_norm(config.norm, width, config.norm_eps) if pre_norm else None
+        self.norm = parts.make_norm(config.norm, width, config.norm_eps)
+        self.pooling = parts.make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None
         self.head = nn.Linear(size or width, config.num_classes) if config.num_classes else nn.Identity()
@@ -109,7 +106,7 @@ class ViT(ImageModel):
         """Treat the next training images as these rows of a larger batch; None: as all of it."""
         super().take_rows(rows)
         for part in self.modules():
-            if isinstance(part, Block):
+            if isinstance(part, parts.Block):
                 part.batch_rows = rows
 
     def layers(self) -> list[nn.Module]:
@@ -153,11 +150,8 @@ class ViT(ImageModel):
         tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
-        if (
-            self.training
-            and self.batch_rows is not None
-            and (self.config.dropout or self.config.attention_dropout)
-        ):
+        drops = self.config.dropout or self.config.attention_dropout
+        if self.training and self.batch_rows is not None and drops:
             # The objective has drawn for the whole batch before; dropout is drawn for these images alone.
             torch.manual_seed(self.batch_rows.seed)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
@@ -359,18 +353,18 @@ class ViT(ImageModel):
         return logits
 
 
-def encoder_block(config: ViTConfig, number: int = 0) -> Block:
+def encoder_block(config: ViTConfig, number: int = 0) -> parts.Block:
     """Make encoder block `number`, from 0, of a configuration; the number decides how often it is skipped."""
-    make_attention: Callable[..., Attention]
+    make_attention: Callable[..., parts.Attention]
     if config.position == "relative":
-        make_attention = partial(RelativeAttention, tokens=config.num_tokens)
+        make_attention = partial(parts.RelativeAttention, tokens=config.num_tokens)
     elif config.rotary is not None:
         registers = 0 if config.rotary.register_temperature is None else config.register_tokens
         fixed = config.prefix_tokens - registers  # the class token, and registers without a place
         rotary = RotaryPosition2D(config.grid, config.head_dim, fixed, config.rotary, registers)
-        make_attention = partial(Attention, rotary=rotary)
+        make_attention = partial(parts.Attention, rotary=rotary)
     else:
-        make_attention = Attention
+        make_attention = parts.Attention
     attention = make_attention(
         config.width,
         config.num_heads,
@@ -379,10 +373,10 @@ def encoder_block(config: ViTConfig, number: int = 0) -> Block:
         norm_eps=config.norm_eps,
         qkv_bias=config.qkv_bias,
     )
-    return Block(
+    return parts.Block(
         config.width,
         attention,
-        MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
+        parts.MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
         norm=config.norm,
         norm_eps=config.norm_eps,
         dropout=config.dropout,

@@ -26,18 +26,11 @@ from typing import Any, NamedTuple
 
 from vitkit.config import nearest, to_json
 from vitkit.errors import VitkitError
-from vitkit.models.config import (
-    STEM_GROUP,
-    VIT5_ROTARY,
-    BackboneConfig,
-    ResNetConfig,
-    Size,
-    ViTConfig,
-    height_and_width,
-)
+from vitkit.models import config as configs
+from vitkit.models.config import BackboneConfig, ResNetConfig, ViTConfig, height_and_width
+from vitkit.models.config import ModelConfig as ModelConfig
 from vitkit.text import format_size
 
-ModelConfig = ViTConfig | ResNetConfig
 FAMILIES: dict[str, type[ModelConfig]] = {config.family: config for config in (ViTConfig, ResNetConfig)}
 """The configurations by the name of their family, which `model.json` records."""
 Statistics = tuple[float, ...] | None
@@ -102,7 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 VIT5: dict[str, Any] = {
     "register_tokens": 4,
     "class_token_position": False,
-    "rotary": VIT5_ROTARY,
+    "rotary": configs.VIT5_ROTARY,
     "norm": "rms",
     "qk_norm": True,
     "qkv_bias": False,
@@ -140,17 +133,9 @@ _CUSTOM = re.compile(r"(\d+)x(\d+)x(\d+)(?:x(\d+))?")
 _BIT = re.compile(rf"BiT-([SM]-)?{_RESNET}{_WIDTH}")
 
 OTHER_SIZES = {
-    "tiny": "Ti",
-    "small": "S",
-    "base": "B",
-    "large": "L",
-    "huge": "H",
-    "giant": "g",
-    "gigantic": "G",
-    "b": "B",
-    "l": "L",
-    "h": "H",
-}
+    "tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G",
+    "b": "B", "l": "L", "h": "H",
+}  # fmt: skip
 """The sizes of timm, Hugging Face and torchvision (one letter), and the zoo's names for them."""
 
 # timm: vit_base_patch16_224.augreg_in21k, deit_small_patch16_224. Hugging Face: google/vit-base-patch16-224.
@@ -247,9 +232,8 @@ def vit_config(name: str, num_classes: int = 1000, image_size: int | tuple[int, 
     changes, options = dict(VIT5 if match["five"] else {}), match["options"].split("-")[1:]
     for option in options:
         if not (registers := re.fullmatch(r"reg(\d+)", option)) and option not in OPTIONS:
-            raise VitkitError(
-                f"'{name}': no option is named '{option}'. {nearest(option, [*OPTIONS, 'reg4'])}"
-            )
+            near = nearest(option, [*OPTIONS, "reg4"])
+            raise VitkitError(f"'{name}': no option is named '{option}'. {near}")
         changes |= {"register_tokens": int(registers[1])} if registers else OPTIONS[option]
     config = replace(config, **changes)
     if "conv" in options:
@@ -410,16 +394,17 @@ def _stem_channels(name: str, config: ViTConfig) -> tuple[int, ...]:
     """
     halvings = config.patch_size[0].bit_length() - 1
     channels = tuple(config.width >> number for number in reversed(range(halvings)))
-    if not channels or channels[0] % STEM_GROUP or config.width % channels[0]:
+    if not channels or channels[0] % configs.STEM_GROUP or config.width % channels[0]:
         raise VitkitError(
             f"'{name}': no convolutional stem fits a width of {config.width} and patches of "
             f"{format_size(config.patch_size)}. Choose patches of 2, 4, 8 or 16 pixels and a width whose "
-            f"half, quarter and so on is a multiple of {STEM_GROUP}; or give the channels (stem_channels)."
+            f"half, quarter and so on is a multiple of {configs.STEM_GROUP}; or give the channels "
+            "(stem_channels)."
         )
     return channels
 
 
-def with_image_size(config: ModelConfig, size: Size) -> ModelConfig:
+def with_image_size(config: ModelConfig, size: int | tuple[int, int]) -> ModelConfig:
     """Set the image size of a model's preprocessing, which owns it, on the model's configuration.
 
     No other function changes it: a size that is given to `load_model` comes here by way of `Preprocessing`.

@@ -21,7 +21,7 @@ from vitkit.config import (
     to_json,
 )
 from vitkit.data.config import Augmentation, Loading, Preprocessing, Splits
-from vitkit.durable import read_json_once
+from vitkit.durable import read_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
 from vitkit.models import zoo
@@ -207,7 +207,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        data = read_json_once(path)
+        data = read_json(path)
     except FileNotFoundError:
         if (folder / "study.json").is_file():
             raise VitkitError(

@@ -34,8 +34,7 @@ from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.kernels.block import compiled_block
-from vitkit.kernels.gelu import compiled_gelu
+from vitkit.kernels.block import compiled_block, compiled_gelu
 from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast

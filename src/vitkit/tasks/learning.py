@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vitkit.data.stream.loader import Batch
     from vitkit.models.config import ViTConfig
     from vitkit.models.vit import ViT
-    from vitkit.training.masked_images import MaskedImages
+    from vitkit.training.objectives import MaskedImages
 
 
 Picture = NDArray[np.uint8]
@@ -260,7 +260,7 @@ class MaskedImagesLearning(Learning):
         self, config: MaskedImagesConfig, model_config: ModelConfig, train: "Samples"
     ) -> "nn.Module":
         """Build the module that hides patches and predicts them."""
-        from vitkit.training.masked_images import OBJECTIVE_OF
+        from vitkit.training.objectives import OBJECTIVE_OF
 
         return OBJECTIVE_OF[type(config)](config, cast("ViTConfig", model_config))
 

@@ -40,7 +40,7 @@ from vitkit._version import __version__
 from vitkit.config import Count, from_json, read, to_json, write
 from vitkit.errors import VitkitError
 from vitkit.training import gradients, optim
-from vitkit.weights.files.safetensors import read_safetensors, safetensors_chunks
+from vitkit.weights.files.source import read_safetensors, safetensors_chunks
 
 FOLDER = "checkpoints"
 """The folder of a run folder that holds its checkpoints."""
@@ -231,7 +231,15 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
     All processes go through them in this order: each sharded tensor is collected from all at the same time.
     """
     of_modules = {name: module.state_dict() for name, module in _modules(state).items()}
-    return {"model": of_modules.pop("model"), "optimizer": _optimizer_tensors(state.optimizer), **of_modules}
+    # "parameter number.name", such as "12.exp_avg". Parameters are numbered in the order of the groups, which
+    # the run's options decide. The names are sorted, since a state that was loaded has another order than one
+    # that grew, and both must write the same bytes.
+    of_optimizer = {
+        f"{index}.{name}": value
+        for index, parameter in enumerate(_parameters(state.optimizer))
+        for name, value in sorted(state.optimizer.state.get(parameter, {}).items())
+    }
+    return {"model": of_modules.pop("model"), "optimizer": of_optimizer, **of_modules}
 
 
 def _count_bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
@@ -292,9 +300,8 @@ def commit(run: Path, snapshot: Snapshot, keep: int) -> Path:
             name: FileHash(*durable.write_file(temporary / name, chunks))
             for name, chunks in snapshot.files.items()
         }
-        manifest = durable.json_bytes(
-            to_json(Manifest(step, snapshot.environment, written, snapshot.configuration))
-        )
+        record = Manifest(step, snapshot.environment, written, snapshot.configuration)
+        manifest = durable.json_bytes(to_json(record))
         durable.write_file(temporary / "manifest.json", [manifest])
         # The order is the promise: after a power cut, a name that is on the disk leads to files that are
         # there whole. So each folder is flushed before anything refers to it, and COMMIT comes last.
@@ -387,19 +394,6 @@ class CheckpointWriter:
             self._committed = saving.result()
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Give the tensors of the optimiser's state, named "parameter number.name", such as "12.exp_avg".
-
-    Parameters are numbered in the order of the groups, which the run's options decide. The names are sorted,
-    since a state that was loaded has another order than one that grew, and both must write the same bytes.
-    """
-    return {
-        f"{index}.{name}": value
-        for index, parameter in enumerate(_parameters(optimizer))
-        for name, value in sorted(optimizer.state.get(parameter, {}).items())
-    }
-
-
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """List the parameters in the order in which a checkpoint numbers them."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -415,9 +409,8 @@ def _remove_older(folder: Path, keep: int, progress: Progress, needed: int) -> N
     try:
         # Checkpoints of later steps do not count among the last `keep`, or the one just written could be
         # removed at once. Nor does one with an empty COMMIT (size 0), from which nothing can be resumed.
-        committed = [
-            path for path in newest_first(folder) if step_of(path) <= progress.step and commit_size(path)
-        ]
+        earlier = [path for path in newest_first(folder) if step_of(path) <= progress.step]
+        committed = [path for path in earlier if commit_size(path)]
         for path in committed[keep:]:
             if path.name != best:
                 remove(path)

@@ -8,23 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from vitkit.config import (
-    AtLeastOne,
-    BelowOne,
-    Positive,
-    Range,
-    Seed,
-    Valid,
-    WithinOne,
-    ZeroOrMore,
-    require_valid,
-)
+from vitkit.config import AtLeastOne, BelowOne, Positive, Range, Seed, Valid, WithinOne, ZeroOrMore
 from vitkit.errors import VitkitError
 from vitkit.models.config import Precision
 
 
 @dataclass(frozen=True)
-class ClassificationConfig:
+class ClassificationConfig(Valid):
     """The loss, and the changes of images and labels that belong to it."""
 
     loss: Literal["softmax", "sigmoid"] = "softmax"
@@ -53,7 +43,7 @@ class ClassificationConfig:
         return self.mixup > 0 or self.cutmix > 0
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         if self.logit_adjustment and self.loss != "softmax":
             raise VitkitError(
                 "logit_adjustment shifts classes against each other, which the sigmoid loss does not "
@@ -71,7 +61,7 @@ Sharding = Literal["auto", "replicas", "fsdp", "hsdp"]
 
 
 @dataclass(frozen=True)
-class MaskedPatchesConfig:
+class MaskedPatchesConfig(Valid):
     """Masked patch prediction (paper 4.6 and B.1.2)."""
 
     target: Literal["mean-colour", "4x4-colours", "pixels"] = "mean-colour"
@@ -89,7 +79,7 @@ class MaskedPatchesConfig:
     mask_block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         if self.token_fraction + self.other_fraction > 1:
             raise VitkitError(
                 "token_fraction and other_fraction are fractions of the hidden patches, together 1 at most, "
@@ -109,7 +99,7 @@ class SimMIMConfig(Valid):
 
 
 @dataclass(frozen=True)
-class MAEConfig:
+class MAEConfig(Valid):
     """MAE (arXiv 2111.06377): a decoder predicts the pixels of hidden patches from the visible ones."""
 
     mask_fraction: WithinOne = 0.75
@@ -125,7 +115,7 @@ class MAEConfig:
     mask_block: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         if self.decoder_width < 8 or self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
             raise VitkitError(
                 "decoder_width is a multiple of 4 and of decoder_heads, at least 8, found "
@@ -150,7 +140,7 @@ OBJECTIVES: Mapping[str, type[ObjectiveConfig]] = {
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Valid):
     """Optimiser, learning-rate schedule, gradient clipping and weight averaging."""
 
     optimizer: Literal["adamw", "adam", "sgd", "muon"] = "adamw"
@@ -194,7 +184,7 @@ class OptimizerConfig:
     it."""
 
     def __post_init__(self) -> None:
-        require_valid(self)
+        super().__post_init__()
         if self.optimizer == "adam" and self.weight_decay:
             raise VitkitError(
                 "Adam here has no weight decay; the paper's Adam with decay is 'adamw' (decay apart from the "

@@ -121,9 +121,8 @@ def divide_like(value: Tensor, owner: Any) -> Tensor:
     rows = -(-len(value) // mesh.size(mesh.ndim - 1))
     start = rows * mesh.get_local_rank(mesh.ndim - 1)
     part = value[start : start + rows].to(own.device, copy=True)
-    return DTensor.from_local(
-        part, mesh, owner.placements, run_check=False, shape=value.shape, stride=owner.stride()
-    )
+    whole = {"shape": value.shape, "stride": owner.stride()}
+    return DTensor.from_local(part, mesh, owner.placements, run_check=False, **whole)
 
 
 def skeleton_of(model: ImageModel) -> ImageModel:
@@ -248,9 +247,7 @@ class Gradients:
         self.is_sharded = any(map(is_sharded, self.model.parameters()))
         # Every pass through a sharded model is a step that all processes take together, whether they have
         # images for it or not.
-        self.shares = divide(
-            config.batch_size, config.micro_batch_size, self.world, with_empty=self.is_sharded
-        )
+        self.shares = divide(config.batch_size, config.micro_batch_size, self.world, self.is_sharded)
         # Images that this process computes at a time: fewer than its share of a micro-batch, once the share
         # did not fit into the memory of its GPU.
         self.size = max((len(share) for share in self.shares), default=0)

@@ -315,9 +315,8 @@ class Trainer:
         # The average is a second model, so that it can be evaluated like the first. No gradient reaches it.
         average = copy.deepcopy(model).requires_grad_(False) if optimizer_config.polyak else None
         has_parameters = any(True for _ in objective.parameters())
-        averaged_objective = (
-            copy.deepcopy(objective).requires_grad_(False) if average is not None and has_parameters else None
-        )
+        averages = average is not None and has_parameters
+        averaged_objective = copy.deepcopy(objective).requires_grad_(False) if averages else None
         self.autocast = partial(autocast, self.device, model.chosen.precision)
         # The model without its numbers, from which whole ones are assembled where the state is sharded.
         self.skeleton = None if sharding == "replicas" else skeleton_of(model)

@@ -14,13 +14,13 @@ import torch
 
 from vitkit.errors import VitkitError
 from vitkit.models import build, zoo
-from vitkit.models.config import Size
+from vitkit.models.config import ModelConfig, Size
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, model_config, name_here, with_statistics
+from vitkit.models.zoo import model_config, name_here, with_statistics
 from vitkit.text import without_places
 from vitkit.weights import table
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.formats.timm.settings import GROUP_NORM_EPS, STANDARDIZATION_EPS
+from vitkit.weights.formats.timm import GROUP_NORM_EPS, STANDARDIZATION_EPS
 from vitkit.weights.loading import load
 from vitkit.weights.model_card import log_notes
 from vitkit.weights.published import find_start_named, starts
@@ -95,7 +95,9 @@ def _published(name: str, timm_name: "TimmName | None") -> str:
     """
     if find_start_named(name) is not None:
         return name
-    address = name if name.startswith("hf:") else f"hf:{name}" if timm_name is None else timm_name.address
+    address = name if name.startswith("hf:") else f"hf:{name}"
+    if timm_name is not None:
+        address = f"hf:timm/{timm_name.architecture}.{timm_name.tag}"
     listed = next((start for start in starts() if address in start.addresses), None)
     if listed is not None and not Path(listed.name).exists():  # a file here of that name would go first
         return listed.name
@@ -162,11 +164,6 @@ class TimmName:
     side: int
     """Height and width in pixels; a BiT takes any: the size of its first training."""
 
-    @property
-    def address(self) -> str:
-        """The place where timm publishes the weights."""
-        return f"hf:timm/{self.architecture}.{self.tag}"
-
 
 def parse_timm_name(name: str) -> TimmName | None:
     """Read a name of timm; None for any other name, and for an architecture that vitkit lacks."""
@@ -191,12 +188,8 @@ def timm_config(name: TimmName, num_classes: int, size: Size) -> ModelConfig:
     config = model_config(name_here(name.architecture) or name.architecture, num_classes, size)
     numerics: dict[str, Any] = {"gelu": "erf", "standardization_eps": STANDARDIZATION_EPS}
     if (backbone := getattr(config, "backbone", None)) is not None:
-        numerics["backbone"] = replace(
-            backbone,
-            norm_eps=GROUP_NORM_EPS,
-            standardization="variance",
-            standardization_eps=STANDARDIZATION_EPS,
-        )
+        timm: dict[str, Any] = {"standardization": "variance", "standardization_eps": STANDARDIZATION_EPS}
+        numerics["backbone"] = replace(backbone, norm_eps=GROUP_NORM_EPS, **timm)
     names = {field.name for field in fields(config)}
     config = replace(config, **{key: value for key, value in numerics.items() if key in names})
     statistics = (table.IMAGENET_MEAN, table.IMAGENET_STD) if name.tag in IMAGENET_TAGS else ((0.5,), (0.5,))

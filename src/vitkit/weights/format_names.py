@@ -13,7 +13,7 @@ MODULES: dict[Format, str] = {
     "big_vision": "big_vision",
     "official": "official",
     "huggingface": "huggingface",
-    "timm": "timm.translate",
+    "timm": "timm",
     "torchvision": "torchvision",
 }
 """The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:

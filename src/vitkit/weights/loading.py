@@ -17,9 +17,9 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config import INTERPOLATIONS, height_and_width
+from vitkit.models.config import INTERPOLATIONS, ModelConfig, height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig, name_of, with_channels, with_image_size, with_statistics
+from vitkit.models.zoo import name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights import published, table
 from vitkit.weights.files import download
@@ -191,11 +191,8 @@ class OpenCheckpoint(ExitStack):
             names = [name for row in rows for name in row.theirs]
             missing = [f"  {name}: missing" for name in names if name not in source.shapes]
             accounted = {*names, *self._translation.ignored}
-            unexpected = [
-                f"  {name}: unexpected, {tuple(shape)}"
-                for name, shape in source.shapes.items()
-                if name not in accounted
-            ]
+            extra = [name for name in source.shapes if name not in accounted]
+            unexpected = [f"  {name}: unexpected, {tuple(source.shapes[name])}" for name in extra]
             if missing or unexpected:
                 raise VitkitError(
                     f"{source.path} does not hold the weights of this architecture, {len(missing)} of "
@@ -495,4 +492,4 @@ def save(model: ImageModel, path: str | Path, format: Format = "vitkit") -> tupl
     lost = chosen.lost_numerics(model.config)
     path.parent.mkdir(parents=True, exist_ok=True)
     notes = [f"the {format} format cannot say: {'; '.join(lost)}"] if lost else []
-    return chosen.write(model, path, notes), notes
+    return chosen.holdings[model.config.family].write(model, path, notes), notes

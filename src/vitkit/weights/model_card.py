@@ -15,8 +15,8 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Task
-from vitkit.models.zoo import FAMILIES, ModelConfig
+from vitkit.models.config import Card, ModelConfig, Task
+from vitkit.models.zoo import FAMILIES
 from vitkit.text import without_places
 
 _log = logging.getLogger("vitkit")
@@ -182,9 +182,8 @@ def _without_idle_fields(preprocessing: Preprocessing) -> Preprocessing:
 
 def assumed_statistics(mean: tuple[float, ...], std: tuple[float, ...], custom: str) -> Assumption:
     """Record that the mean and std of pixels are not in the file."""
-    return Assumption(
-        "pixel statistics", f"pixel mean {by_channel(mean)} and std {by_channel(std)}, {custom}"
-    )
+    taken = f"pixel mean {by_channel(mean)} and std {by_channel(std)}, {custom}"
+    return Assumption("pixel statistics", taken)
 
 
 def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
@@ -230,9 +229,8 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
     family = data.get("family")
     if not isinstance(family, str) or family not in FAMILIES:
         raise VitkitError(f"{path}: family: expected one of {', '.join(FAMILIES)}, found {family!r}.")
-    architecture: ModelConfig = from_json(
-        FAMILIES[family], data.get("architecture", {}), f"{path}: architecture"
-    )
+    fields = data.get("architecture", {})
+    architecture: ModelConfig = from_json(FAMILIES[family], fields, f"{path}: architecture")
     fields = {key: value for key, value in data.items() if key in ModelCard.__dataclass_fields__}
     card = from_json(ModelCard, fields, str(path))
     if card.class_names and len(card.class_names) != architecture.num_classes:

@@ -205,9 +205,8 @@ def _with_values(
     """Return the starts with one of the values in a column; an error where there are no values."""
     if not values:
         all_values = dict.fromkeys(getattr(start, column) for start in listed)
-        raise VitkitError(
-            f"No published checkpoint has the {column} '{pattern}'. Known: {'; '.join(all_values)}."
-        )
+        names = "; ".join(all_values)
+        raise VitkitError(f"No published checkpoint has the {column} '{pattern}'. Known: {names}.")
     return tuple(start for start in listed if getattr(start, column) in values)
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
-from vitkit.models import image_model, zoo
-from vitkit.models.config import BackboneConfig, RotaryConfig, ViTConfig
+from vitkit.models import image_model
+from vitkit.models.config import BackboneConfig, ModelConfig, RotaryConfig, ViTConfig
+from vitkit.text import pluralize
 from vitkit.weights import model_card
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
@@ -66,7 +67,7 @@ class Hints:
 class Translation:
     """A file's architecture, parameters, card and notes, as a format reads them."""
 
-    config: zoo.ModelConfig
+    config: ModelConfig
     rows: list[Row]
     card: model_card.ModelCard
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -115,16 +116,12 @@ class CheckpointFormat:
     others: str = ""
     is_folder: bool = True
 
-    def write(self, model: image_model.ImageModel, path: Path, notes: list[str]) -> Path:
-        """Write a model of which nothing is unsupported, and return the path written."""
-        return self.holdings[model.config.family].write(model, path, notes)
-
-    def unsupported(self, config: zoo.ModelConfig) -> list[str]:
+    def unsupported(self, config: ModelConfig) -> list[str]:
         """Name the parts of an architecture that the format cannot store; an empty list if `write` can."""
         holding = self.holdings.get(config.family)
         return [f"{config.family}s{self.others}"] if holding is None else list(holding.unsupported(config))
 
-    def lost_numerics(self, config: zoo.ModelConfig) -> list[str]:
+    def lost_numerics(self, config: ModelConfig) -> list[str]:
         """Name the numerics of a configuration that the format does not record."""
         holding = self.holdings.get(config.family)
         return [] if holding is None else list(holding.lost_numerics(config))
@@ -161,31 +158,56 @@ def require_heads(source: Source, heads: int | None, width: int, where: str = ""
 def image_size_of(
     source: Source,
     patch_size: tuple[int, int],
-    positions: int,
+    count: int,
     given: tuple[int, int] | None,
     backbone: BackboneConfig | None = None,
-) -> tuple[int, int]:
-    """Find the image size of so many positions: a square grid's, else the given size if it fits.
+    prefix: int = 0,
+    recorded: tuple[int, int] | None = None,
+) -> tuple[tuple[int, int], bool]:
+    """Find the image size of position embeddings, and whether the tokens before the patches have some too.
 
-    A number of positions that makes a square is taken for a square, even where a rectangle is given: nearly
-    all files are of square images, and their positions are resized to the rectangle.
+    A number of positions that makes a square is taken for a square, even where the user gives a rectangle of
+    as many: nearly all files are of square images, and their positions are resized to the rectangle.
+
+    Args:
+        source: the file.
+        patch_size: of the model, on the feature map of its backbone.
+        count: embeddings.
+        given: the size that the user gives.
+        backbone: of a hybrid.
+        prefix: tokens before the patches, all of which have an embedding or none.
+        recorded: the size in the file's settings.
 
     Raises:
-        NotRecordedError: neither fits.
+        NotRecordedError: no size fits, or there are two readings.
     """
-    side, stride = math.isqrt(max(positions, 0)), backbone.stride if backbone else 1
-    is_square = side > 0 and side * side == positions
-    if given:
-        height, width = backbone.feature_map(given) if backbone else given
+
+    def side_of(places: int) -> int | None:
+        side = math.isqrt(max(places, 0))
+        return side if side and side * side == places else None
+
+    usual, other = side_of(count - prefix), side_of(count) if prefix else None
+    for size in (recorded, given):
+        height, width = (backbone.feature_map(size) if backbone else size) if size else (0, 0)
         rows, columns = height // patch_size[0], width // patch_size[1]
-        if rows * columns == positions and (rows == columns or not is_square):
-            return given
-    if not is_square:
-        raise NotRecordedError(
-            f"{source.path}: its {positions} position embeddings are no square grid: give the image size "
-            "they were made for, image_size=(height, width)."
+        fits = size == recorded or rows == columns or usual is None
+        if size and fits and rows * columns in (count - prefix, count):
+            return size, rows * columns == count - prefix
+    if usual is not None and other is None:
+        stride = backbone.stride if backbone else 1
+        return (usual * patch_size[0] * stride, usual * patch_size[1] * stride), True
+    readings = "no square grid"
+    if prefix:
+        shape, without = (
+            "a grid that is no square" if side is None else f"a grid of {side}x{side}"
+            for side in (usual, other)
         )
-    return side * patch_size[0] * stride, side * patch_size[1] * stride
+        tokens = pluralize(prefix, "token") + " before the patches"
+        readings = f"{shape} and {tokens}, or {without} without a position for the {tokens}"
+    raise NotRecordedError(
+        f"{source.path}: its {count} position embeddings are {readings}, and nothing says for which images "
+        "they were made: give image_size=(height, width) (--image-size HEIGHT WIDTH)."
+    )
 
 
 def renamed(ours: str, theirs: str) -> Row:
@@ -193,9 +215,10 @@ def renamed(ours: str, theirs: str) -> Row:
     return Row(ours, (theirs,))
 
 
-def weight_and_bias(ours: str, theirs: str) -> list[Row]:
-    """Return the rows of a layer's weight and bias, which differ in the layer's name alone."""
-    return [renamed(f"{ours}.{part}", f"{theirs}.{part}") for part in ("weight", "bias")]
+def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight", ".bias")) -> list[Row]:
+    """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
+    pairs = zip(("weight", "bias"), names, strict=True)
+    return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 from tests.helpers.noise_samples import PREPROCESSING, Noise, train_loader
-from vitkit.data.stream import workers
+from vitkit.data.stream import loader as workers
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.signals import STOP_SIGNALS
@@ -137,7 +137,7 @@ def test_without_a_limit_a_batch_is_waited_for() -> None:
 
 
 def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitkit.data.stream.workers.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("vitkit.data.stream.loader.GRACE_SECONDS", 0.2)
     batches = evaluation_batches(Acting(endless), PREPROCESSING, 2, workers=2)
     next(batches)
     del batches
@@ -147,7 +147,7 @@ def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None
 PROGRAM = """
 import time
 from tests.helpers.noise_samples import PREPROCESSING, Noise
-from vitkit.data.stream import workers
+from vitkit.data.stream import loader as workers
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 """

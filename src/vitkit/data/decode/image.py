@@ -78,20 +78,6 @@ def to_levels(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     return levels
 
 
-def fill_levels(levels: NDArray[np.uint8], values: NDArray[np.generic]) -> None:
-    """Write the levels of values (H, W, C) to `levels`, part by part, so that the floats take little memory.
-
-    Raises:
-        DecodeError: as `to_levels`.
-    """
-    height, width, channels = values.shape
-    rows, columns = max(1, _STRIP // (width * channels)), max(1, _STRIP // channels)
-    for top in range(0, height, rows):
-        for left in range(0, width, columns):
-            part = np.s_[top : top + rows, left : left + columns]
-            levels[part] = to_levels(values[part])
-
-
 @dataclass(frozen=True)
 class ArrayFile:
     """An image file that holds an array, whose header was read and agrees with the file's length."""
@@ -134,8 +120,14 @@ class ArrayFile:
                 f"--channels {channels}"
             )
         levels = np.empty((*self.shape[:2], rule.channels), np.uint8)
-        for part, values in self.parts():
-            fill_levels(levels[part], values)
+        for place, values in self.parts():
+            filled, (height, width, depth) = levels[place], values.shape
+            # Strip by strip, so that the floats take little memory.
+            rows, columns = max(1, _STRIP // (width * depth)), max(1, _STRIP // depth)
+            for top in range(0, height, rows):
+                for left in range(0, width, columns):
+                    strip = np.s_[top : top + rows, left : left + columns]
+                    filled[strip] = to_levels(values[strip])
         if channels != rule.channels:  # of grey, which is opaque
             levels[:, :, 1:3], levels[:, :, 3:] = levels[:, :, :1], 255
         return np.ascontiguousarray(upright(levels, self.orientation if rule.apply_exif else 1))
@@ -283,16 +275,7 @@ def _check_ome(description: str, channels: int) -> None:
 # Bytes per pixel that a reader takes beside the image it fills. WebP: two canvases and a copy of the frame;
 # AVIF, HEIF: planes of up to 16 bits, the colours made from them and a copy; the others are read by Python
 # code.
-_BESIDE_THE_IMAGE = {
-    "WEBP": 12.1,
-    "AVIF": 16.0,
-    "HEIF": 16.0,
-    "SGI": 8.0,
-    "PPM": 8.0,
-    "QOI": 4.0,
-    "BMP": 3.0,
-    "GIF": 3.0,
-}
+_BESIDE_THE_IMAGE = {"WEBP": 12.1, "AVIF": 16, "HEIF": 16, "SGI": 8, "PPM": 8, "QOI": 4, "BMP": 3, "GIF": 3}
 
 _STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes that Pillow uses for a pixel of a colour mode; 4 of any other: colours of three bytes take four."""
@@ -318,7 +301,11 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
     pixels = image.size[0] * image.size[1]
     stored = _STORED_BYTES.get(image.mode, 4)
     if image.format == "JPEG":
-        reader = _jpeg_coefficients(image) if buffered else 0.0
+        reader = 0.0
+        if buffered:  # coefficients of 16 bits, with the subsampling of each component
+            factors = [(max(1, layer[1]), max(1, layer[2])) for layer in cast("Any", image).layer]
+            most = max((h for h, _ in factors), default=1) * max((v for _, v in factors), default=1)
+            reader = 2 * sum(h * v for h, v in factors) / most
     elif image.format == "JPEG2000":
         # 32 bits a value, then a tile's values packed to 16 or 8 bits.
         reader = (6.2 if image.mode.startswith("I") else 5.2) * len(image.getbands())
@@ -331,13 +318,6 @@ def decoding_bytes(image: Image.Image, file_bytes: int, buffered: bool = False) 
     # Comments, profiles and further frames may be held twice more while they are read.
     beside = file_bytes + 2 * max(0, file_bytes - pixels * stored)
     return round(max(beside + pixels * (stored + reader), pixels * (stored + 3)))
-
-
-def _jpeg_coefficients(image: Image.Image) -> float:
-    """Count the bytes per pixel of the coefficients, 16 bits each, with the subsampling of each component."""
-    factors = [(max(1, layer[1]), max(1, layer[2])) for layer in cast("Any", image).layer]
-    most = max((h for h, _ in factors), default=1) * max((v for _, v in factors), default=1)
-    return float(2 * sum(h * v for h, v in factors) / most)
 
 
 def _tiff_bytes(image: Image.Image) -> float:

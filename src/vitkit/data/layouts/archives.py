@@ -124,7 +124,13 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
     count = pluralize(len(others), "link, device or sparse file", "links, devices or sparse files")
     notes = (f"{count} in {path.name} ignored: {join_names(others)}.",) if others else ()
     shown = {file.name: file for file in members if not any(map(is_ignored, file.name.split("/")))}
-    around = _folder_around(list(shown), labelled)
+    # A folder, or nested folders, around all files are passed over: "photos/".
+    common = posixpath.commonpath([posixpath.dirname(name) for name in shown] or [""])
+    # The last folder above the images is a class, even where there is no other.
+    most = max((name.count("/") for name in shown), default=0) - 1 if labelled else 0
+    shared = common.split("/") if common else []
+    splits = (depth for depth, folder in enumerate(shared) if folder.lower() in SPLIT_NAMES)
+    around = "".join(f"{folder}/" for folder in shared[: min(most, next(splits, most))])
     by_name = {name.removeprefix(around): file for name, file in shown.items()}
 
     def files_of(names: list[str]) -> _ArchiveFiles:
@@ -149,9 +155,8 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
         scan.take(files)
         scans[split] = scan
     next(iter(scans.values())).hidden = len(members) - len(shown)
-    listing = folders.list_classes(
-        path, f"{ending} of class folders", scans, not_splits, files_of, partial, group
-    )
+    kind = f"{ending} of class folders"
+    listing = folders.list_classes(path, kind, scans, not_splits, files_of, partial, group)
     return replace(listing, notes=(*listing.notes, *notes))
 
 
@@ -167,9 +172,8 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
             place = longer + 32
         promised = int.from_bytes(end[place : place + 2], "little")
         if promised != count % 65536:  # writers without the longer end leave out the upper digits
-            raise zipfile.BadZipFile(
-                f"its end promises {promised:,} files, and its directory names {count:,}"
-            )
+            said = f"its end promises {promised:,} files, and its directory names {count:,}"
+            raise zipfile.BadZipFile(said)
         for info in archive.infolist():
             name = info.orig_filename  # `filename` ends at a zero byte, which is refused like other odd names
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -187,9 +191,7 @@ def _zip_members(path: Path) -> Iterator[_Member | str]:
                 )
             start, packed, size = info.header_offset, info.compress_size, info.file_size
             if max(start, packed, size) > _LARGEST_ARCHIVE:
-                raise VitkitError(
-                    f"{path} promises files larger than any disk. Download it or pack it again."
-                )
+                raise VitkitError(f"{path} promises files larger than any disk: pack or download it again.")
             name_crc = zlib.crc32(name.encode("utf-8" if info.flag_bits & 0x800 else "cp437"))
             yield _Member(name, start, packed, size, info.compress_type, info.CRC, name_crc)
 
@@ -259,13 +261,3 @@ def _check_names(path: Path, members: Sequence[_Member]) -> None:
         if name in names:
             raise VitkitError(f"{path} holds two files named '{visible(name[:80])}'. Pack the folder again.")
         names.add(name)
-
-
-def _folder_around(names: Sequence[str], labelled: bool) -> str:
-    """Find the folder, or nested folders, around all files of an archive: "photos/"; "" if none."""
-    common = posixpath.commonpath([posixpath.dirname(name) for name in names] or [""])
-    # The last folder above the images is a class, even where there is no other.
-    most = max((name.count("/") for name in names), default=0) - 1 if labelled else 0
-    shared = common.split("/") if common else []
-    splits = (depth for depth, folder in enumerate(shared) if folder.lower() in SPLIT_NAMES)
-    return "".join(f"{folder}/" for folder in shared[: min(most, next(splits, most))])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.config import Splits
 from vitkit.data.layouts.tables import count_labels
-from vitkit.data.listing import SPLITS, Labels, Listing, SplitListing
+from vitkit.data.listing import SPLITS, Flags, Integers, Labels, Listing, SplitListing
 from vitkit.errors import VitkitError
 from vitkit.text import join_names, pluralize
 
@@ -27,8 +27,8 @@ _LOOKS = 20_000
 
 
 def with_missing_splits(
-    listing: Listing, splits: Splits, search: Callable[[], NDArray[np.int64] | None]
-) -> tuple[dict[str, SplitListing], list[str], NDArray[np.int64] | None, dict[str, NDArray[np.int64]]]:
+    listing: Listing, splits: Splits, search: Callable[[], Integers | None]
+) -> tuple[dict[str, SplitListing], list[str], Integers | None, dict[str, Integers]]:
     """Cut a test split, then a validation split, where the data has none.
 
     Args:
@@ -51,7 +51,7 @@ def with_missing_splits(
         torn = sum(sum(group in groups for groups in by_split) > 1 for group in set().union(*by_split))
         if torn:
             notes.append(f"{pluralize(torn, 'group is', 'groups are')} in several splits of the data's own.")
-    fold_of: NDArray[np.int64] | None = None
+    fold_of: Integers | None = None
     if "train" not in listed:
         return listed, notes, fold_of, {}
     if splits.folds is not None and "test" in listed:
@@ -61,7 +61,7 @@ def with_missing_splits(
         fractions["test"] = 1 / splits.folds
     fractions = {split: part for split, part in fractions.items() if part and split not in listed}
     numbers, labels = listed["train"]
-    total, groups, same = len(labels), None, dict[str, NDArray[np.int64]]()
+    total, groups, same = len(labels), None, dict[str, Integers]()
     stratified = "stratified, " if listing.class_names else ""
     if fractions:
         if (compared := search()) is not None:
@@ -96,8 +96,8 @@ def with_missing_splits(
 
 
 def _groups_to_keep(
-    listing: Listing, splits: Splits, same: NDArray[np.int64] | None
-) -> tuple[NDArray[np.int64] | None, list[str]]:
+    listing: Listing, splits: Splits, same: Integers | None
+) -> tuple[Integers | None, list[str]]:
     """Return the group of each image to cut from, (N,), and notes for the user; None without groups.
 
     Args:
@@ -107,10 +107,8 @@ def _groups_to_keep(
     (numbers, labels), groups, notes = listing.splits["train"], None, list[str]()
     if same is not None:
         differs = (labels != labels[same]).reshape(len(labels), -1).any(axis=1)
-        contradictions = [
-            " = ".join(listing.files.key(int(number)) for number in numbers[same == first])
-            for first in np.unique(same[differs])
-        ]
+        groups_of = (numbers[same == first].tolist() for first in np.unique(same[differs]))
+        contradictions = [" = ".join(map(listing.files.key, group)) for group in groups_of]
         if contradictions:
             images = pluralize(len(contradictions), "image has", "images have")
             notes.append(
@@ -131,8 +129,8 @@ def _groups_to_keep(
 
 
 def _cut_folds(
-    labels: Labels, groups: NDArray[np.int64] | None, splits: Splits, folds: int, names: Sequence[str]
-) -> tuple[NDArray[np.int64], list[str]]:
+    labels: Labels, groups: Integers | None, splits: Splits, folds: int, names: Sequence[str]
+) -> tuple[Integers, list[str]]:
     """Cut the images `(N,)` into folds; returns the fold of each, and notes for the user.
 
     Raises:
@@ -156,9 +154,7 @@ def _cut_folds(
     return fold_of, [f"{count} in one fold, and no run both trains on such a class and tests it: {lost}."]
 
 
-def cut_images(
-    labels: Labels, groups: NDArray[np.int64] | None, count: int, seed: int, stream: int
-) -> NDArray[np.bool_]:
+def cut_images(labels: Labels, groups: Integers | None, count: int, seed: int, stream: int) -> Flags:
     """Choose about `count` of the images `(N,)`, stratified, each group inside or outside as a whole.
 
     Images alone in their group are cut as if there were no groups. Of the images in groups, the same fraction
@@ -188,7 +184,7 @@ def cut_images(
     target = np.array(count_labels(labels[together], width), np.float64) * share / len(together)
     trials = max(1, min(_TRIALS, _LOOKS // len(sizes)))
     orders = draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)).argsort(axis=1)
-    best: tuple[float, NDArray[np.bool_]] | None = None
+    best: tuple[float, Flags] | None = None
     for trial in orders.tolist():
         have, taken = np.zeros(width), np.zeros(len(sizes), dtype=bool)
         for group in trial:
@@ -210,9 +206,7 @@ def cut_images(
     return cut
 
 
-def deal_folds(
-    labels: Labels, groups: NDArray[np.int64] | None, folds: int, seed: int, stream: int
-) -> NDArray[np.int64]:
+def deal_folds(labels: Labels, groups: Integers | None, folds: int, seed: int, stream: int) -> Integers:
     """Deal the images `(N,)` round folds, each group into one of them as a whole.
 
     Without groups every class is dealt round: it differs between two folds by one image at most, and so do
@@ -242,7 +236,7 @@ def deal_folds(
     rarest = np.array([every[classes].min(initial=np.inf) for classes, _ in parts])
     weight, most = 1 / np.maximum(every, 1), int(sizes.max())
     trials = max(1, min(_DEALS, _LOOKS // len(sizes)))
-    best: tuple[tuple[int, float], NDArray[np.int64]] | None = None
+    best: tuple[tuple[int, float], Integers] | None = None
     for drawn in draws(trials * len(sizes), seed, stream).reshape(trials, len(sizes)):
         fold_of, have, load = np.empty(len(sizes), np.int64), np.zeros((folds, width)), np.zeros(folds)
         for group in np.lexsort((drawn, rarest, -sizes)).tolist():
@@ -268,7 +262,7 @@ def deal_folds(
     return dealt
 
 
-def _exchange(labels: NDArray[np.float64], fold_of: NDArray[np.int64], folds: int) -> None:
+def _exchange(labels: NDArray[np.float64], fold_of: Integers, folds: int) -> None:
     """Exchange images of two folds while that evens out a label `(N, K)` that differs by more than one.
 
     Each exchange lowers the sum of the squares of all counts, so that it comes to an end.
@@ -303,9 +297,7 @@ def _counts(labels: Labels) -> NDArray[np.float64]:
     return np.array(count_labels(labels, width), np.float64)
 
 
-def _parts(
-    number: NDArray[np.int64], labels: Labels
-) -> tuple[NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+def _parts(number: Integers, labels: Labels) -> tuple[Integers, list[tuple[Integers, Integers]]]:
     """Return the size of each group, and the numbers of the classes in it with the images of each."""
     sizes = np.bincount(number)
     parts = []
@@ -318,7 +310,7 @@ def _parts(
     return sizes, parts
 
 
-def joined(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+def joined(first: Integers, second: Integers) -> Integers:
     """Join two groupings `(N,)` of images: a group holds all images that either grouping connects."""
     # A forest: each group of either grouping (0 or 1, number) points to another group of the same tree.
     above: dict[tuple[int, int], tuple[int, int]] = {}
@@ -340,9 +332,7 @@ FEW = 3
 """In `stratify_label_sets`, images of a label from which on one is cut, as long as the cut has room."""
 
 
-def stratify(
-    labels: NDArray[np.int64] | NDArray[np.bool_], count: int, seed: int, stream: int
-) -> NDArray[np.bool_]:
+def stratify(labels: Integers | Flags, count: int, seed: int, stream: int) -> Flags:
     """Choose `count` samples to cut; `stratify_label_sets` says how where samples have several labels.
 
     The samples are distributed among the classes by largest remainder. At least one sample of each class is
@@ -370,7 +360,7 @@ def stratify(
     return cut
 
 
-def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream: int) -> NDArray[np.bool_]:
+def stratify_label_sets(labels: Flags, count: int, seed: int, stream: int) -> Flags:
     """Choose `count` samples to cut, where each has several labels, or none.
 
     The rarest label is dealt first, while there is still a choice, as in Sechidis, Tsoumakas and Vlahavas
@@ -421,7 +411,7 @@ def stratify_label_sets(labels: NDArray[np.bool_], count: int, seed: int, stream
             return cut
 
 
-def spread_order(labels: NDArray[Any], seed: int, stream: int) -> NDArray[np.int64]:
+def spread_order(labels: NDArray[Any], seed: int, stream: int) -> Integers:
     """Order samples so that any part has nearly the fractions of labels of the whole.
 
     Within a label the order is drawn at random, and sample i of n stands at the fraction (i + 1/2) / n of the

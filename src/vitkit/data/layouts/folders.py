@@ -42,9 +42,8 @@ def split_roots(root: Path, folders: list[str]) -> tuple[dict[str, Path], list[s
     Returns:
         The folder of each split, and the names of the other folders.
     """
-    split_folders = {
-        listing.SPLIT_NAMES[name.lower()]: name for name in folders if name.lower() in listing.SPLIT_NAMES
-    }
+    splits = listing.SPLIT_NAMES
+    split_folders = {splits[name.lower()]: name for name in folders if name.lower() in splits}
     if "train" in split_folders or (split_folders and len(split_folders) == len(folders)):
         roots = {split: root / split_folders[split] for split in listing.SPLITS if split in split_folders}
         return roots, [name for name in folders if name not in split_folders.values()]
@@ -94,9 +93,8 @@ def list_classes(
             splits[split] = (np.arange(start, len(paths)), np.array(labels, dtype=np.int64))
     notes = []
     if not_splits:
-        notes.append(
-            f"{pluralize(len(not_splits), 'folder')} beside train/ ignored: {join_names(not_splits)}."
-        )
+        count = pluralize(len(not_splits), "folder")
+        notes.append(f"{count} beside train/ ignored: {join_names(not_splits)}.")
     for split, scan in scans.items():
         notes += (f"{split}: {note}" if len(scans) > 1 else note for note in scan.notes())
     numbers = None if group is None else listing.number_groups(groups)
@@ -262,9 +260,8 @@ def _agreed_classes(
         if empty := [name for name, files in scan.images.items() if not files]:
             where = f"{root} ({split})" if len(scans) > 1 else f"{root}"
             noun = "folder" if len(empty) == 1 else "folders"
-            several = (
-                " If it holds text files of labels, give --task multi-label." if "labels" in empty else ""
-            )
+            text = " If it holds text files of labels, give --task multi-label."
+            several = text if "labels" in empty else ""
             problems.append(
                 f"{where}: no images in the class {noun} {join_names(empty)}. Add images, or remove the "
                 f"folder.{several}"

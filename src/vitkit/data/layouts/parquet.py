@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitkit.data.files import damage_explained, read_unchanged_file, regular_file
 from vitkit.data.layouts import tables
-from vitkit.data.listing import SPLIT_NAMES, Listing, by_split
+from vitkit.data.listing import SPLIT_NAMES, Listing, by_split, number_groups
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.text import format_bytes, join_names, pluralize, visible
 
@@ -283,7 +283,7 @@ def list_parquet(
     if not rows.in_memory:
         notes.append("The Parquet files are read by row group: in shuffled order that is slow.")
 
-    groups = None if group is None else _parquet_groups(files, group)
+    groups = None if group is None else number_groups(_group_names(files, group))
     if label_column is None:
         no_labels = np.zeros((len(split_of), 0), dtype=bool)
         return Listing("Parquet", (), rows, by_split(split_of, no_labels), tuple(notes), groups)
@@ -318,18 +318,15 @@ def list_parquet(
     return Listing("Parquet", names, rows, listed, tuple(notes), groups)
 
 
-def _parquet_groups(files: Sequence[_File], group: str) -> NDArray[np.int64]:
-    """Number the groups of images that stay in one split, for all rows, by the values of a column."""
-    numbers = dict[str, int]()  # each name once in memory, however many rows have it
-    groups = list[int]()
+def _group_names(files: Sequence[_File], group: str) -> Iterator[str]:
+    """Yield the name of the group of each row, the value of a column: a group stays in one split."""
     for file in files:
         columns = {name.lower(): name for name in file.schema.names}
         column = tables.find_group_column(file.path, columns, group)
         for row, value in enumerate(_values(file, column)):
             if not (name := ("" if value is None else str(value)).strip()):
                 raise VitkitError(f"{file.path} row {row}: {group} is empty. Fill it.")
-            groups.append(numbers.setdefault(name, len(numbers)))
-    return np.array(groups, np.int64)
+            yield name
 
 
 def _values(file: _File, column: str) -> Iterator[Any]:

@@ -80,19 +80,14 @@ def find_repeats(parts: Sequence["Samples"], decoded: Digests | None = None) -> 
     else:
         # Of the images that agree with another one in size and last bytes; None for the others.
         of_size = Counter(sizes)
-        ends = [
-            (size, _end(part, index)) if size >= 0 and of_size[size] > 1 else None
-            for (part, index), size in zip(images, sizes, strict=True)
-        ]
+        sized = zip(images, sizes, strict=True)
+        ends = [(size, _end(*image)) if size >= 0 and of_size[size] > 1 else None for image, size in sized]
         alike = Counter(ends)
-        digests = [
-            bytes_digest(part, index) if end is not None and alike[end] > 1 else None
-            for (part, index), end in zip(images, ends, strict=True)
-        ]
+        pairs = zip(images, ends, strict=True)
+        digests = [bytes_digest(*image) if end and alike[end] > 1 else None for image, end in pairs]
     first: dict[bytes, int] = {}
-    return np.array(
-        [i if digest is None else first.setdefault(digest, i) for i, digest in enumerate(digests)], np.int64
-    )
+    numbers = (i if digest is None else first.setdefault(digest, i) for i, digest in enumerate(digests))
+    return np.fromiter(numbers, np.int64)
 
 
 def repeats_of_training(

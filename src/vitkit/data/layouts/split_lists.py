@@ -71,10 +71,8 @@ def find_lists(folder: Path) -> dict[str, Path]:
 
 def find_usual_splits(folder: Path) -> set[str]:
     """Return the splits of Parquet files with the usual names, train-, validation- or val-, and test-."""
-    prefixes = {
-        re.split(r"[-_.]", path.name.lower())[0]
-        for path in (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
-    }
+    paths = (*folder.glob("*.parquet"), *folder.glob("data/*.parquet"))
+    prefixes = {re.split(r"[-_.]", path.name.lower())[0] for path in paths}
     return {SPLIT_NAMES[prefix] for prefix in prefixes if prefix in SPLIT_NAMES}
 
 
@@ -119,9 +117,8 @@ def list_split_parquets(
     here = folder.resolve()  # "." has no name
     task = vtab_tasks.task_of_folder(here.name) or vtab_tasks.task_of_folder(here.parent.name)
     names = None if task is None else tuple(map(str, range(task.classes)))
-    return parquet.list_parquet(
-        folder, [path for path, _ in files], [split for _, split in files], names, group
-    )
+    parquets, split_of = [path for path, _ in files], [split for _, split in files]
+    return parquet.list_parquet(folder, parquets, split_of, names, group)
 
 
 def _list_name(path: Path) -> str | None:

@@ -35,9 +35,7 @@ LABEL_COLUMNS = (
 )
 _LABEL_SET_COLUMNS = ("labels", "classes", "tags", "targets", "categories")
 _SPLIT_COLUMNS = ("split", "set")
-_BOX_COLUMNS = frozenset(
-    {"bbox", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "x_min", "y_min", "x_max", "y_max"}
-)
+_BOX_COLUMNS = {"bbox", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "x_min", "y_min", "x_max", "y_max"}
 """Columns of lists for detection."""
 LONGEST_LABEL = 1000
 """Characters of a label. A longer one is no name: a quotation mark is open, or this is another column."""
@@ -203,12 +201,9 @@ def read_csv(
     if tall:
         lines = pluralize(len(tall), "image of several lines", "images of several lines each")
         notes.append(f'{lines}, the first in line {tall[0]}: is a quotation mark (") left open there?')
-    return replace(
-        table,
-        split_of=np.array([listing.SPLIT_NAMES[name] for name in split_of]),
-        groups=None if group is None else listing.number_groups(groups),
-        notes=tuple(notes),
-    )
+    named = np.array([listing.SPLIT_NAMES[name] for name in split_of])
+    numbered = None if group is None else listing.number_groups(groups)
+    return replace(table, split_of=named, groups=numbered, notes=tuple(notes))
 
 
 def _cell(row: Sequence[str], place: int) -> str:
@@ -416,9 +411,8 @@ def list_label_files(root: Path, separator: str | None) -> listing.Listing:
             "an empty file)."
         )
     if spare := texts - {text for _, text in pairs}:
-        notes.append(
-            f"{pluralize(len(spare), 'text file')} without an image ignored: {join_names(sorted(spare), 3)}."
-        )
+        unused, names = pluralize(len(spare), "text file"), join_names(sorted(spare), 3)
+        notes.append(f"{unused} without an image ignored: {names}.")
     above = [posixpath.dirname(image.lower().removeprefix("images/")) for image, _ in pairs]
     split_of = np.array([listing.SPLIT_NAMES.get(folder.partition("/")[0], "") for folder in above])
     if (outside := int((split_of == "").sum())) == len(pairs):  # no folder names a split
@@ -504,9 +498,7 @@ def _listing(
 ) -> listing.Listing:
     """Number the labels, and put the rows of each split together."""
     numbers = {split: rows for split, (rows, _) in listing.by_split(split_of, split_of).items()}
-    values = {
-        split: {label for row in rows.tolist() for label in sets[row]} for split, rows in numbers.items()
-    }
+    values = {name: {each for row in rows.tolist() for each in sets[row]} for name, rows in numbers.items()}
     if not (names := name_labels(path, values)):
         raise VitkitError(f"{path}: no image has a label, so there is nothing to learn. {LAYOUTS}")
     number_of = {name: number for number, name in enumerate(names)}

@@ -8,28 +8,44 @@ The order of training samples is a pure function of (seed, position): one endles
 set and shuffles it anew in each epoch (`repeat -> shuffle`,
 vision_transformer/vit_jax/input_pipeline.py:218-224). Nothing is stored and no list is shuffled, so a resumed
 run, another number of workers or other ranks meet the same samples at the same positions.
+
+Worker processes compute batches ahead of time, and it is explained when one dies or hangs. They ignore the
+signals that ask the program to stop, because Ctrl-C reaches all processes of a terminal, and their parent
+still needs batches to finish a step. They end with their parent: PyTorch's workers check every 5 s whether it
+is alive. The kernel could end them at once (PR_SET_PDEATHSIG), but would do so when the thread that started
+them ends.
 """
 
+import atexit
+import errno
 import math
+import multiprocessing
+import multiprocessing.connection
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from vitkit.data import check, transforms
 from vitkit.data.config import WORKER_TIMEOUT, Augmentation, Loading, Preprocessing
 from vitkit.data.decode.image import decode
-from vitkit.data.listing import LABELS
+from vitkit.data.listing import LABELS, Integers
 from vitkit.data.sources import Samples
-from vitkit.data.stream.workers import Reading, Result, compute_ahead
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.kernels.resample import prepare_resampling
+from vitkit.signals import ignore_stop_signals, stop_signals_blocked
 from vitkit.world import ALONE, World
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, the increment of SplitMix64
@@ -37,10 +53,13 @@ _ROUND_STEP = 0xD1B54A32D192ED03  # odd, with random-looking bits: rounds must n
 _ROUNDS = 12  # with 8 the orders of 5 samples are measurably uneven
 _AUGMENTATION = 0x617567  # "aug" in ASCII: the stream of `sample_rng` is no other stream of the same seed
 
+Result = tuple[Tensor, dict[int, str]]
+"""Pixels of a batch (B, C, H, W) uint8, and the reason for each slot whose file could not be read."""
+Reading = Callable[[int], None]
+"""Called with the index of each sample before it is read, so that a hanging read can be named."""
 
-def sample_at(
-    positions: NDArray[np.int64], num_samples: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+
+def sample_at(positions: Integers, num_samples: int, seed: int) -> tuple[Integers, Integers]:
     """Compute the epochs and sample ids at positions of the stream, both of the shape of `positions`.
 
     Positions count from 0, and there is at least one sample. Position p belongs to epoch p // num_samples;
@@ -192,47 +211,36 @@ def worker_count(samples: Samples, loading: Loading, world: World = ALONE) -> in
     return max(1, (os.cpu_count() or 1) // world.on_machine)
 
 
+@dataclass
 class TrainLoader:
-    """The endless training stream of one split, batch by batch.
+    """The endless training stream of one split, batch by batch."""
 
-    Args:
-        samples: the training split.
-        preprocessing: how images are brought to the model's size.
-        augmentation: the random changes; None trains on images as evaluation sees them.
-        batch_size: images per step, of all processes together.
-        places: the places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order
-            in which it yields their images; None: the whole batch.
-        seed: decides the order of the samples and their augmentation.
-        workers: processes that prepare batches; 0 prepares them in this one. The batches are the same bits.
-        bad_quota: fraction of the files that may be unreadable before training stops.
-        worker_timeout: seconds to wait for a batch before its worker is considered stuck; 0 waits for ever.
-    """
-
-    rejects: dict[str, str]
+    samples: Samples
+    """The training split."""
+    preprocessing: Preprocessing
+    """The way in which images are brought to the model's size."""
+    augmentation: Augmentation | None
+    """The random changes; None trains on images as evaluation sees them."""
+    _: KW_ONLY
+    batch_size: int
+    """Images per step, of all processes together."""
+    seed: int
+    """Decides the order of the samples and their augmentation."""
+    workers: int = 0
+    """Processes that prepare batches; 0 prepares them in this one. The batches are the same bits."""
+    bad_quota: float = 0.05
+    """Fraction of the files that may be unreadable before training stops."""
+    places: Integers | None = None
+    """The places of the batch that this process reads, each from 0 to `batch_size` - 1, in the order in which
+    it yields their images; None: the whole batch."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds to wait for a batch before its worker is considered stuck; 0 waits for ever."""
+    rejects: dict[str, str] = field(default_factory=dict)
     """The reason, by key, of every file so far that could not be read."""
 
-    def __init__(
-        self,
-        samples: Samples,
-        preprocessing: Preprocessing,
-        augmentation: Augmentation | None,
-        *,
-        batch_size: int,
-        seed: int,
-        workers: int = 0,
-        bad_quota: float = 0.05,
-        places: NDArray[np.int64] | None = None,
-        worker_timeout: float = WORKER_TIMEOUT,
-    ) -> None:
-        if not len(samples):
+    def __post_init__(self) -> None:
+        if not len(self.samples):
             raise VitkitError("There is nothing to train on: the training split has no images.")
-        self.samples = samples
-        self.bad_quota = bad_quota
-        self.workers = workers
-        self.worker_timeout = worker_timeout
-        self.rejects = {}
-        read = np.arange(batch_size) if places is None else places
-        self._batches = _Batches(samples, preprocessing, batch_size, None, read, augmentation, seed)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yield the batches of steps start..stop-1.
@@ -244,7 +252,10 @@ class TrainLoader:
             VitkitError: more files are unreadable than the quota allows, or a worker dies or hangs.
         """
         allowed = check.bad_files_allowed(len(self.samples), self.bad_quota)
-        for batch, bad in _computed(self._batches, range(start, stop), self.workers, self.worker_timeout):
+        places = np.arange(self.batch_size) if self.places is None else self.places
+        rule, changes = self.preprocessing, self.augmentation
+        batches = _Batches(self.samples, rule, self.batch_size, None, places, changes, self.seed)
+        for batch, bad in _computed(batches, range(start, stop), self.workers, self.worker_timeout):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
             if len(self.rejects) > allowed:
@@ -264,7 +275,7 @@ def evaluation_batches(
     batch_size: int,
     workers: int = 0,
     rejects: dict[str, str] | None = None,
-    indices: Sequence[int] | NDArray[np.int64] | None = None,
+    indices: Sequence[int] | Integers | None = None,
     worker_timeout: float = WORKER_TIMEOUT,
     world: World = ALONE,
 ) -> Iterator[Batch]:
@@ -295,19 +306,19 @@ def evaluation_batches(
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of a loader: the pixels of each are a pure function of its number (`workers.Work`)."""
+    """The batches of a loader: the pixels of each are a pure function of its number."""
 
     samples: Samples
     preprocessing: Preprocessing
     batch_size: int
-    indices: NDArray[np.int64] | None = None
+    indices: Integers | None = None
     """(N,) of the samples, in order; None: the stream of training."""
-    places: NDArray[np.int64] = field(default_factory=lambda: np.arange(0))
+    places: Integers = field(default_factory=lambda: np.arange(0))
     """The places of a batch of that stream that are read."""
     augmentation: Augmentation | None = None
     seed: int = 0
 
-    def epochs_and_ids(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def epochs_and_ids(self, number: int) -> tuple[Integers, Integers]:
         start = number * self.batch_size
         if self.indices is not None:
             ids = self.indices[start : start + self.batch_size]
@@ -364,17 +375,288 @@ def _computed(
     targets of many batches would reach the limit of open files.
     """
     prepare_resampling()
-    results: Generator[Result, None, None]
-    if workers and len(numbers):
-        results = compute_ahead(batches, numbers, workers, worker_timeout)
-    else:
-        # The index of the sample serves to name the image at which a worker hangs; there is no worker here.
-        results = (batches.compute(number, lambda sample: None) for number in numbers)
-    with closing(results):  # ends the workers at once when the caller stops early
-        for number, (pixels, bad) in zip(numbers, results, strict=True):
+    with ExitStack() as stack:
+        pool = None
+        if workers and len(numbers):
+            pool = _Pool(batches, numbers, min(workers, len(numbers)), worker_timeout)
+            stack.callback(pool.end)  # at once when the caller stops early
+        for number in numbers:
+            # The index of the sample serves to name the image at which a worker hangs: without one, nothing.
+            pixels, bad = pool.result(number) if pool else batches.compute(number, lambda sample: None)
             ids = batches.epochs_and_ids(number)[1].copy()
             mask = np.ones(len(ids), dtype=bool)
             mask[list(bad)] = False
             targets = {name: torch.from_numpy(rows[ids]) for name, rows in batches.samples.targets.items()}
             batch = Batch(pixels, targets, torch.from_numpy(mask), torch.from_numpy(ids))
             yield batch, {batches.samples.key(int(ids[slot])): reason for slot, reason in bad.items()}
+
+
+POLL_SECONDS = 1.0
+"""Seconds between two checks whether the workers are alive, while a batch is awaited."""
+GRACE_SECONDS = 5.0
+"""Seconds that a worker has to end its batch when no more batches are needed."""
+
+_NO_MEMORY = (
+    "there is not enough memory for the images that they decode at a time. Use fewer --workers (0 works "
+    "without any) or smaller batches."
+)
+# Phrases in the message of an error, and the meaning of such an error. PyTorch and the system raise OSError,
+# RuntimeError and others for these, which have only the message in common.
+_SHORTAGES = (
+    (
+        ("Too many open files", "received 0 items of ancdata"),
+        "the limit of open files is reached. Raise it (`ulimit -n 4096` in the shell), or use fewer "
+        "--workers (0 works without any).",
+    ),
+    (
+        ("shared memory", "unable to mmap", "torch_shm", "No space left on device"),
+        "shared memory (/dev/shm), through which batches come, is full or too small. Make it larger (in a "
+        "container: --shm-size 2g), or use fewer --workers (0 works without any) or smaller batches.",
+    ),
+    (("Cannot allocate memory", "can't allocate memory", "not enough memory"), _NO_MEMORY),
+)
+
+
+@dataclass(frozen=True)
+class _Task(Dataset["Result | str"]):
+    """The data set of PyTorch's DataLoader whose items are whole batches.
+
+    An item is a sentence where there is no result: the message of an exception would reach the parent with
+    the worker's traceback in it.
+    """
+
+    batches: _Batches
+    board: Any  # shared memory: for each worker its batch and the sample it reads, (2 * workers,) int64
+
+    def __getitem__(self, number: int) -> Result | str:
+        worker = get_worker_info()
+        assert worker is not None
+        row = _rows(self.board)[worker.id]
+
+        def reading(sample: int) -> None:
+            row[1] = sample
+
+        row[:] = number, -1
+        try:
+            pixels, bad = self.batches.compute(number, reading)
+            # Moved to shared memory here and not when the batch is sent: another thread sends it, and an
+            # error there (shared memory full) would be lost. Only the pixels are in shared memory, because
+            # each tensor there is an open file in the process that has it.
+            return pixels.share_memory_(), bad  # type: ignore[no-untyped-call]
+        except VitkitError as error:
+            return str(error)
+        except (OSError, MemoryError, RuntimeError) as error:
+            if (sentence := _shortage(error, number)) is None:
+                raise
+            return sentence
+
+
+def _begin(worker: int) -> None:
+    """Prepare a worker process; DataLoader calls it first, with the worker's number."""
+    ignore_stop_signals()
+
+
+@contextmanager
+def _former_child_handler() -> Iterator[None]:
+    """Start the loader so that a dead worker raises only while we wait for a batch.
+
+    PyTorch installs a SIGCHLD handler that raises in whatever line of the program runs at that moment. It is
+    replaced by the former handler; the check that PyTorch makes while it waits for a batch then raises.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        yield  # signal handlers belong to the main thread
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+
+def _is_stopped(process: multiprocessing.process.BaseProcess) -> bool:
+    """Whether a process is stopped (SIGSTOP) or traced, which only Linux tells."""
+    try:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in "Tt"
+
+
+class _Pool:
+    """Worker processes, from which batches are taken in order.
+
+    A thread kills them when a batch takes too long, so that waiting for it fails. It counts its own short
+    sleeps and looks at no clock, so that a program that was stopped for a night does not find, in the
+    morning, that its workers took too long.
+    """
+
+    def __init__(self, batches: _Batches, numbers: range, workers: int, seconds: float) -> None:
+        self.batches, self.numbers, self.seconds = batches, numbers, seconds
+        self.awaited: int | None = None  # number of the batch that is waited for
+        self.waited = 0.0  # seconds so far, for the same batch
+        self.expired = False  # whether the workers were killed for it
+        self.stopped: list[int] = []  # numbers of the workers that were stopped (SIGSTOP) when it expired
+        self.over, self.exiting = threading.Event(), threading.Event()
+        try:
+            self.board = multiprocessing.RawArray("q", 2 * workers)
+            with warnings.catch_warnings():
+                # More workers than cores are the user's choice; PyTorch's warning would show its code.
+                warnings.filterwarnings("ignore", message="This DataLoader will create")
+                # batch_size=None: an item of the data set is a whole batch, so that a worker sends one
+                # message a batch and not one an image. The sampler gives the numbers, in order, to the
+                # workers in turn.
+                loader = DataLoader(
+                    _Task(batches, self.board),
+                    batch_size=None,
+                    sampler=numbers,
+                    num_workers=workers,
+                    worker_init_fn=_begin,
+                    timeout=POLL_SECONDS,  # `result` waits again until the workers are killed
+                )
+                # Blocked signals are inherited: a Ctrl-C before `_begin` would kill a worker that just
+                # started.
+                with _former_child_handler(), stop_signals_blocked():
+                    arriving: Any = iter(loader)
+        except OSError as error:
+            raise VitkitError(
+                f"The {workers} processes that load images could not be started: {error.strerror or error}. "
+                "Use fewer --workers (0 works without any)."
+            ) from error
+        self.arriving = arriving
+        # PyTorch has no public name for them.
+        self.processes: list[multiprocessing.process.BaseProcess] = list(arriving._workers)
+        # At exit Python sends its child processes SIGTERM, which workers ignore, and would wait for ever.
+        atexit.register(self._end_at_exit)
+        if seconds:
+            threading.Thread(target=self._watch, name="vitkit-worker-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        interval = min(POLL_SECONDS, self.seconds)
+        before = None
+        while not self.over.wait(interval):
+            awaited = self.awaited
+            self.waited = self.waited + interval if awaited is not None and awaited == before else 0.0
+            before = awaited
+            if self.waited >= self.seconds:
+                self.stopped = [i for i, process in enumerate(self.processes) if _is_stopped(process)]
+                self.expired = True
+                self._kill()
+                return
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+
+    def _end_at_exit(self) -> None:
+        self.exiting.set()
+        self._kill()
+
+    def end(self) -> None:
+        """Let each worker end its batch, and kill those that do not."""
+        self.over.set()
+        # At the end of the interpreter no thread can be started, and `_end_at_exit` has killed the workers.
+        if self.exiting.is_set():
+            return
+        atexit.unregister(self._end_at_exit)
+        patience = threading.Timer(GRACE_SECONDS, self._kill)
+        patience.daemon = True
+        patience.start()
+        try:
+            self.arriving._shutdown_workers()  # waits 5 s for each, then sends SIGTERM, which they ignore
+        finally:
+            patience.cancel()
+            self._kill()
+            for process in self.processes:
+                process.join(GRACE_SECONDS)
+                # PyTorch unlinks a batch's memory as soon as it has opened it; a worker that was killed in
+                # between has left it behind.
+                for left in Path("/dev/shm").glob(f"torch_{process.pid}_*"):
+                    left.unlink(missing_ok=True)
+
+    def result(self, number: int) -> Result:
+        """Return batch `number`, which must be the next one of `numbers`."""
+        self.awaited, result = number, None
+        while result is None:
+            try:
+                result = next(self.arriving)
+            except (RuntimeError, OSError, EOFError) as error:
+                # Checked first: workers that the watch killed look like workers that died.
+                if self.expired:
+                    raise VitkitError(self._hanging(number)) from error
+                if str(error).startswith("DataLoader timed out"):
+                    continue
+                sentence = _shortage(error, number) or self._death(error, number)
+                if sentence is None:
+                    raise
+                raise VitkitError(sentence) from error
+        self.awaited = None
+        if isinstance(result, str):
+            raise VitkitError(result)
+        pixels, reasons = result  # DataLoader makes a list of the tuple
+        return pixels, reasons
+
+    def _hanging(self, number: int) -> str:
+        """Say which process hangs, and which image it was reading."""
+        rows = _rows(self.board)
+        (readers,) = np.nonzero((rows[:, 0] == number) & (rows[:, 1] >= 0))
+        # A worker that has not begun the batch has not written its number on the board, but DataLoader gives
+        # batches to workers in turn.
+        worker = int(readers[0]) if len(readers) else self.numbers.index(number) % len(self.processes)
+        # Workers send their batches through one queue: a worker that is stopped while it sends holds up the
+        # others, of which one may have the missing batch.
+        worker = next(iter(self.stopped), worker)
+        at, sample = rows[worker].tolist()
+        image = (
+            f", last at the image {self.batches.samples.key(sample)}" if at == number and sample >= 0 else ""
+        )
+        return (
+            f"Batch {number} did not come within {self.waited:g} s: the data loading process "
+            f"{self.processes[worker].pid} hangs{image}. Mostly this is a disk or network "
+            "drive that does not answer, or a process that was stopped (SIGSTOP). Check whether the images "
+            "can be read, then run the same command again. If batches do take that long, allow more seconds "
+            "by --worker-timeout (0 waits for ever)."
+        )
+
+    def _death(self, error: Exception, number: int) -> str | None:
+        """Say that a worker died, if its death causes such an error in this process; else return None."""
+        gone = (None, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOENT)
+        message = str(error)
+        if isinstance(error, RuntimeError):
+            if not message.startswith("DataLoader worker"):
+                return None
+        elif message.startswith("Caught ") or getattr(error, "errno", None) not in gone:
+            return None  # an exception that the worker raised and sent: a bug, not its death
+        # A process that ends closes its connections and its sentinel first and has an exit code a moment
+        # later, for which only `join` waits.
+        sentinels = [process.sentinel for process in self.processes]
+        ended = multiprocessing.connection.wait(sentinels, timeout=10.0)
+        for process in self.processes:
+            if process.sentinel in ended:
+                process.join(timeout=10.0)
+        codes = ((process.pid, process.exitcode) for process in self.processes)
+        ends = [f"{pid} by {signal.Signals(-code).name}" for pid, code in codes if code and code < 0]
+        return (
+            f"A data loading process died while batch {number} was awaited: {message}"
+            f"{' (' + ', '.join(ends) + ')' if ends else ''}. "
+            "Mostly this is memory that ran out, or a /dev/shm too small for the batches. "
+            "Use fewer --workers (0 works without any) or smaller batches."
+        )
+
+
+def _shortage(error: Exception, number: int) -> str | None:
+    """Say which resource is exhausted; None if something else failed."""
+    if (message := str(error)).startswith("Caught "):
+        return None  # a bug in a worker: `_Task` returns strings for the failures that are expected
+    meaning = _NO_MEMORY if isinstance(error, MemoryError) else None
+    for phrases, explanation in _SHORTAGES:
+        if any(phrase in message for phrase in phrases):
+            meaning = explanation
+    if meaning is None:
+        return None
+    return f"Batch {number} could not be loaded by worker processes: {meaning}"
+
+
+def _rows(board: Any) -> Integers:
+    """View the board as (workers, 2): each worker's batch and the sample it reads, -1 before the first."""
+    return np.frombuffer(board, dtype=np.int64).reshape(-1, 2)

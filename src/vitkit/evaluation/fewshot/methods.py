@@ -148,9 +148,8 @@ def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = conf
     weights = (left / (eigenvalues + l2)) @ right  # (D + 1, K)
 
     def predict(rows: Floats) -> Integers:
-        scores = (
-            ((part - mean) / std) @ weights[:-1] + BIAS * weights[-1] for _, part in _parts(rows, classes)
-        )
+        whitened = ((part - mean) / std for _, part in _parts(rows, classes))
+        scores = (part @ weights[:-1] + BIAS * weights[-1] for part in whitened)
         return np.concatenate([score.argmax(1) for score in scores])
 
     return Fitted(predict, l2)
@@ -204,7 +203,11 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     mean, std = _statistics(features)
     x = (features - mean) / std
     penalty = 1.0
-    if (held_out := _held_out(labels)).any():
+    held_out = np.zeros(len(labels), bool)  # the last shots of each class; none of a single one
+    for number in np.unique(labels):
+        if len(own := np.flatnonzero(labels == number)) > 1:
+            held_out[own[-max(1, len(own) // HELD_OUT) :]] = True
+    if held_out.any():
         trials = []
         for inverse in INVERSE_PENALTIES:
             model, _ = _logistic(x[~held_out], labels[~held_out], inverse)
@@ -216,9 +219,8 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     model, converged = _logistic(x, labels, penalty)
 
     def predict(rows: Floats) -> Integers:
-        predicted: Integers = np.concatenate(
-            [model.predict((part - mean) / std) for _, part in _parts(rows, len(model.classes_))]
-        )
+        parts = _parts(rows, len(model.classes_))
+        predicted: Integers = np.concatenate([model.predict((part - mean) / std) for _, part in parts])
         return predicted
 
     return Fitted(predict, penalty, converged)
@@ -237,15 +239,6 @@ def _logistic(features: Floats, labels: Integers, inverse_penalty: float) -> tup
         warnings.simplefilter("always", ConvergenceWarning)
         model.fit(features, labels)
     return model, not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
-
-
-def _held_out(labels: Integers) -> NDArray[np.bool_]:
-    """Choose the shots to select the penalty on, `(N,)`: the last of each class; none of a single one."""
-    held_out = np.zeros(len(labels), bool)
-    for number in np.unique(labels):
-        if len(own := np.flatnonzero(labels == number)) > 1:
-            held_out[own[-max(1, len(own) // HELD_OUT) :]] = True
-    return held_out
 
 
 def _most_votes(nearest: Integers, cosines: Floats, classes: int) -> Integers:

@@ -231,9 +231,8 @@ def _list_files(hub: Any, repository: str, revision: str | None) -> dict[str, st
     except Exception as error:  # no network, a proxy, HF_HUB_OFFLINE
         if (snapshot := _local_snapshot(hub, repository, revision)) is None:
             raise
-        _log.info(
-            "%s: no answer from the Hub (%s); what was fetched before is used", repository, first_line(error)
-        )
+        reason = first_line(error)
+        _log.info("%s: no answer from the Hub (%s); what was fetched before is used", repository, reason)
         paths = (path for path in snapshot.rglob("*") if path.is_file())
         files = {path.relative_to(snapshot).as_posix(): None for path in paths}
     return {name: digest for name, digest in files.items() if ".." not in PurePosixPath(name).parts}
@@ -321,7 +320,7 @@ class Fetched:
     """Pixels that a published checkpoint was made for: not every file records them."""
 
 
-def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
+def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
     """Return the local path of a checkpoint, which is downloaded first where it is an address.
 
     Args:
@@ -352,7 +351,7 @@ def fetch(path: str | Path, progress: Progress | None = None) -> Fetched:
     return Fetched(Path(path))
 
 
-def fetch_any(path: str | Path, progress: Progress | None = None) -> Fetched:
+def fetch_any(path: str | Path, progress: Progress = lambda done, total: None) -> Fetched:
     """Return the local path of a checkpoint, which may be given by a name that `vitkit starts` lists.
 
     Files in the folder `starts/NAME` of the cache are taken for the published checkpoint NAME without asking
@@ -442,13 +441,11 @@ def _target(address: str) -> Path:
 # One file from a server
 
 
-def _from_server(address: str, expected: str | None, progress: Progress | None) -> Fetched:
+def _from_server(address: str, expected: str | None, progress: Progress) -> Fetched:
     parts, target = urlsplit(address), _target(address)
     shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if "@" in parts.netloc:
-        raise VitkitError(
-            f"{shown} was given with a name and password, which would end up in logs: leave them out."
-        )
+        raise VitkitError(f"{shown} has a name and password, which would end up in logs: leave them out.")
     if not target.name.endswith(ENDINGS) or re.search(r"[\\:\0-\x1f]", target.name):
         raise VitkitError(
             f"{shown}: expected the address of one file of weights, that ends in {', '.join(ENDINGS)}. "
@@ -492,7 +489,7 @@ def _digest_in(fragment: str, address: str) -> str | None:
 
 
 def _download(
-    address: str, shown: str, target: Path, progress: Progress | None, expected: str | None, first: str | None
+    address: str, shown: str, target: Path, progress: Progress, expected: str | None, first: str | None
 ) -> str:
     """Fetch into a file beside `target`, and rename it when it is whole; returns its SHA-256.
 
@@ -559,7 +556,7 @@ def _fetch_settings(parts: SplitResult, folder: Path) -> None:
             replace_json(folder / name, settings)
 
 
-def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+def _pieces(address: str, most: int, progress: Progress = lambda done, total: None) -> Iterator[bytes]:
     """Yield the bytes of a file of at most `most` bytes, once.
 
     Raises:
@@ -581,8 +578,7 @@ def _pieces(address: str, most: int, progress: Progress | None = None) -> Iterat
                     since, deadline = 0, time.monotonic() + WINDOW
                 elif is_http and time.monotonic() > deadline:
                     raise _FailedError(_SLOW.format(WINDOW), again=True)
-                if progress is not None:
-                    progress(size, total)
+                progress(size, total)
                 yield piece
             if total not in (None, size):
                 raise _FailedError(f"it ended after {size:,} of {total:,} bytes", again=True)

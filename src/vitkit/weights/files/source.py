@@ -1,4 +1,5 @@
-"""A checkpoint on disk: tensors that are read one by one, settings beside them; and `.npz` files to write.
+"""A checkpoint on disk: tensors that are read one by one, settings beside them; and files to write,
+`.npz` and safetensors. The library of the latter would not flush, nor could it be made to fail call by call.
 
 A file is material from a stranger. Nothing in it is ever executed (arrays without Python objects, PyTorch
 files with weights only), no name in it is ever used as a path, and the sizes it claims are compared with the
@@ -11,6 +12,7 @@ so that all are checked here when a file is opened. Before, they were pickles on
 checksum; they are read with weights only.
 """
 
+import json
 import math
 import pickletools
 import re
@@ -258,9 +260,7 @@ def _check_pickles(path: Path) -> None:
                 pass
         except Exception:  # damaged, which PyTorch will report, or cut off here
             if size > MAX_PICKLE and data.tell() >= MAX_PICKLE - 8:
-                raise ValueError(
-                    f"its pickles have more than {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}"
-                ) from None
+                raise ValueError(f"its pickles have over {MAX_PICKLE:,} bytes; {_PICKLE_BOUND}") from None
             return
 
 
@@ -340,11 +340,8 @@ SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
 """Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
 
 WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "weights.npz",
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json", "weights.npz"),
 )
 """The names that a folder's weights may have, the preferred one first."""
 
@@ -495,7 +492,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         VitkitError: it is absent, damaged, larger than 16 MiB, no regular file, or something else.
     """
     try:
-        data = durable.read_json_once(path, MAX_JSON)
+        data = durable.read_json(path, MAX_JSON)
     except FileNotFoundError:
         raise VitkitError(f"{path} cannot be read: there is no such file.") from None
     if not isinstance(data, dict):
@@ -512,7 +509,17 @@ def read_fields(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     present = {key: value for key, value in values.items() if key in names and value is not None}
     for key, value in present.items():
-        _check_numbers(value, f"{where}: {key}")
+        rest = [value]  # in lists too; objects are checked where they are read
+        while rest:
+            part = rest.pop()
+            if isinstance(part, list):
+                rest += part
+            elif (isinstance(part, int) and abs(part) > LARGEST) or (
+                isinstance(part, float) and not math.isfinite(part)
+            ):
+                raise VitkitError(
+                    f"{where}: {key}: a number of at most {LARGEST} was expected, found {str(part)[:40]}."
+                )
     return from_json(kind, present, where)
 
 
@@ -532,19 +539,6 @@ def _no_weights(folder: Path, names: Sequence[str]) -> VitkitError:
         f"No weights in {folder}: expected one of {', '.join(WEIGHTS)}, found "
         f"{', '.join(sorted(names)[:5]) or 'nothing'}. Images are given with --data, or after the model."
     )
-
-
-def _check_numbers(value: Any, where: str) -> None:
-    """Refuse numbers that are too large, alone or in lists; objects are checked where they are read."""
-    rest = [value]
-    while rest:
-        part = rest.pop()
-        if isinstance(part, list):
-            rest += part
-        elif (isinstance(part, int) and abs(part) > LARGEST) or (
-            isinstance(part, float) and not math.isfinite(part)
-        ):
-            raise VitkitError(f"{where}: a number of at most {LARGEST} was expected, found {str(part)[:40]}.")
 
 
 def _open_file(path: Path, stack: ExitStack, notes: list[str]) -> Opened:
@@ -625,3 +619,76 @@ def _open_safetensors(path: Path, stack: ExitStack) -> Opened:
         return tensor
 
     return shapes, read
+
+
+_SAFETENSORS_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def safetensors_chunks(
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    read: Callable[[Tensor], Tensor] = Tensor.detach,
+) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file tensor by tensor, so that writing needs no second copy of the weights.
+
+    The header is padded to eight bytes, as the library's own writer does.
+
+    Args:
+        tensors: by name.
+        metadata: goes into the header.
+        read: gives the numbers of a tensor when it is written.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.numel() * tensor.element_size()
+        dtype = _SAFETENSORS_NAMES[tensor.dtype]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield len(encoded).to_bytes(8, "little")
+    yield encoded
+    for tensor in tensors.values():
+        if (flat := read(tensor).detach().cpu().contiguous().flatten()).numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+def write_folder(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write `model.safetensors` of these tensors, and JSON files by name beside it; return the folder.
+
+    Raises:
+        VitkitError: a model of vitkit's own format is there.
+    """
+    if (path / "model.json").exists():
+        raise VitkitError(f"{path} holds a model of vitkit's own format: choose another folder.")
+    path.mkdir(parents=True, exist_ok=True)
+    durable.replace_file(path / "model.safetensors", safetensors_chunks(tensors, metadata))
+    for name, written in settings.items():
+        durable.replace_json(path / name, written)
+    return path
+
+
+def read_safetensors(
+    path: Path, take: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file.
+
+    Args:
+        path: of the file.
+        take: makes the tensor to return of each name and tensor, before the next tensor is read.
+
+    Raises:
+        VitkitError: the file is absent or damaged.
+    """
+    with ExitStack() as stack:
+        shapes, read = _open_safetensors(path, stack)
+        return {key: take(key, read(key)) for key in shapes}

@@ -21,7 +21,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
 from vitkit.weights.formats import official
-from vitkit.weights.formats.official import LINEN, attention, layer_norm, mlp
+from vitkit.weights.formats.official import LINEN, SCALE, attention, mlp
 from vitkit.weights.model_card import ModelCard
 
 POSITION = "pos_embedding"
@@ -57,9 +57,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if root.endswith("img/"):
         # The image tower alone is kept; `t` and `b` scale and shift its products with the text tower's.
         above = root.removesuffix("img/")
-        text = {
-            key for key in tree.shapes if key.startswith(f"{above}txt/") or key in (f"{above}t", f"{above}b")
-        }
+        own = (f"{above}t", f"{above}b")
+        text = {key for key in tree.shapes if key.startswith(f"{above}txt/") or key in own}
         ignored |= dict.fromkeys(text, "text tower, and what compares it with the image's")
         tree = tree.renamed({key: key for key in tree.shapes if key not in text})
         origin["tower"] = "img"
@@ -69,7 +68,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     config = replace(official.encoder_config(tree, pool), class_token_position=False)
     if POSITION in tree:
         table.check_axes(tree, POSITION, 3)
-        size = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
+        size, _ = table.image_size_of(tree, config.patch_size, tree.shapes[POSITION][1], hints.image_size)
         config = replace(config, image_size=size)
     elif hints.image_size is None:
         raise table.NotRecordedError(
@@ -114,9 +113,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
 def unsupported(config: ViTConfig) -> list[str]:
     """Name the parts of a ViT that big_vision's cannot have; its ResNets load the original release's file."""
     storable = {key: values for key, values in table.PLAIN.items() if key != "class_token_position"}
-    return table.unsupported_values(
-        config, {**storable, "pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
-    )
+    storable |= {"pool": ("token", "mean", "map"), "position": ("learned", "sincos_2d")}
+    return table.unsupported_values(config, storable)
 
 
 def lost_numerics(config: ViTConfig) -> list[str]:
@@ -141,7 +139,7 @@ def name_table(config: ViTConfig) -> list[table.Row]:
     if config.pool == "map":
         rows.append(table.renamed("pooling.probe", f"{POOL}/probe"))
         rows += attention("pooling.attention", f"{POOL}/{LINEN.attention}", config)
-        rows += layer_norm("pooling.norm", f"{POOL}/LayerNorm_0")
+        rows += table.weight_and_bias("pooling.norm", f"{POOL}/LayerNorm_0", SCALE)
         rows += mlp("pooling.mlp", f"{POOL}/{LINEN.mlp}")
     return rows + official.head(config)
 

@@ -12,21 +12,19 @@ shapes, `preprocessor_config.json` gives the pixels.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vitkit.config import to_json
 from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, Gelu, ResNetConfig, Task, ViTConfig, height_and_width
+from vitkit.models.config import Card, Gelu, ModelConfig, ResNetConfig, Task, ViTConfig, height_and_width
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import model_card, table
-from vitkit.weights.files.safetensors import write_folder
-from vitkit.weights.files.source import LARGEST, Source, read_fields
-from vitkit.weights.formats.bit import absent_from_libraries, with_channels
+from vitkit.weights.files.source import LARGEST, Source, read_fields, write_folder
+from vitkit.weights.formats.official import absent_from_libraries, with_channels
 
 SIGMOID = "multi_label_classification"
 """Transformers' `problem_type` where every class is a yes or no of its own."""
@@ -206,21 +204,15 @@ def read_rule(source: Source, processor: Processor, size: tuple[int, int]) -> Pr
     return rule
 
 
-def nearest_processor(rule: Preprocessing) -> Preprocessing:
-    """Return the settings of a transformers processor that come nearest to our preprocessing."""
-    size, way, fraction, kind = rule.image_size, rule.resize, rule.crop_fraction, rule.interpolation
-    if way in ("crop", "shortest") and size[0] == size[1]:
-        way, fraction = "shortest", model_card.fraction_of(size[0], rule.resized(0))
-    elif way not in ("squash", "none"):
-        return Preprocessing(size, interpolation=kind)
-    return Preprocessing(size, way, fraction, interpolation=kind, crop_offset="down")
-
-
 def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     """Write a model's preprocessing as `preprocessor_config.json`, as nearly as it can; note differences."""
-    config = model.config
-    rows, columns = config.image_size
-    theirs = nearest_processor(model_card.preprocessing_of(model))
+    config, rule = model.config, model_card.preprocessing_of(model)
+    (rows, columns), way, fraction = rule.image_size, rule.resize, rule.crop_fraction
+    theirs = Preprocessing((rows, columns), interpolation=rule.interpolation)
+    if way in ("crop", "shortest") and rows == columns:
+        way, fraction = "shortest", model_card.fraction_of(rows, rule.resized(0))
+    if way in ("squash", "none") or (way == "shortest" and rows == columns):
+        theirs = replace(theirs, resize=way, crop_fraction=fraction, crop_offset="down")
     notes += model_card.changed_pixels_noted(model, theirs, "preprocessor_config.json")
     written: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
@@ -245,9 +237,7 @@ def write_processor(model: ImageModel, notes: list[str]) -> dict[str, Any]:
     return written
 
 
-def size_of(
-    source: Source, processor: Processor, name: Literal["size", "crop_size"]
-) -> tuple[int, int] | None:
+def size_of(source: Source, processor: Processor, name: str) -> tuple[int, int] | None:
     """Read a size, in any of the ways that transformers writes it, as (height, width).
 
     Raises:
@@ -354,9 +344,8 @@ def _read_vit(source: Source, hints: table.Hints) -> table.Translation:
         raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
     table.check_axes(source, stem, 4)
     width, in_channels, patch_height, patch_width = shapes[stem]
-    heads = table.require_heads(
-        source, settings.num_attention_heads or hints.num_heads, width, ", nor does config.json"
-    )
+    given = settings.num_attention_heads or hints.num_heads
+    heads = table.require_heads(source, given, width, ", nor does config.json")
     head_dim = source.config.get("head_dim")
     refuse(
         source,
@@ -558,9 +547,8 @@ def vit_rows(config: ViTConfig, prefix: str, naming: Mapping[str, str]) -> list[
         ours, theirs = f"blocks.{i}", f"{prefix}{naming['layers']}.{i}"
         rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.layernorm_before")
         for kind in ("weight", "bias"):
-            rows.append(
-                table.stacked(f"{ours}.attention.qkv.{kind}", (f"{theirs}.{part}.{kind}" for part in parts))
-            )
+            names = (f"{theirs}.{part}.{kind}" for part in parts)
+            rows.append(table.stacked(f"{ours}.attention.qkv.{kind}", names))
         rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.{naming['out']}")
         rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.layernorm_after")
         rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.{naming['fc1']}")
@@ -598,9 +586,8 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
     if not (names := [name for name in source.shapes if name.endswith(key)]):
-        raise VitkitError(
-            f"{source.path}: its config.json says {source.config['model_type']}, but no {key} is there."
-        )
+        kind = source.config["model_type"]
+        raise VitkitError(f"{source.path}: its config.json says {kind}, but no {key} is there.")
     return names[0].removesuffix(key)
 
 

@@ -13,8 +13,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
 from vitkit.weights.files.checksum import Checksum, verify, write_hashed
-from vitkit.weights.files.safetensors import safetensors_chunks
-from vitkit.weights.files.source import Source, read_json_object
+from vitkit.weights.files.source import Source, read_json_object, safetensors_chunks
 from vitkit.weights.model_card import describe, read_description
 
 

@@ -1,9 +1,12 @@
-"""The `.npz` format of google-research/vision_transformer: names, shapes, and which ViT or hybrid they make.
+"""The `.npz` formats of the authors' releases, under one name: vision_transformer's and big_transfer's.
 
-Two namings are read: the released files' (before Flax's Linen) and today's code's. Files are written in the
-first. The authors' ResNets, released as BiT, are read and written here too: see `bit`.
+google-research/vision_transformer has ViTs and hybrids, whose names and shapes say which one they make. Two
+namings are read: the released files' (before Flax's Linen) and today's code's. Files are written in the
+first. google-research/big_transfer has the ResNets of BiT, the paper's baseline, whose names come from the
+TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
 """
 
+import re
 from collections import namedtuple
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -15,15 +18,138 @@ from torch import Tensor
 
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.models.config import BackboneConfig, ViTConfig
+from vitkit.models.config import GROUPS, BackboneConfig, ResNetConfig, ViTConfig, usual_stage_channels
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
-from vitkit.text import format_size
+from vitkit.text import format_size, join_names
 from vitkit.weights import table
 from vitkit.weights.files.source import Source, write_npz
-from vitkit.weights.formats import bit
-from vitkit.weights.formats.bit import absent_from_release
 from vitkit.weights.model_card import ModelCard
+
+KERNEL = "standardized_conv2d/kernel"
+ROOT = f"resnet/root_block/{KERNEL}"
+HEAD = "resnet/head/conv2d"
+GAMMA, SCALE = ("/gamma", "/beta"), ("/scale", "/bias")
+"""The names of a norm's scale and shift in TensorFlow and in Flax."""
+
+
+def _read_bit(source: Source, hints: table.Hints) -> table.Translation:
+    """Read the ResNet whose arrays have these names and shapes.
+
+    Raises:
+        VitkitError: no image size is given: the arrays fit every size, and none is written in the file.
+    """
+    if hints.image_size is None:
+        raise table.NotRecordedError(
+            f"{source.path}: a BiT file does not say which images it is for: give image_size=(height, "
+            "width), usually 224 for the pre-trained files and 480 for files fine-tuned on ImageNet."
+        )
+    shapes = source.shapes
+    table.check_axes(source, ROOT, 4)
+    in_channels, root_channels = shapes[ROOT][2:]
+    if f"{HEAD}/kernel" in source:
+        table.check_pointwise(source, f"{HEAD}/kernel", (0, 1))
+    if f"{HEAD}/bias" in source:
+        table.check_axes(source, f"{HEAD}/bias", 1)
+    config = ResNetConfig(
+        image_size=hints.image_size,
+        layers=table.count_units(source, "resnet/"),
+        num_classes=table.count_outputs(source, HEAD) or 0,
+        width_factor=root_channels / 64,  # 64 channels times the factor, as in `ResNetConfig.root_channels`
+        in_channels=in_channels,
+        image_mean=(0.5,) * in_channels,
+        image_std=(0.5,) * in_channels,
+    )
+    # Straight to the size, by torchvision's resizing of PIL images; then mean and std 0.5, which gives pixels
+    # from -1 to 1 (big_transfer bit_pytorch/train.py:59-63).
+    card = ModelCard(preprocessing=Preprocessing(config.image_size))
+    return table.Translation(config, bit_rows(config), card, source=source)
+
+
+def _lost_of_bit(config: ResNetConfig) -> list[str]:
+    """Name what the format does not record: the image size, and numerics that big_transfer's code lacks."""
+    usual = ResNetConfig(config.image_size, config.layers, config.num_classes)
+    size = f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
+    names = ("norm_eps", "standardization_eps", "max_pool_padding")
+    numerics = ((name, getattr(config, name), getattr(usual, name)) for name in names)
+    return [size, *table.differences("the original", *numerics), *lost_pixels(config)]
+
+
+def bit_rows(config: ResNetConfig) -> list[table.Row]:
+    """List every parameter of a ResNet with its name and axes in BiT's release."""
+    rows = [table.convolution("root.weight", ROOT)]
+    for stage, units in enumerate(config.layers):
+        for unit in range(units):
+            ours, theirs = f"stages.{stage}.{unit}", f"resnet/block{stage + 1}/unit{unit + 1:02d}"
+            for number, letter in enumerate("abc", start=1):
+                rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}/{letter}/group_norm", GAMMA)
+                rows.append(table.convolution(f"{ours}.conv{number}.weight", f"{theirs}/{letter}/{KERNEL}"))
+            if unit == 0:  # the channels change in every stage's first unit, in the first stage too
+                rows.append(table.convolution(f"{ours}.proj.weight", f"{theirs}/a/proj/{KERNEL}"))
+    rows += table.weight_and_bias("norm", "resnet/group_norm", GAMMA)
+    if config.num_classes:
+        head = table.Row(
+            "head.weight",
+            (f"{HEAD}/kernel",),  # (1, 1, C, K): a convolution of one pixel, C channels to K classes
+            lambda arrays: arrays[0][0, 0].T,
+            lambda tensor: [tensor.T[None, None]],
+        )
+        rows += [head, table.renamed("head.bias", f"{HEAD}/bias")]
+    return rows
+
+
+def _without_numbers(source: Source) -> Source:
+    """Take the numbers off convolutions' names, which some files have (big_vision `bit_paper.py:217-222`)."""
+    names = {re.sub(r"/standardized_conv2d_\d+/", "/standardized_conv2d/", key): key for key in source.shapes}
+    if len(names) < len(source.shapes):
+        raise VitkitError(
+            f"{source.path}: expected convolutions whose names differ in more than a number, found a second "
+            f"of {join_names(sorted(set(source.shapes) - set(names.values())))}. Keep one of each."
+        )
+    return source.renamed(names)
+
+
+def with_channels(config: ResNetConfig, root: int, stages: tuple[int, ...]) -> ResNetConfig:
+    """Give a configuration the channels of a file: by `width_factor` alone where it suffices.
+
+    Raises:
+        VitkitError: GroupNorm cannot divide them into its groups.
+    """
+    if stages == usual_stage_channels(config.layers, root / 64):
+        return replace(config, width_factor=root / 64, root_width=None, stage_widths=None)
+    return replace(config, width_factor=1.0, root_width=root, stage_widths=stages)
+
+
+def has_usual_channels(config: ResNetConfig) -> bool:
+    """Whether the channels of all stages follow from the root's, as in every BiT that was released."""
+    return config.stage_channels == usual_stage_channels(config.layers, config.root_channels / 64)
+
+
+def absent_from_release(config: ResNetConfig) -> Iterator[str]:
+    """Name the parts of a configuration that BiT's own code cannot build."""
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
+    if config.groups != GROUPS:
+        yield f"groups {config.groups} (only {GROUPS})"
+    if not has_usual_channels(config):
+        yield f"root_width {config.root_channels} with stage_widths {config.stage_channels}"
+
+
+def absent_from_libraries(config: ResNetConfig) -> Iterator[str]:
+    """Name the parts that neither timm nor transformers can build.
+
+    Both round the channels of a bottleneck to a multiple of 8, and both have a projection in the first unit
+    of every stage, which a ResNet here has only where the sizes change.
+    """
+    if config.mixing != "convolution":
+        yield f"{config.mixing} attention in a ResNet"
+    if any(width % 32 for width in config.stage_channels) or config.root_channels % 8:
+        yield (
+            f"a root of {config.root_channels} channels and stages of {config.stage_channels} (only "
+            "multiples of 8 and of 32)"
+        )
+    if config.root_channels == config.stage_channels[0]:
+        yield f"a first stage of as many channels as the root, {config.root_channels}"
+
 
 POSITION = "Transformer/posembed_input/pos_embedding"
 
@@ -42,7 +168,7 @@ LINEN = Naming("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "
 def recognises(source: Source) -> bool:
     root = root_of(source, ROOTS)
     vit = root is not None and any(key.startswith(f"{root}Transformer/") for key in source.shapes)
-    return vit or bit.recognises(source)
+    return vit or ROOT in _without_numbers(source)
 
 
 def read(source: Source, hints: table.Hints) -> table.Translation:
@@ -51,13 +177,13 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     Raises:
         VitkitError: the arrays make no such model, or its image size is neither given nor in the file.
     """
-    if bit.recognises(source):
-        return bit.read(source, hints)
+    if ROOT in (released := _without_numbers(source)):
+        return _read_bit(released, hints)
     tree, ignored = parameters_of(source, root_of(source, ROOTS) or "")
     table.check_axes(tree, POSITION, 3)
     config = encoder_config(tree, "token" if "cls" in tree else "mean")
     positions = tree.shapes[POSITION][1] - config.prefix_positions
-    size = table.image_size_of(tree, config.patch_size, positions, hints.image_size, config.backbone)
+    size, _ = table.image_size_of(tree, config.patch_size, positions, hints.image_size, config.backbone)
     config = replace(config, image_size=size)
     # Straight to the size, by tf.image.resize (vision_transformer input_pipeline.py:212-214).
     card = ModelCard(preprocessing=Preprocessing(config.image_size, antialias=False))
@@ -65,12 +191,14 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 
 def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
-    """Write an `.npz` under the names of the released files of ViTs and hybrids.
+    """Write an `.npz` under the names of the released files.
 
     Where tokens before the patches have no positions (big_vision), the class token is given one of zeros:
     reading it back makes a model with such a row, and the same logits.
     """
-    return write_npz(path, table.to_file_tensors(model.state_dict(), name_table(model.config, RELEASED)))
+    config = model.config
+    rows = bit_rows(config) if config.family == "ResNet" else name_table(config, RELEASED)
+    return write_npz(path, table.to_file_tensors(model.state_dict(), rows))
 
 
 def unsupported(config: ViTConfig) -> list[str]:
@@ -87,7 +215,7 @@ def lost_numerics(config: ViTConfig) -> list[str]:
 
 HOLDINGS = {
     "ViT": table.Holding(write, unsupported, lost_numerics),
-    "ResNet": table.Holding(bit.write, absent_from_release, lambda c: bit.lost_numerics(c) + lost_pixels(c)),
+    "ResNet": table.Holding(write, absent_from_release, _lost_of_bit),
 }
 CHECKPOINT_FORMAT = table.CheckpointFormat("official", recognises, read, HOLDINGS, is_folder=False)
 
@@ -138,9 +266,8 @@ def encoder_config(source: Source, pool: Any) -> ViTConfig:
     backbone = None
     if "conv_root/kernel" in source:
         table.check_axes(source, "conv_root/kernel", 4)
-        backbone = BackboneConfig(
-            table.count_units(source, ""), width_factor=shapes["conv_root/kernel"][-1] / 64
-        )
+        factor = shapes["conv_root/kernel"][-1] / 64
+        backbone = BackboneConfig(table.count_units(source, ""), width_factor=factor)
         in_channels = shapes["conv_root/kernel"][-2]
     token_size = (patch_height, patch_width)
     if backbone:
@@ -176,12 +303,11 @@ def lost_arithmetic(config: ViTConfig) -> Iterator[str]:
             yield from table.differences("the original", (f"the backbone's {name}", *values))
     rows, columns = config.grid
     if rows != columns or config.image_size != (rows * config.token_size[0], columns * config.token_size[1]):
-        yield (
-            f"the image size {format_size(config.image_size)}, which is to be given when the file is loaded"
-        )
+        size = format_size(config.image_size)
+        yield f"the image size {size}, which is to be given when the file is loaded"
 
 
-def lost_pixels(config: ModelConfig) -> list[str]:
+def lost_pixels(config: ViTConfig | ResNetConfig) -> list[str]:
     half = (0.5,) * config.in_channels
     if config.image_mean == config.image_std == half:
         return []
@@ -208,14 +334,10 @@ def name_table(config: ViTConfig, naming: Naming) -> list[table.Row]:
 def stem(config: ViTConfig) -> list[table.Row]:
     """List the parameters of the patch projection, and of the ResNet before it in a hybrid."""
     if config.backbone is None:
-        return [
-            table.convolution("stem.weight", "embedding/kernel"),
-            table.renamed("stem.bias", "embedding/bias"),
-        ]
-    rows = [
-        table.convolution("stem.root.weight", "conv_root/kernel"),
-        *_group_norm("stem.root_norm", "gn_root"),
-    ]
+        bias = table.renamed("stem.bias", "embedding/bias")
+        return [table.convolution("stem.weight", "embedding/kernel"), bias]
+    rows = [table.convolution("stem.root.weight", "conv_root/kernel")]
+    rows += _group_norm("stem.root_norm", "gn_root")
     for s, units in enumerate(config.backbone.layers):
         for u in range(units):
             ours, theirs = f"stem.stages.{s}.{u}", f"block{s + 1}/unit{u + 1}"
@@ -234,11 +356,11 @@ def encoder(config: ViTConfig, naming: Naming) -> list[table.Row]:
     rows = [table.renamed("class_token", "cls")] if config.class_token else []
     for i in range(config.depth):
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
-        rows += layer_norm(f"{ours}.norm1", f"{theirs}/{naming.norm1}")
+        rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}/{naming.norm1}", SCALE)
         rows += attention(f"{ours}.attention", f"{theirs}/{naming.attention}", config)
-        rows += layer_norm(f"{ours}.norm2", f"{theirs}/{naming.norm2}")
+        rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}/{naming.norm2}", SCALE)
         rows += mlp(f"{ours}.mlp", f"{theirs}/{naming.mlp}")
-    return rows + layer_norm("norm", "Transformer/encoder_norm")
+    return rows + table.weight_and_bias("norm", "Transformer/encoder_norm", SCALE)
 
 
 def head(config: ViTConfig) -> list[table.Row]:
@@ -253,21 +375,9 @@ def mlp(ours: str, theirs: str) -> list[table.Row]:
 
 def dense(ours: str, theirs: str) -> list[table.Row]:
     """Return the rows of a Flax dense layer: its kernel is our weight transposed."""
-    kernel = table.Row(
-        f"{ours}.weight",
-        (f"{theirs}/kernel",),
-        lambda arrays: arrays[0].permute(1, 0),
-        lambda tensor: [tensor.permute(1, 0)],
-    )
-    return [kernel, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
-
-
-def layer_norm(ours: str, theirs: str) -> list[table.Row]:
-    """Return the rows of a Flax layer norm."""
-    return [
-        table.renamed(f"{ours}.weight", f"{theirs}/scale"),
-        table.renamed(f"{ours}.bias", f"{theirs}/bias"),
-    ]
+    weight, kernel = f"{ours}.weight", (f"{theirs}/kernel",)
+    transposed = table.Row(weight, kernel, lambda arrays: arrays[0].mT, lambda tensor: [tensor.mT])
+    return [transposed, table.renamed(f"{ours}.bias", f"{theirs}/bias")]
 
 
 def _group_norm(ours: str, theirs: str) -> list[table.Row]:

@@ -52,7 +52,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     old = f"{_layer(0)}.mlp.linear_1.bias" in source
     first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
     config = ViTConfig(
-        image_size=table.image_size_of(source, patch_size, positions, given),
+        image_size=table.image_size_of(source, patch_size, positions, given)[0],
         patch_size=patch_size,
         width=width,
         depth=table.count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
@@ -101,9 +101,8 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
-    replace_file(
-        path, _pth_chunks(table.to_file_tensors(model.state_dict(), name_table(config)), path.parent)
-    )
+    tensors = table.to_file_tensors(model.state_dict(), name_table(config))
+    replace_file(path, _pth_chunks(tensors, path.parent))
     return path
 
 
@@ -115,9 +114,8 @@ def unsupported(config: ViTConfig) -> list[str]:
         "images that are no multiple of the patch": config.image_size[0] % config.patch_size[0] > 0,
         "a ViT without a head": config.num_classes == 0,
     }
-    return table.unsupported_values(config, table.PLAIN) + [
-        phrase for phrase, is_lacking in lacks.items() if is_lacking
-    ]
+    lacking = [phrase for phrase, is_lacking in lacks.items() if is_lacking]
+    return table.unsupported_values(config, table.PLAIN) + lacking
 
 
 def _pth_chunks(tensors: Mapping[str, Tensor], folder: Path) -> Iterator[bytes]:
@@ -176,9 +174,8 @@ def name_table(config: ViTConfig, old: bool = False) -> list[table.Row]:
         rows.append(table.renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
         rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
         rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}") + table.weight_and_bias(
-            f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}"
-        )
+        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}")
+        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}")
     rows += table.weight_and_bias("norm", "encoder.ln")
     if config.representation_size:
         rows += table.weight_and_bias("pre_logits", "heads.pre_logits")

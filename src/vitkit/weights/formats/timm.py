@@ -5,32 +5,373 @@ GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's
 and `card.origin` says so. Parts that vitkit lacks are refused by name: distillation tokens, gated MLPs,
 parallel blocks, relative and learned rotary positions.
 
+From top to bottom: where timm keeps every parameter; its settings, in `config.json`, in the form of its hub,
+in older flat ones, or none at all; writing; reading.
+
 Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`, `eva.py`, `resnetv2.py`.
 """
 
-import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from vitkit.config import describe_value
-from vitkit.data.config import Preprocessing
+from vitkit.data.config import Interpolation, Preprocessing, Resize
 from vitkit.errors import VitkitError
+from vitkit.models import config as models
 from vitkit.models.config import GROUPS, NORM_NAMES, BackboneConfig, PoolKind, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel
-from vitkit.models.zoo import ModelConfig
 from vitkit.text import format_size
 from vitkit.weights import model_card, table
-from vitkit.weights.files.safetensors import write_folder
-from vitkit.weights.files.source import Source
-from vitkit.weights.formats.bit import absent_from_libraries, has_usual_channels, with_channels
-from vitkit.weights.formats.timm import settings as timm
-from vitkit.weights.formats.timm.settings import BACKBONE, QKVBias, bit_rows, vit_rows
+from vitkit.weights.files.source import Source, read_fields, write_folder
+from vitkit.weights.formats.official import absent_from_libraries, has_usual_channels, with_channels
+
+QKVBias = Literal["fused", "split", "none"]
+"""Biases of queries, keys and values: one tensor; two, as the keys have none (timm's class Eva); or none."""
+
+BACKBONE = "patch_embed.backbone."
+"""Before the names of a hybrid's ResNet."""
+
+
+def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool = True) -> list[table.Row]:
+    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
+
+    Where `qkv_bias` is "none" the file has no biases of queries, keys and values, without `stem_bias` none of
+    the patch projection: zeros, which is the same.
+    """
+    rows: list[table.Row] = []
+    if config.backbone:
+        root = f"{BACKBONE}stem." if config.backbone.layers else BACKBONE
+        rows.append(table.renamed("stem.root.weight", f"{root}conv.weight"))
+        rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
+        rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
+    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
+    rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
+    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
+    if config.class_token:
+        rows.append(table.renamed("class_token", "cls_token"))
+    if config.register_tokens:
+        rows.append(table.renamed("register_tokens", "reg_token"))
+    if config.position == "learned":
+        rows.append(table.renamed("positions.0.embedding", "pos_embed"))
+    for i in range(config.depth):
+        block = f"blocks.{i}"
+        rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
+        rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
+        if config.qk_norm:
+            for name in ("q_norm", "k_norm"):
+                rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
+        if qkv_bias == "split":
+            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
+        else:
+            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
+        rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
+        rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
+        rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
+        rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
+        if config.layer_scale is not None:
+            names = ("gamma_1", "gamma_2") if config.rotary is not None else ("ls1.gamma", "ls2.gamma")
+            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{names[0]}"))
+            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{names[1]}"))
+    if config.norm_before_blocks:
+        rows += _norm(config, "pre_norm", "norm_pre")
+    rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
+    if config.pool == "map":
+        rows.append(table.renamed("pooling.probe", "attn_pool.latent"))
+        for part in ("weight", "bias"):  # timm keeps the query's projection apart from the others
+            names = (f"attn_pool.q.{part}", f"attn_pool.kv.{part}")
+            ours = f"pooling.attention.qkv.{part}"
+            rows.append(table.Row(ours, names, torch.cat, lambda qkv: [*qkv.tensor_split([len(qkv) // 3])]))
+        rows += table.weight_and_bias("pooling.attention.out", "attn_pool.proj")
+        rows += _norm(config, "pooling.norm", "attn_pool.norm")
+        rows += table.weight_and_bias("pooling.mlp.fc1", "attn_pool.mlp.fc1")
+        rows += table.weight_and_bias("pooling.mlp.fc2", "attn_pool.mlp.fc2")
+    if config.representation_size:
+        rows += table.weight_and_bias("pre_logits", "pre_logits.fc")
+    return rows + (table.weight_and_bias("head", "head") if config.num_classes else [])
+
+
+def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
+    """Pair a norm's scale, and the shift that LayerNorm alone has."""
+    return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
+
+
+def _bias(ours: str, theirs: str, there: bool) -> table.Row:
+    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return table.renamed(ours, f"{theirs}.bias")
+    return table.Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
+
+
+def _between_zeros(biases: list[Tensor]) -> Tensor:
+    """Join the biases of queries and values; timm's class Eva has none for the keys."""
+    return torch.cat([biases[0], torch.zeros_like(biases[0]), biases[1]])
+
+
+def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[table.Row]:
+    """List the parameters of bottlenecks; the projection (`downsample`) has a norm in hybrids alone."""
+    rows: list[table.Row] = []
+    for s, u in ((s, u) for s, units in enumerate(layers) for u in range(units)):
+        unit, block = f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}"
+        for number in (1, 2, 3):
+            rows.append(table.renamed(f"{unit}.conv{number}.weight", f"{block}.conv{number}.weight"))
+            rows += table.weight_and_bias(f"{unit}.norm{number}", f"{block}.norm{number}")
+        if u == 0:
+            rows.append(table.renamed(f"{unit}.proj.weight", f"{block}.downsample.conv.weight"))
+            rows += table.weight_and_bias(f"{unit}.proj_norm", f"{block}.downsample.norm") if normed else []
+    return rows
+
+
+def bit_rows(config: ResNetConfig) -> list[table.Row]:
+    """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
+    rows = [table.renamed("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, False)]
+    rows += table.weight_and_bias("norm", "norm")
+    if config.num_classes:
+        head = table.Row(
+            "head.weight",
+            ("head.fc.weight",),  # (K, C, 1, 1)
+            lambda tensors: tensors[0].flatten(1),
+            lambda tensor: [tensor[:, :, None, None]],
+        )
+        rows += [head, table.renamed("head.bias", "head.fc.bias")]
+    return rows
+
+
+NORM_EPS = 1e-6
+"""Epsilon of timm's LayerNorm in ViTs."""
+CLIP_NORM_EPS = 1e-5
+"""Epsilon of LayerNorm in ViTs with CLIP in their name, which no argument in a file can choose."""
+LAYER_SCALE = 1e-5
+"""First value of layer scale where no argument says it: it matters to new weights alone."""
+GROUP_NORM_EPS = 1e-5
+"""Epsilon of GroupNorm in hybrids and ResNets."""
+STANDARDIZATION_EPS = 1e-8
+"""In w / sqrt(var + eps), of hybrids and BiT."""
+USUAL_STANDARDIZATION_EPS = 1e-6
+"""The same in other ResNets: the default of timm's StdConv2d, which no argument in a file can choose."""
+
+SIZES = {
+    "tiny": (192, 3),
+    "wee": (256, 4),
+    "little": (320, 5),
+    "small": (384, 6),
+    "medium": (512, 8),
+    "mediumd": (512, 8),
+    "betwixt": (640, 10),
+    "base": (768, 12),
+    "so150m2": (832, 13),
+    "so150m": (896, 14),
+    "large": (1024, 16),
+    "so400m": (1152, 16),
+    "huge": (1280, 16),
+    "giant": (1408, 16),
+    "giantopt": (1536, 16),
+    "gigantic": (1664, 16),
+}
+"""Width and heads of the word in a name like vit_base_patch16_224."""
+OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
+    (r"vit_base_patch16_gap_224", (768, 16)),
+    (r"vit_base_patch\d+_plus_.*", (896, 14)),
+    (r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)", (1536, 24)),
+    (r"test_vit\d*", (64, 2)),
+)
+"""Names that do not follow the table."""
+UNBIASED_NAMES = re.compile(
+    r"vit_base_patch16_224_miil|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*|vit_base_patch16_rpn_224"
+)
+"""Architectures without biases of queries, keys and values where `qkv_bias` is absent; others have them."""
+TANH_NAMES = re.compile(
+    r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.*|vit_large_patch16_siglip_(gap_)?512"
+)
+"""Architectures whose GELU is the tanh form where `act_layer` is absent; timm's default is the exact one."""
+
+ROTARY: tuple[tuple[str, models.RotaryConfig], ...] = (
+    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", models.DINOV3_ROTARY),
+    (r"vit_(small|base|large)_patch16_rope(_ape)?_224", models.ROPE_VIT_ROTARY),
+    (r"vit_\w+_patch16_rope_reg\d_gap_256", models.EVA02_ROTARY),
+)
+"""Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
+
+POOLS: dict[str, PoolKind] = {"token": "token", "avg": "mean", "max": "max", "map": "map", "": "none"}
+GELUS: dict[str, models.Gelu] = {
+    "gelu": "erf",
+    "gelu_tanh": "tanh",
+    "quick_gelu": "quick",
+    "quickgelu": "quick",
+}
+CROP_MODES: dict[str, Resize] = {"center": "shortest", "squash": "squash", "border": "longest"}
+NORMS: dict[str, models.NormKind] = {"layernorm": "layer", "rmsnorm": "rms"}
+"""Values of `norm_layer`; norms of other names are refused."""
+
+
+@dataclass(frozen=True)
+class TopFields:
+    """The fields at the top of `config.json` that are read."""
+
+    architecture: str = ""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    pretrained_cfg: Mapping[str, Any] | None = None
+    global_pool: str | None = None
+    label_names: Any = None
+    labels: Any = None
+
+
+@dataclass(frozen=True)
+class ModelArguments:
+    """The fields of `model_args` that are read, with timm's defaults; None: the architecture decides."""
+
+    img_size: int | tuple[int, int] | None = None
+    embed_dim: int | None = None
+    num_heads: int | None = None
+    global_pool: str | None = None
+    pool_include_prefix: bool = False
+    pos_embed: str | bool = "learn"
+    qkv_bias: bool | None = None
+    act_layer: str | None = None
+    init_values: float | None = None
+    norm_layer: str | None = None
+    qk_norm: bool = False
+    padding_same: bool = True
+    layers: tuple[int, ...] = ()
+    channels: tuple[int, ...] | None = None
+    stem_chs: int = 64
+    stem_type: str | None = None
+    width_factor: float = 1
+    proj_drop_rate: float = 0.0
+    pos_drop_rate: float = 0.0
+    attn_drop_rate: float = 0.0
+    drop_path_rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class PretrainedFields:
+    """The fields of `pretrained_cfg` that are read, with timm's defaults."""
+
+    input_size: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    interpolation: Interpolation = "bicubic"
+    crop_pct: float = 0.0
+    """0 is 0.875, as in timm."""
+    crop_mode: Literal["center", "squash", "border"] = "center"
+    label_offset: int = 0
+    label_names: Any = None
+    tag: str = ""
+
+
+class Settings:
+    """The fields of a timm `config.json` of any age; every field has a value when there is no such file.
+
+    Raises:
+        VitkitError: a value of another type than timm's.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.where = source.path.with_name("config.json")
+        self.has_config = source.config.get("architecture") is not None
+        config = source.config if self.has_config else {}
+        fields = read_fields(TopFields, config, str(self.where))
+        self.architecture = fields.architecture.partition(".")[0]
+        self.values = fields.model_args
+        """All of `model_args` as they stand there."""
+        self.arguments = read_fields(ModelArguments, fields.model_args, f"{self.where}: model_args")
+        pretrained, where = fields.pretrained_cfg, f"{self.where}: pretrained_cfg"
+        if pretrained is None:  # an old file is one flat object
+            pretrained, where = config, str(self.where)
+        self.pretrained = read_fields(PretrainedFields, pretrained, where)
+        names = fields.label_names or self.pretrained.label_names or fields.labels
+        self.class_names = tuple(str(name) for name in names) if isinstance(names, list) else ()
+        pool = self.arguments.global_pool
+        self.global_pool = fields.global_pool if pool is None else pool
+        if (crop_fraction := self.pretrained.crop_pct) and crop_fraction < 0.01:
+            raise VitkitError(
+                f"{self.where}: crop_pct: a fraction of the image was expected, found {crop_fraction}."
+            )
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        size = self.arguments.img_size or self.pretrained.input_size[1:]
+        if isinstance(size, int):
+            return size, size
+        return (size[0], size[1]) if len(size) == 2 else None
+
+    @property
+    def num_heads(self) -> int | None:
+        """The number in the architecture's name, unless the arguments have another."""
+        if self.arguments.num_heads is not None:
+            return self.arguments.num_heads
+        return self.named_size[1] if self.named_size else None
+
+    @property
+    def named_size(self) -> tuple[int, int] | None:
+        """The width and heads that the architecture's name stands for."""
+        for pattern, size in OTHER_SIZES:
+            if re.fullmatch(pattern, self.architecture):
+                return size
+        parts = self.architecture.split("_")
+        named = len(parts) > 1 and parts[0] in ("vit", "deit", "deit3", "flexivit")
+        return SIZES.get(parts[1]) if named else None
+
+    @property
+    def gelu(self) -> models.Gelu:
+        default = "gelu_tanh" if TANH_NAMES.fullmatch(self.architecture) else "gelu"
+        if "_quickgelu_" in self.architecture:
+            default = "quick_gelu"
+        name = self.arguments.act_layer or default
+        if name not in GELUS:
+            names = "gelu, gelu_tanh, quick_gelu"
+            raise VitkitError(f"{self.where}: act_layer: expected one of {names}, found {name!r}.")
+        return GELUS[name]
+
+    @property
+    def rotary(self) -> models.RotaryConfig | None:
+        """Rotary positions, by the architecture's name alone."""
+        return next((kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture)), None)
+
+    @property
+    def norm(self) -> models.NormKind | None:
+        """Kind of the norms, whose names timm takes in any spelling, "fp32" for what is the rule here."""
+        name = (self.arguments.norm_layer or "layernorm").replace("_", "").lower()
+        return NORMS.get(name.removesuffix("fp32"))
+
+    def norm_eps(self, source: Source) -> float:
+        """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
+        if self.rotary == models.DINOV3_ROTARY:
+            return CLIP_NORM_EPS
+        clip = "_clip_" in self.architecture if self.has_config else "norm_pre.weight" in source
+        return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
+
+    def pixel_rule(self, size: tuple[int, int], mean: tuple[float, ...]) -> Preprocessing:
+        """Return timm's evaluation transform (`data/transforms_factory.py`).
+
+        Without a config it is as for timm's own ViTs: crop_pct 0.9 at 224 pixels and 1 above, bicubic.
+        """
+        if not self.has_config:
+            fraction = 0.9 if max(size) <= 224 else 1.0
+            return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
+        fields, resize = self.pretrained, CROP_MODES[self.pretrained.crop_mode]
+        border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
+        fraction, kind = fields.crop_pct or 0.875, fields.interpolation
+        rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
+        straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
+        return Preprocessing(size, interpolation=kind) if straight else rule
+
+    def statistics(self, channels: int) -> tuple[tuple[float, ...], ...]:
+        """Return mean and std of pixels, a value for each channel.
+
+        timm's defaults are its general ones beside a config, else its ViTs' and BiTs'.
+        """
+        defaults = (table.IMAGENET_MEAN, table.IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
+        given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
+        return tuple(v if len(v) == channels else (sum(v) / len(v),) * channels for v in given)
+
 
 CLIP_NAME = "vit_base_patch16_clip_224"
 """Written where LayerNorm's epsilon is CLIP's: the name alone decides it, the arguments the rest."""
@@ -72,7 +413,46 @@ def _parts_of_a_vit(config: ViTConfig, tensors: dict[str, Tensor]) -> Parts:
         tensors["positions.0.embedding"] = embedding
     rows = [row for row in vit_rows(config) if row.ours in tensors]
     first = next(row.theirs[0] for row in rows if row.ours in config.first_filters)
-    return _vit_name(config), _vit_arguments(config), rows, (first.removesuffix(".weight"), "head")
+    # timm's name nearest to the configuration; the arguments, which are all given, say the rest.
+    word = next((word for word, (width, _) in SIZES.items() if width == config.width), "base")
+    side = config.patch_size[0]
+    name = f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
+    if config.backbone or _has_clip_eps(config):
+        name = HYBRID_NAMES[config.backbone.layers] if config.backbone else CLIP_NAME
+    return name, _vit_arguments(config), rows, (first.removesuffix(".weight"), "head")
+
+
+def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
+    """Give all `model_args`, so that nothing depends on the architecture's name."""
+    ratio = config.mlp_dim / config.width
+    if int(config.width * ratio) != config.mlp_dim:  # timm truncates the product
+        ratio = (config.mlp_dim + 0.5) / config.width
+    return {
+        **_shared_arguments(config),
+        "img_size": list(config.image_size),
+        "patch_size": list(config.patch_size),
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": ratio,
+        "class_token": config.class_token,
+        "global_pool": next(theirs for theirs, ours in POOLS.items() if ours == config.pool),
+        "fc_norm": config.norm_after_pooling,
+        "pre_norm": config.norm_before_blocks,
+        "init_values": None if config.layer_scale is None else config.layer_scale or LAYER_SCALE,
+        "reg_tokens": config.register_tokens,
+        "no_embed_class": not config.class_token_position,
+        **({"pool_include_prefix": True} if config.pool == "map" and config.prefix_tokens else {}),
+        "pos_embed": "learn" if config.position == "learned" else "none",
+        "act_layer": next(theirs for theirs, ours in GELUS.items() if ours == config.gelu),
+        "pos_drop_rate": config.dropout,
+        "proj_drop_rate": config.dropout,
+        "attn_drop_rate": config.attention_dropout,
+        **({"drop_path_rate": config.drop_path} if config.drop_path else {}),
+        **({} if config.norm == "layer" else {"norm_layer": NORM_NAMES[config.norm].lower()}),
+        **({"qk_norm": True} if config.qk_norm else {}),
+        **({} if config.qkv_bias else {"qkv_bias": False}),
+    }
 
 
 def _parts_of_a_bit(config: ResNetConfig, tensors: dict[str, Tensor]) -> Parts:
@@ -104,7 +484,7 @@ def _write(parts_of: Callable[[Any, Any], Parts], model: ImageModel, path: Path,
         "input_size": [config.in_channels, *config.image_size],
         "fixed_input_size": config.num_tokens is not None,
         "interpolation": theirs.interpolation,
-        "crop_mode": next((m for m, resize in timm.CROP_MODES.items() if resize == theirs.resize), "squash"),
+        "crop_mode": next((m for m, resize in CROP_MODES.items() if resize == theirs.resize), "squash"),
         "crop_pct": 1.0 if straight else theirs.crop_fraction,
         "mean": list(config.image_mean),
         "std": list(config.image_std),
@@ -129,39 +509,6 @@ def _shared_arguments(config: ResNetConfig | ViTConfig) -> dict[str, Any]:
     return {"in_chans": config.in_channels, "num_classes": config.num_classes, "global_pool": "avg"}
 
 
-def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
-    """Give all `model_args`, so that nothing depends on the architecture's name."""
-    ratio = config.mlp_dim / config.width
-    if int(config.width * ratio) != config.mlp_dim:  # timm truncates the product
-        ratio = (config.mlp_dim + 0.5) / config.width
-    return {
-        **_shared_arguments(config),
-        "img_size": list(config.image_size),
-        "patch_size": list(config.patch_size),
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        "mlp_ratio": ratio,
-        "class_token": config.class_token,
-        "global_pool": next(theirs for theirs, ours in timm.POOLS.items() if ours == config.pool),
-        "fc_norm": config.norm_after_pooling,
-        "pre_norm": config.norm_before_blocks,
-        "init_values": None if config.layer_scale is None else config.layer_scale or timm.LAYER_SCALE,
-        "reg_tokens": config.register_tokens,
-        "no_embed_class": not config.class_token_position,
-        **({"pool_include_prefix": True} if config.pool == "map" and config.prefix_tokens else {}),
-        "pos_embed": "learn" if config.position == "learned" else "none",
-        "act_layer": next(theirs for theirs, ours in timm.GELUS.items() if ours == config.gelu),
-        "pos_drop_rate": config.dropout,
-        "proj_drop_rate": config.dropout,
-        "attn_drop_rate": config.attention_dropout,
-        **({"drop_path_rate": config.drop_path} if config.drop_path else {}),
-        **({} if config.norm == "layer" else {"norm_layer": NORM_NAMES[config.norm].lower()}),
-        **({"qk_norm": True} if config.qk_norm else {}),
-        **({} if config.qkv_bias else {"qkv_bias": False}),
-    }
-
-
 def _is_named(config: ResNetConfig) -> bool:
     """Whether one of timm's architectures has these units and channels."""
     factor = config.root_channels // 64
@@ -171,18 +518,7 @@ def _is_named(config: ResNetConfig) -> bool:
 
 def _has_clip_eps(config: ViTConfig) -> bool:
     """Whether timm's name of CLIP's ViT says the epsilon; it says none of an RMSNorm."""
-    return config.norm == "layer" and config.norm_eps == timm.CLIP_NORM_EPS
-
-
-def _vit_name(config: ViTConfig) -> str:
-    """Choose timm's name nearest to a configuration that it can build; the arguments say the rest."""
-    if config.backbone:
-        return HYBRID_NAMES[config.backbone.layers]
-    if _has_clip_eps(config):
-        return CLIP_NAME
-    word = next((word for word, (width, _) in timm.SIZES.items() if width == config.width), "base")
-    side = config.patch_size[0]
-    return f"vit_{word}_patch{side}_224" if side in PATCHES.get(word, ()) else "vit_base_patch16_224"
+    return config.norm == "layer" and config.norm_eps == CLIP_NORM_EPS
 
 
 def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
@@ -197,7 +533,7 @@ def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
 def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
-    storable |= {"position": ("learned", "none"), "pool": tuple(timm.POOLS.values())}
+    storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
     yield from table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
         yield "a norm before the blocks without position embeddings (its patches would lose a bias)"
@@ -210,9 +546,8 @@ def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
         if backbone.width_factor != 1:
             yield f"a hybrid's ResNet {backbone.width_factor:g} times as wide"
         if rows % config.patch_size[0] or columns % config.patch_size[1]:
-            yield (
-                f"a feature map of {format_size((rows, columns))} cut into {format_size(config.patch_size)}"
-            )
+            cut = format_size(config.patch_size)
+            yield f"a feature map of {format_size((rows, columns))} cut into {cut}"
 
 
 def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preprocessing:
@@ -231,8 +566,8 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
     """Name the numerics that timm has no argument for."""
     return table.differences(
         "timm",
-        ("GroupNorm's epsilon", config.norm_eps, timm.GROUP_NORM_EPS),
-        ("weight standardisation's epsilon", config.standardization_eps, timm.STANDARDIZATION_EPS),
+        ("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS),
+        ("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS),
         ("max-pooling padded with", config.max_pool_padding, "zeros"),
     )
 
@@ -240,18 +575,17 @@ def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
 def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
     """Name the numerics that timm has no argument for."""
     if config.backbone or not _has_clip_eps(config):
-        yield from table.differences(
-            "timm", (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, timm.NORM_EPS)
-        )
+        numerics = (f"{NORM_NAMES[config.norm]}'s epsilon", config.norm_eps, NORM_EPS)
+        yield from table.differences("timm", numerics)
     if config.layer_scale == 0:
-        yield f"layer scale that begins at 0 (timm: {timm.LAYER_SCALE})"
+        yield f"layer scale that begins at 0 (timm: {LAYER_SCALE})"
     if backbone := config.backbone:
         form = {"std": "w / (std + eps)", "variance": "w / sqrt(var + eps)"}
         yield from table.differences(
             "timm",
-            ("GroupNorm's epsilon", backbone.norm_eps, timm.GROUP_NORM_EPS),
+            ("GroupNorm's epsilon", backbone.norm_eps, GROUP_NORM_EPS),
             ("weight standardisation", form[backbone.standardization], form["variance"]),
-            ("weight standardisation's epsilon", backbone.standardization_eps, timm.STANDARDIZATION_EPS),
+            ("weight standardisation's epsilon", backbone.standardization_eps, STANDARDIZATION_EPS),
         )
 
 
@@ -318,16 +652,13 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         VitkitError: it has a part that models here have not; or the number of heads, or the image size of a
             grid that is not square, is neither recorded nor given.
     """
-    settings = timm.Settings(source)
+    settings = Settings(source)
     _refuse(source, settings)
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    rows = vit_rows(
-        config,
-        qkv_bias=_qkv_bias(source, settings),
-        stem_bias=not config.norm_before_blocks or "patch_embed.proj.bias" in source,
-    )
+    stem_bias = not config.norm_before_blocks or "patch_embed.proj.bias" in source
+    rows = vit_rows(config, qkv_bias=_qkv_bias(source, settings), stem_bias=stem_bias)
     ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
     doubts = []
     if settings.has_config and settings.num_heads is None:
@@ -341,7 +672,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     return table.Translation(config, rows, card, ignored)
 
 
-def _refuse(source: Source, settings: timm.Settings) -> None:
+def _refuse(source: Source, settings: Settings) -> None:
     """Refuse parts and settings that timm has and models here have not."""
     rotary = settings.rotary is not None
     parts = {
@@ -381,7 +712,7 @@ def _refuse(source: Source, settings: timm.Settings) -> None:
         raise VitkitError(f"{source.path}: config.json asks for what models here do not have: {listed}.")
 
 
-def _refuse_shapes(source: Source, settings: timm.Settings) -> None:
+def _refuse_shapes(source: Source, settings: Settings) -> None:
     """Refuse a ViT without a final norm, unknown norms and a gated MLP, which the tensors' shapes show, and
     one that two models may have."""
     shapes = source.shapes
@@ -415,14 +746,17 @@ def _refuse_shapes(source: Source, settings: timm.Settings) -> None:
         )
 
 
-def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> ViTConfig:
+def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
     shapes, hybrid_root = source.shapes, _hybrid_root(source)
     axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
     axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
     for key in axes.keys() & shapes.keys():
         table.check_axes(source, key, axes[key])
-    recorded = settings.has_config and settings.rotary is None
-    positions = settings.learned_positions if recorded else "pos_embed" in source
+    is_recorded = settings.has_config and settings.rotary is None
+    kind = settings.arguments.pos_embed
+    if is_recorded and kind not in ("learn", "none", "", False):
+        raise VitkitError(f"{settings.where}: pos_embed: expected learn or none, found {kind!r}.")
+    positions = kind == "learn" if is_recorded else "pos_embed" in source
     if positions and "pos_embed" not in source:
         raise VitkitError(
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
@@ -436,7 +770,17 @@ def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> 
     pool, registers = _pooling(source, settings)
     class_token = "cls_token" in source
     prefix = class_token + registers
-    image_size, inside = find_image_size(source, settings, hints, prefix, patch_size, backbone)
+    if "pos_embed" in source:
+        count, recorded = shapes["pos_embed"][1], settings.image_size
+        image_size, inside = table.image_size_of(
+            source, patch_size, count, hints.image_size, backbone, prefix, recorded
+        )
+    elif (given := settings.image_size or hints.image_size) is not None:
+        image_size, inside = given, True
+    else:
+        raise table.NotRecordedError(
+            f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
+        )
     named, where = settings.named_size, ", and no config.json"
     # The name's heads would then be of another model, which would compute without complaint.
     if named and named[0] != width and settings.arguments.embed_dim is None:
@@ -466,7 +810,7 @@ def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> 
         rotary=settings.rotary,
         norm=settings.norm or "layer",
         qk_norm=arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
-        layer_scale=(arguments.init_values or timm.LAYER_SCALE) if has_layer_scale else None,
+        layer_scale=(arguments.init_values or LAYER_SCALE) if has_layer_scale else None,
         norm_before_blocks="norm_pre.weight" in source,
         norm_after_pooling="fc_norm.weight" in source,
         representation_size=table.first_axis(source, "pre_logits.fc.bias", 1) or None,
@@ -480,7 +824,7 @@ def _vit_config(source: Source, settings: timm.Settings, hints: table.Hints) -> 
     )
 
 
-def _qkv_bias(source: Source, settings: timm.Settings) -> QKVBias:
+def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
     """Find whether queries, keys and values have biases: in all blocks or in none."""
     if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
         return "split"
@@ -488,11 +832,11 @@ def _qkv_bias(source: Source, settings: timm.Settings) -> QKVBias:
     if not settings.has_config or settings.rotary is not None:
         has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
     elif has_bias is None:
-        has_bias = timm.UNBIASED_NAMES.fullmatch(settings.architecture) is None
+        has_bias = UNBIASED_NAMES.fullmatch(settings.architecture) is None
     return "fused" if has_bias else "none"
 
 
-def _pooling(source: Source, settings: timm.Settings) -> tuple[PoolKind, int]:
+def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
     """Find the pooling and the number of register tokens."""
     class_token = "cls_token" in source
     usual = "map" if "attn_pool.latent" in source else "token" if class_token else "avg"
@@ -500,11 +844,7 @@ def _pooling(source: Source, settings: timm.Settings) -> tuple[PoolKind, int]:
         usual = "avg"  # MAE's fine-tuned files come without a config
     name = usual if settings.global_pool is None else settings.global_pool
     include = settings.arguments.pool_include_prefix
-    if (
-        name not in timm.POOLS
-        or (name == "token" and not class_token)
-        or (include and name in ("avg", "max"))
-    ):
+    if name not in POOLS or (name == "token" and not class_token) or (include and name in ("avg", "max")):
         token = "a class token" if class_token else "no class token"
         also = ", which the pooling includes" if include else ""
         raise VitkitError(
@@ -517,52 +857,7 @@ def _pooling(source: Source, settings: timm.Settings) -> tuple[PoolKind, int]:
             f"{source.path}: timm's attention pooling leaves out its {class_token + registers} first tokens, "
             "ours sees all (timm: pool_include_prefix=True)."
         )
-    return timm.POOLS[name], registers
-
-
-def find_image_size(
-    source: Source,
-    settings: timm.Settings,
-    hints: table.Hints,
-    prefix: int,
-    patch: tuple[int, int],
-    backbone: BackboneConfig | None,
-) -> tuple[tuple[int, int], bool]:
-    """Find the image size of the position embeddings, and whether the `prefix` tokens have rows as well."""
-    given = [size for size in (settings.image_size, hints.image_size) if size]
-    if "pos_embed" not in source:
-        if given:
-            return given[0], True
-        raise table.NotRecordedError(
-            f"{source.path}: no position embeddings show its image size: give image_size. The usual: 224."
-        )
-    count, stride = source.shapes["pos_embed"][1], backbone.stride if backbone else 1
-    usual, other = _square_side(count - prefix), _square_side(count) if prefix else None
-    for size in given:
-        height, width = backbone.feature_map(size) if backbone else size
-        rows, columns = height // patch[0], width // patch[1]
-        # A rectangle that the user gives may have as many places as the square of the weights.
-        fits = size == settings.image_size or rows == columns or usual is None
-        if fits and rows * columns in (count - prefix, count):
-            return size, rows * columns == count - prefix
-    if usual is not None and other is None:
-        return (usual * patch[0] * stride, usual * patch[1] * stride), True
-    shape, without = (
-        "a grid that is no square" if side is None else f"a grid of {side}x{side}" for side in (usual, other)
-    )
-    tokens = f"{prefix} token{'s' if prefix > 1 else ''} before the patches"
-    readings = f"{shape} and {tokens}, or {without} without a position for the {tokens}" if prefix else shape
-    raise table.NotRecordedError(
-        f"{source.path}: its {count} position embeddings are {readings}, and "
-        "nothing says which: give the image size they were made for, image_size=(height, width) "
-        "(--image-size HEIGHT WIDTH)."
-    )
-
-
-def _square_side(places: int) -> int | None:
-    """Return the side of the square grid with so many patches; None where no square has that many."""
-    side = math.isqrt(max(places, 0))
-    return side if side and side * side == places else None
+    return POOLS[name], registers
 
 
 def _backbone(source: Source) -> BackboneConfig | None:
@@ -574,13 +869,8 @@ def _backbone(source: Source) -> BackboneConfig | None:
                 f"timm's hybrids these are read: {', '.join(HYBRID_NAMES.values())}, ..."
             )
         return None
-    return BackboneConfig(
-        _layers(source, f"{BACKBONE}stages."),
-        source.shapes[root][0] / 64,
-        timm.GROUP_NORM_EPS,
-        "variance",
-        timm.STANDARDIZATION_EPS,
-    )
+    layers, width_factor = _layers(source, f"{BACKBONE}stages."), source.shapes[root][0] / 64
+    return BackboneConfig(layers, width_factor, GROUP_NORM_EPS, "variance", STANDARDIZATION_EPS)
 
 
 def _hybrid_root(source: Source) -> str | None:
@@ -597,7 +887,7 @@ def _layers(source: Source, start: str) -> tuple[int, ...]:
     )
 
 
-def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> table.Translation:
+def _read_bit(source: Source, settings: Settings, hints: table.Hints) -> table.Translation:
     custom = settings.architecture == CUSTOM_RESNET
     bit = re.fullmatch(r"resnetv2_\d+x\d+_bit(m?.*)", settings.architecture)
     if settings.has_config and not custom and not bit:
@@ -605,7 +895,18 @@ def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> ta
             f"{source.path}: {settings.architecture} is no BiT: timm's ResNets that are read are "
             f"named resnetv2_50x1_bit and so on, or {CUSTOM_RESNET}, whose model_args say all of it."
         )
-    padding, eps = _stem(source, settings)
+    # A stem called "fixed" is BiT's, which has an epsilon of its own; without `stem_type` the class ResNetV2
+    # has PyTorch's padding and its convolutions' usual epsilon.
+    kind = settings.arguments.stem_type
+    kind = ("" if custom else "fixed") if kind is None else kind
+    if kind != "fixed" and not (custom and kind == ""):
+        expected = "'fixed' or ''" if custom else "'fixed'"
+        raise VitkitError(
+            f"{source.path}: stem_type: expected {expected} for {settings.architecture or 'a BiT'}, found "
+            f"{describe_value(kind)}."
+        )
+    is_fixed = kind == "fixed"
+    eps = STANDARDIZATION_EPS if is_fixed else USUAL_STANDARDIZATION_EPS
     if settings.global_pool not in (None, "avg"):
         raise VitkitError(f"{source.path}: global_pool: BiT's is 'avg', found {settings.global_pool!r}.")
     if (size := settings.image_size or hints.image_size) is None:
@@ -623,9 +924,9 @@ def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> ta
         _layers(source, "stages."),
         num_classes=table.first_axis(source, "head.fc.weight", 4),
         in_channels=root[1],
-        norm_eps=timm.GROUP_NORM_EPS,
+        norm_eps=GROUP_NORM_EPS,
         standardization_eps=eps,
-        max_pool_padding=padding,
+        max_pool_padding="zeros" if is_fixed else "lowest",
         image_mean=mean,
         image_std=std,
     )
@@ -636,32 +937,12 @@ def _read_bit(source: Source, settings: timm.Settings, hints: table.Hints) -> ta
     doubts = []
     if custom:
         _require_custom(source, settings, config)
-        origin = "BiT's, as of its stem" if padding == "zeros" else "timm's usual one"
+        origin = "BiT's, as of its stem" if is_fixed else "timm's usual one"
         doubts.append(f"no field says the epsilon of the standardised kernels: {eps:g} is taken, {origin}")
     return table.Translation(config, bit_rows(config), _card(settings, config, doubts))
 
 
-def _stem(source: Source, settings: timm.Settings) -> tuple[Literal["zeros", "lowest"], float]:
-    """Find the padding of the root's max-pooling and the epsilon of the standardised kernels.
-
-    A stem called "fixed" is BiT's, which has an epsilon of its own; without `stem_type` the class ResNetV2
-    has PyTorch's padding and its convolutions' usual epsilon.
-    """
-    custom = settings.architecture == CUSTOM_RESNET
-    if (kind := settings.arguments.stem_type) is None:
-        kind = "" if custom else "fixed"
-    if kind == "fixed":
-        return "zeros", timm.STANDARDIZATION_EPS
-    if kind == "" and custom:
-        return "lowest", timm.USUAL_STANDARDIZATION_EPS
-    expected = "'fixed' or ''" if custom else "'fixed'"
-    raise VitkitError(
-        f"{source.path}: stem_type: expected {expected} for {settings.architecture or 'a BiT'}, found "
-        f"{describe_value(kind)}."
-    )
-
-
-def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfig) -> None:
+def _require_custom(source: Source, settings: Settings, config: ResNetConfig) -> None:
     """Refuse a ResNet whose `model_args` do not describe its tensors, or that no ResNet here can be."""
     arguments = settings.arguments
     factor = arguments.width_factor
@@ -687,19 +968,28 @@ def _require_custom(source: Source, settings: timm.Settings, config: ResNetConfi
         raise VitkitError(f"{source.path}: no ResNet here is this one of timm's: {'; '.join(libraries)}.")
 
 
-def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> model_card.ModelCard:
+def _card(settings: Settings, config: models.ModelConfig, doubts: list[str]) -> model_card.ModelCard:
     """Make the card: class names, preprocessing, assumptions, and notes, `doubts` among them."""
     notes = list(doubts)
     if not settings.has_config:
         notes.insert(0, "no config.json: timm's usual arithmetic (exact GELU, its epsilons)")
-    if (mean := settings.pretrained.mean) and len(mean) != config.in_channels:
-        notes.append(f"pixel mean and std were given for {len(mean)} channels: their average is taken")
+    if (given := settings.pretrained.mean) and len(given) != config.in_channels:
+        notes.append(f"pixel mean and std were given for {len(given)} channels: their average is taken")
     if settings.arguments.proj_drop_rate != settings.arguments.pos_drop_rate:
         notes.append("dropout of two different rates, in the blocks and after the positions: left out")
     if (names := settings.class_names) and len(names) != config.num_classes:
         notes.append(f"{len(names)} class names for {config.num_classes} classes: left out")
         names = ()
-    rule = settings.pixel_rule(config.image_size, config.image_mean)
+    mean, std = config.image_mean, config.image_std
+    rule = settings.pixel_rule(config.image_size, mean)
+    assumed = list[model_card.Assumption]()
+    if not settings.has_config:
+        custom = "as timm's own ViTs"
+        others = "DeiT, DINO and MAE have ImageNet's, 0.485 0.456 0.406 and 0.229 0.224 0.225"
+        assumed.append(model_card.assumed_statistics(mean, std, f"{custom} ({others})"))
+        assumed.append(model_card.assumed_resizing(rule, custom))
+    elif not settings.pretrained.mean or not settings.pretrained.std:
+        assumed.append(model_card.assumed_statistics(mean, std, "timm's default"))
     origin: dict[str, Any] = {"architecture": settings.architecture} if settings.has_config else {}
     if settings.pretrained.tag:
         origin["tag"] = settings.pretrained.tag
@@ -708,7 +998,7 @@ def _card(settings: timm.Settings, config: ModelConfig, doubts: list[str]) -> mo
     return model_card.ModelCard(
         class_names=names,
         preprocessing=rule,
-        assumed=settings.assumptions(rule, config.image_mean, config.image_std),
+        assumed=tuple(assumed),
         origin=origin,
         position_interpolation="flexivit" if "flexi" in settings.architecture else "timm",
     )
