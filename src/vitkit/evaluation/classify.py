@@ -273,7 +273,7 @@ def explain_no_classes(config: ModelConfig) -> str:
             "has no head: it gives features, not classes. Take a checkpoint that has a head, or train one "
             "with vitkit finetune"
         )
-    if not config.pools:
+    if config.pool == "none":
         return (
             "has no pooling (pool none): its outputs for single tokens are no prediction for an image. "
             "Choose pool token, mean or map when the model is made"

@@ -153,7 +153,7 @@ def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
 def explain_no_features(config: ModelConfig) -> str:
     """Say why a model of this configuration has no features of an image, as a clause after its name; else
     ""."""
-    if getattr(config, "pool", None) == "none":
+    if config.pool == "none":
         return (
             "has no pooling (pool none): it gives features of each token, and none of the image. Choose pool "
             "token, mean or map when the model is made"

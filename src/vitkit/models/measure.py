@@ -99,7 +99,7 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
             macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
     if head:
         # Without pooling every token has logits of its own.
-        rows = 1 if config.num_tokens is None or model.config.pools else config.num_tokens
+        rows = config.num_tokens if config.num_tokens and config.pool == "none" else 1
         macs += rows * _weights(model.head, getattr(model, "pre_logits", None))
     return 2 * macs
 

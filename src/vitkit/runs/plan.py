@@ -7,6 +7,7 @@ its plan.
 
 import itertools
 import resource
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -395,8 +396,8 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     if warmup > steps / 2:
         described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")
     rows.append(("model", described))
-    if optimizer.differs_by_layer:
-        rows.append(("learns", _learning(run, model)))
+    if learns := _learning(run, model):
+        rows.append(("learns", learns))
 
     select = "best" if training.select == "best" and "val" in data.splits else "last"
     trained = [
@@ -412,7 +413,8 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
         trained += [f"! {advice}", check.where_to_ask(data.spec)]
     rows.append(("training", trained))
     if start is not None:
-        rows.append(("advice", [check.where_to_ask(data.spec, run.start.start)]))
+        ask = shlex.join(("vitkit", "advise", data.spec, run.start.start))
+        rows.append(("advice", [f"What its features tell: {ask}"]))
     threads = pluralize(torch.get_num_threads(), "thread")
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
@@ -447,7 +449,7 @@ def describe_images(data: sources.ImageData) -> str:
 
 
 def _learning(run: Run, model: ImageModel) -> list[str]:
-    """Describe which weights learn, at which rate and from which step."""
+    """Describe which weights learn, at which rate and from which step; none where all learn alike."""
     optimizer, lines = run.optimizer, []
     scales = rate_scales(model, optimizer)
     moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)

@@ -204,11 +204,6 @@ class OptimizerConfig(Valid):
         return first_moment if self.optimizer == "sgd" else first_moment + 4
 
     @property
-    def differs_by_layer(self) -> bool:
-        """Whether the layers of a model learn at different rates."""
-        return self.freezes or self.layer_decay != 1 or self.head_rate != 1
-
-    @property
     def freezes(self) -> bool:
         """Whether some weights are never trained."""
         return self.freeze == "trunk" or self.freeze_layers > 0

@@ -329,7 +329,9 @@ class Trainer:
             for whole in (model, average):
                 if whole is not None:
                     shard(whole, world, sharding, model.chosen.precision)
-        scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
+        are_equal = optimizer_config.layer_decay == optimizer_config.head_rate == 1
+        are_equal = are_equal and not optimizer_config.freezes
+        scales = {} if are_equal else rate_scales(model, optimizer_config)
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
