@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from vitkit.durable import read_json, replace_json
+from vitkit.durable import json_bytes, read_json, replace_file
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
@@ -115,8 +115,8 @@ def read(cls: type[T], path: Path) -> T | None:
 
 
 def write(path: Path, record: Any) -> None:
-    """Write a record, any dataclass, in place of an older one at one instant; `read` reads it."""
-    replace_json(path, to_json(record))
+    """Write a record, a dataclass or plain data, as readable JSON in place of an older one at one instant."""
+    replace_file(path, [json_bytes(to_json(record))])
 
 
 FLOAT32_MOST = 2.0**128 - 2.0**104

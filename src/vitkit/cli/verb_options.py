@@ -510,39 +510,35 @@ def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:
     Raises:
         WrongCommandLine: a value is of another type, or none of the choices.
     """
-    whole, is_size = ",".join(values), option.value == "SIZE"
-
-    def read_one(text: str) -> Any:
-        if option.choices:
-            if text in option.choices:
-                return text == "True" if option.choices == ("True", "False") else text
+    whole, is_size, items = ",".join(values), option.value == "SIZE", list[Any]()
+    if option.is_optional and whole == "None":
+        return None
+    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", whole)]
+    for text in [part for part in parts if part or is_size] if option.is_list else values:
+        if option.choices and text not in option.choices:
             near = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise WrongCommandLine(
                 f"{written} is one of {', '.join(option.choices)}, found {_shown(text)}.{hint}"
             )
         try:
-            return text if option.number is None else option.number(text)
+            items.append(text if option.choices or option.number is None else option.number(text))
         except ValueError:
             kind = "a whole number" if option.number is int else "a number"
             several = " or several with commas between them" if option.is_list else ""
             several = ", or height and width such as 224,320" if is_size else several
             raise WrongCommandLine(f"{written} is {kind}{several}, found {_shown(whole)}.") from None
-
-    if option.is_optional and whole == "None":
-        return None
+    if option.choices == ("True", "False"):
+        items = [item == "True" for item in items]
     if not option.is_list:
-        items = tuple(map(read_one, values))
-        return items if option.most > 1 else items[0]
-    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", whole)]
-    items = tuple(read_one(part) for part in parts if part or is_size)
+        return tuple(items) if option.most > 1 else items[0]
     if is_size and len(items) == 1:
         items *= 2  # a square
     if len(items) != option.most < ANY_NUMBER:
         raise WrongCommandLine(
             f"{written} takes {option.most} numbers, found {len(items)} in {_shown(whole)}."
         )
-    return items
+    return tuple(items)
 
 
 def _shown(text: str) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import from_json, read, to_json, write
-from vitkit.durable import moved_error, replace_json
+from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
@@ -114,7 +114,7 @@ def train_run(
             chosen = machine.choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
             recorded = {"vitkit_version": __version__, "command": command}
             recorded |= {"run": to_json(plan.run), "compute": to_json(chosen)}
-            replace_json(folder / "config.json", recorded)
+            write(folder / "config.json", recorded)
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start

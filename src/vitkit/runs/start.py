@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vitkit.config import difference, read, to_json
+from vitkit.config import difference, read, to_json, write
 from vitkit.data.config import Preprocessing
 from vitkit.data.paths import absolute_spec
-from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
+from vitkit.durable import hash_file, read_json, remove_leftovers
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models import image_model, zoo
@@ -237,7 +237,7 @@ def load_start(parts: build.Parts, record: records.StartRecord, start: Start) ->
     model.load_state_dict(tensors)
     card = model_card.card_of(model)
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
-    replace_json(folder / records.START_FILE, to_json(written))
+    write(folder / records.START_FILE, written)
     return written
 
 

@@ -329,7 +329,7 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: Any) ->
     numbers.unlink(missing_ok=True)
     durable.sync_folder(numbers.parent)
     predictions.save(numbers)
-    durable.replace_json(numbers, result.to_json())
+    write(numbers, result.to_json())
 
 
 def name_other_images(run: Path, data: ImageData) -> str:

@@ -51,8 +51,8 @@ def task_of(model_card: Card) -> Task:
 
 def answers(model_card: Card, config: ModelConfig) -> bool:
     """Whether a model with this card and configuration has answers."""
-    answering = task_of(model_card).answering
-    return answering is not None and not answering.explain_unfit(config)
+    task = task_of(model_card)
+    return task.answering is not None and not task.learning.explain_unfit(config, None)
 
 
 def answering_of(model_card: Card) -> Answering:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vitkit.data.channels import to_rgb
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import classification, explain_no_classes, multi_label
+from vitkit.evaluation.classify import classification, multi_label
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
@@ -218,8 +218,18 @@ class LabelLearning(Learning):
         return f"val {self.figure}{measured[self.monitor.metric]:.1%}"
 
     def explain_unfit(self, config: ModelConfig, objective: Any) -> str:
-        """Say why a model cannot learn labels: it needs a head and one row of logits for each image."""
-        return explain_no_classes(config)
+        """Say why a model cannot name classes: it needs a head and one row of logits for each image."""
+        if not config.num_classes:
+            return (
+                "has no head: it gives features, not classes. Take a checkpoint that has a head, or train "
+                "one with vitkit finetune"
+            )
+        if config.pool == "none":
+            return (
+                "has no pooling (pool none): its outputs for single tokens are no prediction for an image. "
+                "Choose pool token, mean or map when the model is made"
+            )
+        return ""
 
 
 # With few validation images a metric soon stops changing; among equals the smaller loss wins.
