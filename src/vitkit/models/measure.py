@@ -43,11 +43,6 @@ Size = tuple[int, int]
 """`(rows, columns)` of an image or a feature map."""
 
 
-def count_parameters(*modules: nn.Module | None) -> int:
-    """Count the trainable numbers of modules; None, a part that is not there, has none."""
-    return sum(parameter.numel() for module in modules if module for parameter in module.parameters())
-
-
 _outline = functools.lru_cache(maxsize=4)(build_empty)
 """A function that builds a model without memory, once for all questions about it."""
 
@@ -58,7 +53,7 @@ def parameters(config: ModelConfig) -> int:
     Raises:
         VitkitError: no memory could hold such a model.
     """
-    return count_parameters(_outline(config))
+    return sum(parameter.numel() for parameter in _outline(config).parameters())
 
 
 # FLOPs.

@@ -185,7 +185,7 @@ def plan_run(
         from vitkit.evaluation.fewshot.methods import open_fewshot_data
 
         open_fewshot_data(run.fewshot.data)
-    if run.optimizer.freezes and not run.start.start:
+    if not run.start.start and (run.optimizer.freeze == "trunk" or run.optimizer.freeze_layers):
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
@@ -387,7 +387,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     name = full_name(run, config.num_classes or 1) if start is None else run.model
     described = [
         f"{name} at {format_size(config.image_size)}: {tokens}"
-        f"{format_count(measure.count_parameters(model))} parameters, "
+        f"{format_count(measure.parameters(config))} parameters, "
         f"{format_count(measure.forward_flops(config, head=True), 'FLOPs')} per image"
     ]
     if config.cut_off:
@@ -419,7 +419,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
-    state_bytes = measure.count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    state_bytes = measure.parameters(config) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
     return [*rows, ("folder", [f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"])]
@@ -453,11 +453,11 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     optimizer, lines = run.optimizer, []
     scales = rate_scales(model, optimizer)
     moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
-    if optimizer.freezes:
+    total = measure.parameters(model.config)
+    if moving < total:
         trained = (
             "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
         )
-        total = measure.count_parameters(model)
         lines.append(
             f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
