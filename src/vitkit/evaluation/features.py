@@ -206,13 +206,10 @@ class FeatureCache:
 
     def keep(self, key: str, features: Features) -> None:
         """Keep features under a key, and make room for them. A disk that refuses costs no result."""
+        rows, readable = np.ascontiguousarray(features.rows), features.readable.astype(np.uint8)
+        reasons = np.frombuffer(json.dumps(features.reasons).encode(), np.uint8)
         data = save_arrays(
-            {
-                "rows": np.ascontiguousarray(features.rows),
-                "readable": features.readable.astype(np.uint8),
-                "pixels": features.pixels,
-                "reasons": np.frombuffer(json.dumps(features.reasons).encode(), np.uint8),
-            }
+            {"rows": rows, "readable": readable, "pixels": features.pixels, "reasons": reasons}
         )
         if len(data) + _DIGEST > self.limit:
             size, limit = len(data) / 1e9, self.limit / 1e9

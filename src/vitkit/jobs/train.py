@@ -399,13 +399,9 @@ def _member_run(run: Run, series: Series, member: Member) -> Run:
         # A rate is scored by the weights of the last step: the run after the sweep has no validation images
         # to choose better weights by, unless the data has a validation split of its own.
         select = run.training.select if series.validates else "last"
-        return replace(
-            run,
-            data=options.sweep_data or run.data,
-            splits=splits,
-            optimizer=optimizer,
-            training=replace(run.training, select=select, evaluate_test=False),
-        )
+        training = replace(run.training, select=select, evaluate_test=False)
+        data = options.sweep_data or run.data
+        return replace(run, data=data, splits=splits, optimizer=optimizer, training=training)
     if options.sweeps:  # after a sweep, even of a single rate, held-out images are trained on too
         splits = replace(splits, val_fraction=0.0)
     if member.fold is not None:
