@@ -352,11 +352,8 @@ def _refuse_sweep(
         )
     start_splits = _splits_of_start(run, opened)
     # A validation split that the data has itself is never trained on, so no start has seen its images.
-    if (
-        start_splits is not None
-        and "val" not in data.splits
-        and start_splits != _held_out_fields(tried.splits)
-    ):
+    is_other = start_splits is not None and start_splits != _held_out_fields(tried.splits)
+    if is_other and "val" not in data.splits:
         listener.warn(
             f"{run.start.start} was trained on these images, held-out images probably among them: do not "
             "trust the choice of the sweep."
@@ -492,11 +489,8 @@ def _check_images(folder: Path, run: Run, series: Series, listener: Listener) ->
     with listener.progress("listing images"):
         uncut = replace(run, splits=_uncut(run.splits))
         opened = plan.Opened(uncut, plan.list_images(uncut, keep=True))
-        first, last = series.all_members[0], series.members[-1]
-        cuts = [
-            plan.list_images(_member_run(run, series, member), opened)
-            for member in ([first, last] if series.rates else [first])
-        ]
+        members = [series.all_members[0], *([series.members[-1]] if series.rates else [])]
+        cuts = [plan.list_images(_member_run(run, series, member), opened) for member in members]
     digest = hashlib.sha256()
     for cut in cuts:
         digest.update(cut.fingerprint().encode())
