@@ -20,7 +20,7 @@ from typing import cast
 import torch
 
 from vitkit import load_model
-from vitkit.models.measure import count_parameters
+from vitkit.models.measure import parameters
 from vitkit.weights.create import create_model
 from vitkit.weights.format_names import MODULES, Format
 from vitkit.weights.loading import save_model
@@ -60,7 +60,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "ViT-B/16"
     model = create_model(name)
     torch.nn.init.normal_(model.head.weight)  # type: ignore[arg-type]
-    weights = 4 * count_parameters(model)
+    weights = 4 * parameters(model.config)
     heads = model.config.num_heads
     print(f"{name}: weights of {weights / 1e6:.0f} MB, {REPEATS} loads each\n")
     print("| format | seconds, median (least - most) | memory / weights |\n| --- | --- | --- |")

@@ -26,7 +26,7 @@ from torch import Tensor
 from vitkit.kernels.block import Outline
 from vitkit.models.build import build_model
 from vitkit.models.config import Precision
-from vitkit.models.measure import count_parameters, training_memory
+from vitkit.models.measure import parameters, training_memory
 from vitkit.models.zoo import model_config
 from vitkit.runs.machine import M_MMAP_THRESHOLD, choose_for, compute_as, keep_freed_memory
 from vitkit.runs.timing import peak_memory
@@ -121,7 +121,7 @@ def compare(name: str, pixels: int, precision: Precision, batch_size: int) -> st
     del graph
     most = peak_memory(step, torch.device("cpu"))
     # Weights, and the two moments of Adam, are there before the step, and so are the images.
-    fixed = 12 * count_parameters(model) + images.numel()
+    fixed = 12 * parameters(model.config) + images.numel()
     cells = [f"{name} {pixels}", f"{precision}, {batch_size} images", f"{way.attention}, {way.block}"]
     pairs = (
         (estimate.activations, activations),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitkit.config import to_json
-from vitkit.durable import replace_json
+from vitkit.config import to_json, write
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.jobs.bench import Speed
 
@@ -34,4 +33,4 @@ def write_records(path: Path, machine: Mapping[str, Any], records: Sequence[Reco
     Raises:
         OSError: it cannot be written.
     """
-    replace_json(path, {"machine": machine, "records": [to_json(record) for record in records]})
+    write(path, {"machine": machine, "records": [to_json(record) for record in records]})

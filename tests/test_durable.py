@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from vitkit import durable
+from vitkit.config import write
 from vitkit.errors import VitkitError
 
 
@@ -34,7 +35,7 @@ def test_a_failed_replacement_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     path = tmp_path / "file"
-    durable.replace_json(path, {"old": "é"})
+    write(path, {"old": "é"})
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refuse)
@@ -67,7 +68,7 @@ def test_a_replacement_is_flushed_before_its_rename_and_the_folder_after(
 
 def test_json_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
-    durable.replace_json(path, {"é": [1, None]})
+    write(path, {"é": [1, None]})
     assert durable.read_json(path) == {"é": [1, None]}
     path.write_bytes(b"\xef\xbb\xbf[1]")  # as some editors save it
     assert durable.read_json(path) == [1]

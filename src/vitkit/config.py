@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from vitkit.durable import read_json, replace_json
+from vitkit.durable import json_bytes, read_json, replace_file
 from vitkit.errors import VitkitError
 
 T = TypeVar("T")
@@ -50,21 +50,17 @@ describe_value = _SHORT.repr
 """A function that writes a value for an error message, cut short where it is long or deeply nested."""
 
 
-def to_json(config: Any) -> dict[str, Any]:
-    """Return the configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
-    written = (part.name for part in dataclasses.fields(config) if part.metadata.get("is_written", True))
-    return {name: _plain(getattr(config, name)) for name in written}
-
-
-def _plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
+    """Return a configuration as plain data, which `json.dumps` writes and `from_json` reads back."""
     if dataclasses.is_dataclass(value):
-        return to_json(value)
+        written = (part.name for part in dataclasses.fields(value) if part.metadata.get("is_written", True))
+        return {name: to_json(getattr(value, name)) for name in written}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     return value
 
 
@@ -119,8 +115,8 @@ def read(cls: type[T], path: Path) -> T | None:
 
 
 def write(path: Path, record: Any) -> None:
-    """Write a record, any dataclass, in place of an older one at one instant; `read` reads it."""
-    replace_json(path, to_json(record))
+    """Write a record, a dataclass or plain data, as readable JSON in place of an older one at one instant."""
+    replace_file(path, [json_bytes(to_json(record))])
 
 
 FLOAT32_MOST = 2.0**128 - 2.0**104

@@ -127,11 +127,6 @@ def moved_error(run: Path) -> VitkitError:
     )
 
 
-def replace_json(path: Path, data: Any) -> None:
-    """Write readable JSON with `replace_file`."""
-    replace_file(path, [json_bytes(data)])
-
-
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     """Read a JSON file in UTF-8, which may be damaged.
 

@@ -220,7 +220,8 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers as plain data."""
-        return config.to_json(self)
+        data: dict[str, Any] = config.to_json(self)
+        return data
 
     def to_csv(self) -> str:
         """Write all numbers as a table: a row for each entry of the longest list, with the numbers of the

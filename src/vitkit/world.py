@@ -129,13 +129,12 @@ class World:
         return gathered
 
     def share(self, tensors: Sequence["Tensor"]) -> None:
-        """Copy the tensors of process 0 into all processes' own."""
-        if self.size > 1:
-            import torch.distributed as dist
+        """Copy the tensors of process 0, of several processes, into all processes' own."""
+        import torch.distributed as dist
 
-            with self.activity.together():
-                for tensor in tensors:
-                    dist.broadcast(tensor, 0)
+        with self.activity.together():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
 
 ALONE = World()

@@ -20,7 +20,7 @@ from tests.helpers.damage import damage
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from vitkit.config import from_json, read, to_json, write
-from vitkit.durable import json_bytes, replace_json
+from vitkit.durable import json_bytes
 from vitkit.engines.folder import read_description_of
 from vitkit.evaluation.classify import classification, multi_label
 from vitkit.evaluation.predictions import Predictions
@@ -93,7 +93,7 @@ def write_model(folder: Path) -> Path:
 
 def write_run(folder: Path) -> Path:
     options = {"run": to_json(RUN), "compute": to_json(PLAIN)}
-    replace_json(folder / "config.json", {"vitkit_version": "1", "command": "vitkit train", **options})
+    write(folder / "config.json", {"vitkit_version": "1", "command": "vitkit train", **options})
     return folder / "config.json"
 
 

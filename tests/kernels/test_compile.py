@@ -89,7 +89,7 @@ def test_whatever_decides_its_contents_decides_its_name(
 ) -> None:
     compiler.does('exec cc "$@"')
     others = (replace(source, flags=("-O2",)), replace(source, original="the answer to another question"))
-    paths = [compiling._library_path(each) for each in (source, *others)]
+    paths = [compiling._place(each)[0] for each in (source, *others)]
     for change in (
         lambda: source.path.write_text(TEXT.replace("42", "43")),
         lambda: source.path.with_name("included.c").touch(),
@@ -98,7 +98,7 @@ def test_whatever_decides_its_contents_decides_its_name(
         lambda: monkeypatch.setattr(compiling, "_PROCESSOR_FIELDS", ("model name",)),
     ):
         change()
-        paths.append(compiling._library_path(source))
+        paths.append(compiling._place(source)[0])
     assert len({*paths}) == 8
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_library_or_one_never_tried_is_made_again_and_not_loaded(sourc
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "42\n", damage
         assert [path.read_bytes() for path in cached_files(source)] == [contents]
     other = replace(source, flags=("-O2",))
-    shutil.copy2(library, compiling._library_path(other))  # a library under another's name
+    shutil.copy2(library, compiling._place(other)[0])  # a library under another's name
     assert load(other, compile_it=False).library is None
 
 
@@ -262,7 +262,7 @@ def test_a_failure_is_forgotten_where_something_changed(
 
 @pytest.mark.parametrize("suffix", [".so", ".failed"])
 def test_what_is_no_library_under_its_name_is_a_reason_or_made_again(source: Source, suffix: str) -> None:
-    path = compiling._library_path(source).with_suffix(suffix)
+    path = compiling._place(source)[0].with_suffix(suffix)
     path.parent.mkdir(mode=0o700, parents=True)
     os.mkfifo(path, 0o600)
     assert load(source, compile_it=True).reason == f"{path} is not a file"

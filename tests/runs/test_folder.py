@@ -315,7 +315,7 @@ def test_a_path_is_one_kind_of_thing(tmp_path: Path) -> None:
         "vit-b16-in21k": "address",
     }
     assert {path: kind_of(path).kind for path in expected} == expected
-    assert [path.name for path in map(Path, expected) if kind_of(path).is_run] == ["run", "going"]
+    assert [path.name for path in map(Path, expected) if kind_of(path).config] == ["run", "going"]
 
 
 CONTENTS: dict[str, list[list[str]]] = {

@@ -243,7 +243,7 @@ def test_a_stop_between_the_two_files_is_noticed(folder: Path, monkeypatch: pyte
 
     new = model_with_random_head(TINY, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(native, "replace_json", killed)
+        patch.setattr(native, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             save_model(new, folder)
     with pytest.raises(VitkitError, match=r"stopped between writing the two.*same vitkit train command"):

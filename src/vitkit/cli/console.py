@@ -272,8 +272,7 @@ class TerminalListener(Listener):
     def warn(self, sentence: str) -> None:
         err.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)
 
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
-        print_facts(rows)
+    show = staticmethod(print_facts)
 
     @contextmanager
     def progress(self, what: str, total: int | None = None, *, unit: str = "") -> Iterator[Report]:
@@ -313,6 +312,6 @@ class TerminalListener(Listener):
 class BesideData(TerminalListener):
     """Leaves standard output to the data of --json and --csv."""
 
-    def show(self, rows: list[tuple[str, list[str]]]) -> None:
+    def show(self, rows: Iterable[tuple[str, Sequence[str]]]) -> None:
         for heading, lines in rows:
             self.note(f"{heading}  {' '.join(lines)}".strip())

@@ -153,7 +153,11 @@ def _command(arguments: list[str]) -> int:
                 from vitkit.cli.options import home_of
 
                 run_verb = home_of(verb).main
-            if verb not in STARTED or not start_several(verb, rest):
+            reading = read(rest, [Option("--processes", "processes", "NUMBER")])
+            count = reading.given.get("processes", "1")
+            if verb in STARTED and count != "1" and not {*ASKING} & {*rest}:
+                start_several(verb, count, reading.rest)
+            else:
                 run_verb(rest)
         if world.size > 1:
             from vitkit.runs.processes import dismiss
@@ -172,25 +176,18 @@ OF_IMAGES = ("evaluate", "fewshot")
 """The verbs whose processes compute the same images; those of the others follow runs."""
 
 
-def start_several(verb: str, arguments: list[str]) -> bool:
-    """Run a command by several processes on this machine, if its --processes says so, by torchrun; all but
-    the first follow its runs.
+def start_several(verb: str, count: str, arguments: list[str]) -> None:
+    """Run a command by several processes on this machine, by torchrun; all but the first follow its runs.
 
     Args:
         verb: the command.
-        arguments: its arguments.
-
-    Returns:
-        Whether the command ran so; else it is still to be run, by this process alone.
+        count: the value of its --processes.
+        arguments: its other arguments.
 
     Raises:
         VitkitError: --processes is no number of processes, or this is one of several already.
         SystemExit: the processes did not all end well, and have said why.
     """
-    reading = read(arguments, [Option("--processes", "processes", "NUMBER")])
-    count = reading.given.get("processes", "1")
-    if count == "1" or {*ASKING} & {*arguments}:
-        return False
     if world_of_environment().size > 1:
         raise VitkitError("torchrun has started several processes already: leave --processes out.")
     if not count.isdecimal() or len(count) > 6 or not 1 <= int(count) <= MOST_PROCESSES:
@@ -209,7 +206,7 @@ def start_several(verb: str, arguments: list[str]) -> bool:
     several += ["--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
     several += [f"--shutdown-timeout={SHUTDOWN_SECONDS}"] if has_option else []
     try:
-        torchrun.run(torchrun.parse_args([*several, "-m", "vitkit", verb, *reading.rest]))
+        torchrun.run(torchrun.parse_args([*several, "-m", "vitkit", verb, *arguments]))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode < 0:
@@ -221,7 +218,6 @@ def start_several(verb: str, arguments: list[str]) -> bool:
         raise SystemExit(failure.exitcode) from None
     except SignalException as stopped:
         raise SystemExit(128 + stopped.sigval) from None
-    return True
 
 
 def take_part(verb: str, arguments: list[str]) -> int:

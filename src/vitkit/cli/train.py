@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -21,6 +20,7 @@ from vitkit.jobs.recipes import recipe
 from vitkit.models.config import TaskName
 from vitkit.runs.config import WHICH_IMAGES, Run, full_name, model_config_of, with_options, with_task
 from vitkit.runs.folder import kind_of, sort_out
+from vitkit.text import format_size
 from vitkit.training.config import ClassificationConfig
 
 YES_TEXT = "fetch the start that is chosen where none is given, without asking."
@@ -106,8 +106,8 @@ def main(arguments: list[str], verb: str) -> None:
     resume = first.get("resume")
     if resume is not None and {"--recipe", "--out"} & {*names}:
         raise VitkitError(RESUMED)
-    # With a recipe even a run is fine-tuned.
-    is_longer = verb == "train" and "recipe" not in first and kind_of(first.get("start", "")).is_run
+    begins = kind_of(first["start"]).config if verb == "train" and "start" in first else None
+    is_longer = begins is not None and "recipe" not in first  # with a recipe even a run is fine-tuned
     default = _default_run(verb, first, is_longer)
     task = read(arguments, TASKS).given.get("task", default.task)
     table = describe_training(verb, with_task(default, task))
@@ -127,8 +127,19 @@ def main(arguments: list[str], verb: str) -> None:
         raise VitkitError(WHICH_UNLABELLED if verb == "pretrain" else WHICH_IMAGES)
     require_inputs(run, given, resume)
     if run.data:
-        purpose = _purpose(run, resume or given.get("out"), verb == "finetune" and resume is None)
-        job.listener.show([("run", [purpose])])  # torch takes seconds to import
+        if run.start.start:
+            learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
+            purpose = f"{run.start.start} is {learned} on {run.data}"
+        elif verb == "finetune" and resume is None:
+            purpose = f"a published start, which is chosen now, is fine-tuned on {run.data}"
+        elif not run.model:
+            purpose = f"a model learns from {run.data} without labels"
+        else:
+            size = format_size(run.preprocessing.image_size)
+            purpose = f"{full_name(run, 1)} at {size} is trained on {run.data}"
+        folder = resume or given.get("out")
+        where = "" if folder is None else f", in {folder}"
+        job.listener.show([("run", [f"{purpose}{where}"])])  # before torch is imported, for seconds
     with importing():
         from vitkit.jobs.finetune import finetune
         from vitkit.jobs.pretrain import pretrain
@@ -154,15 +165,8 @@ def main(arguments: list[str], verb: str) -> None:
         again += [] if start or verb != "finetune" or "download" in given else ["--yes"]
         said = "Nothing was trained, fetched or written. To do it:"
         console.print_lines("", said, f"         {shlex.join(again)}")
-    elif folder.study is not None:
-        console.print_result(folder.study, {})
-    elif kind_of(folder).kind == "series":
-        from vitkit.runs.series_record import read_series
-
-        console.print_lines("")
-        console.print_result(read_series(folder), {})
     else:
-        _print_run(folder)
+        _print_trained(folder)
 
 
 def _default_run(verb: str, first: Mapping[str, Any], is_longer: bool) -> Run:
@@ -198,20 +202,6 @@ def require_inputs(run: Run, given: Mapping[str, Any], resume: str | None = None
         model_config_of(run, num_classes=1)
 
 
-def _purpose(run: Run, folder: str | None, is_finetuned: bool) -> str:
-    """Say what a run is about to do, before its images and its start are looked at."""
-    height, width = run.preprocessing.image_size
-    where = "" if folder is None else f", in {folder}"
-    if run.start.start:
-        learned = "fine-tuned" if isinstance(run.objective, ClassificationConfig) else "pre-trained"
-        return f"{run.start.start} is {learned} on {run.data}{where}"
-    if is_finetuned:
-        return f"a published start, which is chosen now, is fine-tuned on {run.data}{where}"
-    if not run.model:
-        return f"a model learns from {run.data} without labels{where}"
-    return f"{full_name(run, 1)} at {height}x{width} is trained on {run.data}{where}"
-
-
 def _allows(question: str) -> bool:
     """Whether the person at the terminal says yes; where there is no terminal, nobody does."""
     if not (streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stderr)):
@@ -220,11 +210,20 @@ def _allows(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _print_run(folder: Path) -> None:
-    """Print commands that use a finished run."""
+def _print_trained(folder: Any) -> None:
+    """Print the results of a series or of a comparison; of a run, commands that use it."""
+    from vitkit.runs.series_record import read_series
     from vitkit.tasks import find_task
 
-    run = kind_of(folder).run()
+    if folder.study is not None:
+        console.print_result(folder.study, {})
+        return
+    place = kind_of(folder)
+    if place.kind == "series":
+        console.print_lines("")
+        console.print_result(read_series(folder), {})
+        return
+    run = place.run()
     quoted = shlex.quote(str(folder))
     uses = [f"vitkit predict {quoted} IMAGE_OR_FOLDER"]
     if find_task(run.task).answering is None:

@@ -329,6 +329,8 @@ def value_type(hint: Any) -> tuple[Any, int]:
 
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+VALUE = re.compile(rf"[^-].*|-?|{NUMBER.pattern}", re.IGNORECASE | re.DOTALL)
+"""An argument that is no option: a hyphen may begin a negative number, or be standard input."""
 OTHER_SPELLING = {"--subset": "--splits.subset"}
 """Short forms of our own options."""
 
@@ -367,7 +369,7 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
                 reading.wrong.append(said)
             continue
         values = [value] if equals else []
-        while not equals and waiting and len(values) < option.most and _is_value(waiting[0]):
+        while not equals and waiting and len(values) < option.most and VALUE.fullmatch(waiting[0]):
             # The numbers of a list may stand behind one another; so may the values of an option with several.
             are_numbers = values and NUMBER.fullmatch(values[0]) and NUMBER.fullmatch(waiting[0])
             if values and option.is_list and not (option.number and are_numbers):
@@ -409,11 +411,11 @@ def parse_words(
         if argument == "--":
             positional += waiting
             break
-        if _is_value(argument):
+        if VALUE.fullmatch(argument):
             positional.append(argument)
             continue
         unknown.append(argument.partition("=")[0])
-        if "=" not in argument and waiting and _is_value(waiting[0]):
+        if "=" not in argument and waiting and VALUE.fullmatch(waiting[0]):
             waiting.popleft()  # its value, probably
     given, wrong = dict(reading.given), reading.wrong
     if unknown:  # whose values may be among the words
@@ -508,44 +510,35 @@ def _read_values(option: Option, written: str, values: Sequence[str]) -> Any:
     Raises:
         WrongCommandLine: a value is of another type, or none of the choices.
     """
-    whole, is_size = ",".join(values), option.value == "SIZE"
-
-    def read_one(text: str) -> Any:
-        if option.choices:
-            if text in option.choices:
-                return text == "True" if option.choices == ("True", "False") else text
+    whole, is_size, items = ",".join(values), option.value == "SIZE", list[Any]()
+    if option.is_optional and whole == "None":
+        return None
+    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", whole)]
+    for text in [part for part in parts if part or is_size] if option.is_list else values:
+        if option.choices and text not in option.choices:
             near = difflib.get_close_matches(text, option.choices, n=1, cutoff=0.6)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise WrongCommandLine(
                 f"{written} is one of {', '.join(option.choices)}, found {_shown(text)}.{hint}"
             )
         try:
-            return text if option.number is None else option.number(text)
+            items.append(text if option.choices or option.number is None else option.number(text))
         except ValueError:
             kind = "a whole number" if option.number is int else "a number"
             several = " or several with commas between them" if option.is_list else ""
             several = ", or height and width such as 224,320" if is_size else several
             raise WrongCommandLine(f"{written} is {kind}{several}, found {_shown(whole)}.") from None
-
-    if option.is_optional and whole == "None":
-        return None
+    if option.choices == ("True", "False"):
+        items = [item == "True" for item in items]
     if not option.is_list:
-        items = tuple(map(read_one, values))
-        return items if option.most > 1 else items[0]
-    parts = [part.strip() for part in re.split("[x,]" if is_size else ",", whole)]
-    items = tuple(read_one(part) for part in parts if part or is_size)
+        return tuple(items) if option.most > 1 else items[0]
     if is_size and len(items) == 1:
         items *= 2  # a square
     if len(items) != option.most < ANY_NUMBER:
         raise WrongCommandLine(
             f"{written} takes {option.most} numbers, found {len(items)} in {_shown(whole)}."
         )
-    return items
-
-
-def _is_value(argument: str) -> bool:
-    """Whether an argument is no option: a hyphen may begin a negative number, or be standard input."""
-    return not argument.startswith("-") or argument == "-" or NUMBER.fullmatch(argument) is not None
+    return tuple(items)
 
 
 def _shown(text: str) -> str:

@@ -47,15 +47,12 @@ def advise_on_start(spec: str, count: int, classes: int) -> str:
     )
 
 
-def where_to_ask(spec: str, start: str = "") -> str:
-    """Name the command that measures what a start tells of these images, and what training costs.
+def where_to_ask(spec: str) -> str:
+    """Name the command that says which start to take for these images, and how long that takes here.
 
-    Without a start the command says which one to take, and how long it takes here. It stands last and without
-    a full stop, which would be copied as a part of the path.
+    It stands last and without a full stop, which would be copied as a part of the path.
     """
-    if not start:
-        return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}"
-    return f"What its features tell: vitkit advise {shlex.quote(spec)} {shlex.quote(start)}"
+    return f"Which one, and how long it takes here: vitkit advise {shlex.quote(spec)}"
 
 
 def suggest_recipe(sizes: Sequence[tuple[int, int]], has_model: bool = False) -> str:

@@ -26,7 +26,15 @@ def regular_file(path: Path) -> Iterator[BufferedReader]:
         UnreadableFileError: it is missing, may not be read, or is no regular file.
     """
     with explain_os_errors():
-        descriptor, _ = _open(path)
+        # Without O_NONBLOCK, opening a pipe waits for a process that writes into it.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+        # Checked on the descriptor and not on the name: the file cannot be exchanged in between.
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, a socket or a device"
+            raise UnreadableFileError(f"{kind}, not a regular file")
     with os.fdopen(descriptor, "rb") as stream:
         yield stream
 
@@ -39,8 +47,9 @@ def read_unchanged_file(path: Path, limit: int) -> bytes:
     Raises:
         UnreadableFileError: it cannot be read, is larger, or changes while it is read.
     """
-    with explain_os_errors():
-        descriptor, before = _open(path)
+    with explain_os_errors(), regular_file(path) as stream:
+        descriptor = stream.fileno()
+        before = os.fstat(descriptor)
         size = before.st_size
         try:
             if size > limit:
@@ -51,29 +60,11 @@ def read_unchanged_file(path: Path, limit: int) -> bytes:
             after = os.fstat(descriptor)
         except MemoryError:
             raise UnreadableFileError(f"there is not enough memory to read its {size:,} bytes") from None
-        finally:
-            os.close(descriptor)
     same = (size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
     if not same or len(data) != after.st_size:
         counts = f"{size:,} bytes at first, {len(data):,} read"
         raise UnreadableFileError(f"the file changed while it was read: {counts}")
     return data
-
-
-def _open(path: Path) -> tuple[int, os.stat_result]:
-    """Open a regular file and return its descriptor and status.
-
-    The check is made on the descriptor and not on the name, so that the file cannot be exchanged in between.
-    """
-    # Without O_NONBLOCK, opening a pipe waits for a process that writes into it.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket or a device"
-        raise UnreadableFileError(f"{kind}, not a regular file")
-    return descriptor, status
 
 
 @contextmanager

@@ -84,11 +84,8 @@ class ImageData:
         """
         listing = self.listing
         listed, notes, fold_of, same = cutting.with_missing_splits(listing, splits, self._repeats)
-        samples = {
-            split: Samples(listing.files, *listed[split], self.rule, self.shared)
-            for split in SPLITS
-            if split in listed
-        }
+        present = [split for split in SPLITS if split in listed]
+        samples = {split: Samples(listing.files, *listed[split], self.rule, self.shared) for split in present}
         notes = [*listing.notes, *notes]
         if splits.subset is not None and "train" in samples:
             train = samples["train"]

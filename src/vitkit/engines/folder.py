@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit._version import __version__
-from vitkit.config import describe_value, from_json, to_json
-from vitkit.durable import read_json, replace_json
+from vitkit.config import describe_value, from_json, to_json, write
+from vitkit.durable import read_json
 from vitkit.engines import libraries
 from vitkit.errors import VitkitError
 from vitkit.evaluation.statistics import binomial_interval
@@ -309,7 +309,7 @@ def write_description(
         "files": {name: to_json(checksum_of(folder / name)) for name in FILES[engine]},
         "model": describe(model),
     }
-    replace_json(folder / libraries.DESCRIPTION, record | {"sha256": _digest(record)})
+    write(folder / libraries.DESCRIPTION, record | {"sha256": _digest(record)})
 
 
 def _digest(record: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from vitkit.config import Count, Fraction, NotNegative
 from vitkit.evaluation.predictions import Predictions, count_by_class, in_parts, ratio, refuse_uncountable
 from vitkit.evaluation.statistics import NORMAL_95, binomial_interval, binomial_test, describe_interval
-from vitkit.models.config import LossFunction, ModelConfig
+from vitkit.models.config import LossFunction
 from vitkit.result import Result
 from vitkit.text import join_names, pluralize
 
@@ -264,21 +264,6 @@ class Classification(Result):
         true, predicted, count = np.array(self.confusion_cells).T
         matrix[true, predicted] = count
         return matrix
-
-
-def explain_no_classes(config: ModelConfig) -> str:
-    """Say why a model of this configuration cannot classify, as a clause after its name; "" if it can."""
-    if not config.num_classes:
-        return (
-            "has no head: it gives features, not classes. Take a checkpoint that has a head, or train one "
-            "with vitkit finetune"
-        )
-    if not config.pools:
-        return (
-            "has no pooling (pool none): its outputs for single tokens are no prediction for an image. "
-            "Choose pool token, mean or map when the model is made"
-        )
-    return ""
 
 
 def classification(predictions: Predictions, class_names: Sequence[str]) -> Classification:

@@ -153,7 +153,7 @@ def _with_hashes(batches: Iterable[Batch]) -> Iterator[Batch]:
 def explain_no_features(config: ModelConfig) -> str:
     """Say why a model of this configuration has no features of an image, as a clause after its name; else
     ""."""
-    if getattr(config, "pool", None) == "none":
+    if config.pool == "none":
         return (
             "has no pooling (pool none): it gives features of each token, and none of the image. Choose pool "
             "token, mean or map when the model is made"
@@ -206,13 +206,10 @@ class FeatureCache:
 
     def keep(self, key: str, features: Features) -> None:
         """Keep features under a key, and make room for them. A disk that refuses costs no result."""
+        rows, readable = np.ascontiguousarray(features.rows), features.readable.astype(np.uint8)
+        reasons = np.frombuffer(json.dumps(features.reasons).encode(), np.uint8)
         data = save_arrays(
-            {
-                "rows": np.ascontiguousarray(features.rows),
-                "readable": features.readable.astype(np.uint8),
-                "pixels": features.pixels,
-                "reasons": np.frombuffer(json.dumps(features.reasons).encode(), np.uint8),
-            }
+            {"rows": rows, "readable": readable, "pixels": features.pixels, "reasons": reasons}
         )
         if len(data) + _DIGEST > self.limit:
             size, limit = len(data) / 1e9, self.limit / 1e9

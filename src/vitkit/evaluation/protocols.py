@@ -323,17 +323,15 @@ class ProtocolResult(Result):
         """Return the accuracies, the images that were left out, and the worst classes."""
         left_out = self.left_out.items()
         worst = self.per_class[:WORST_SHOWN]
+        rows = tuple((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst)
+        interval = describe_interval(self.top5_accuracy_interval)
         shown: list[Block] = [
             Text(f"{self.summary()}, choosing among {self.candidates:,} classes", "answer"),
-            f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right "
-            + describe_interval(self.top5_accuracy_interval),
+            f"{self.top5_accuracy:.2%} top-5: one of the five likeliest classes is right {interval}",
             *(f"Left out: {pluralize(count, 'image')}, {reason}." for reason, count in left_out),
             *unreadable(self.rejects, "count for nothing"),
             f"The {self.note}.",
-            Table(
-                ("worst classes", "right", "images"),
-                tuple((score.name, f"{score.accuracy:.1%}", f"{score.count:,}") for score in worst),
-            ),
+            Table(("worst classes", "right", "images"), rows),
         ]
         return (Section("", shown),)
 

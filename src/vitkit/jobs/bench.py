@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from vitkit._version import __version__
 from vitkit.analysis.figures import line_figure, save_figure, shortened
-from vitkit.config import COUNT, Count, Positive, Range
-from vitkit.durable import replace_json
+from vitkit.config import COUNT, Count, Positive, Range, write
 from vitkit.engines.libraries import EnginePrecision
 from vitkit.errors import VitkitError
 from vitkit.jobs.cost import configuration
@@ -386,7 +385,7 @@ def bench(
             finally:  # also after Ctrl-C, which loses no whole round
                 result = Bench(described, tuple(records.values()))
                 if folder is not None:
-                    replace_json(folder / "bench.json", result.to_json())
+                    write(folder / "bench.json", result.to_json())
     if folder is not None:
         plot = result.plot()
         written = [folder / "bench.json", *(save_figure(plot.draw(), folder / "bench") if plot else ())]

@@ -47,7 +47,7 @@ from vitkit.runs.series_record import explain_no_model, read_series
 from vitkit.runs.steps import evaluate_split
 from vitkit.runs.timing import Clock, Turn, spread, take_turns, use_threads
 from vitkit.runs.trained_model import is_training_data, open_model_data, write_evaluation
-from vitkit.tasks import Answering, answering_of, find_task, learned_by
+from vitkit.tasks import Answering, answering_of, find_task, task_of
 from vitkit.tasks.page import count_cell, describe_images, photos_of, points, shown_p, shown_score
 from vitkit.text import distinct_ends, format_count, format_size, join_names, pluralize, without_places
 from vitkit.training.checkpoint import processor_name
@@ -396,14 +396,14 @@ def compare(
                 speeds = _measure_speeds(pair, speed_seconds, listener)
                 write(folder / SPEEDS, speeds)
             answering, differing = answering_of(pair[0].ready.model.card), None
-            if all(contender.place.is_run for contender in pair):
+            if all(contender.place.config is not None for contender in pair):
                 there, here = (without_places(read_config(contender.place.path)) for contender in pair)
                 recorded, run = str(pair[0].place.path / "config.json"), parse_run(here, pair[1].place.path)
                 differing = tuple(name_options(changed_options(there["run"], recorded, run)))
             scores = (answering.score_images(side.predictions) for side in (first_side, second_side))
             comparison = ModelComparison(
                 folder=folder,
-                task=learned_by(pair[0].ready.model.card).name,
+                task=task_of(pair[0].ready.model.card).learning.name,
                 score=answering.image_score,
                 data=tested.name,
                 split="" if tested.whole else tested.split,
@@ -566,7 +566,7 @@ def load_contenders(first: str, second: str, device: str, precision: Precision) 
     """
     labelled = zip((first, second), make_labels(first, second), strict=True)
     left, right = (_load(given, label, device, precision) for given, label in labelled)
-    tasks = [learned_by(contender.ready.model.card).name for contender in (left, right)]
+    tasks = [task_of(contender.ready.model.card).learning.name for contender in (left, right)]
     if tasks[0] != tasks[1]:
         raise VitkitError(
             f"Two models are compared by one task: {first} learned {tasks[0]} and {second} {tasks[1]}. Name "

@@ -16,7 +16,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import LoadingOptions
 from vitkit.models.config import Phase, Precision, height_and_width
 from vitkit.runs.folder import Place, kind_of
-from vitkit.tasks import answering_of
+from vitkit.tasks import answering_of, task_of
 from vitkit.text import join_names
 from vitkit.weights import format_names, model_card
 
@@ -125,7 +125,8 @@ def load_ready(
 
 def require_answers(name: str, model: model_card.Described) -> None:
     """Refuse a model that has learned nothing to answer, or has no classes, by its name in the error."""
-    if reason := answering_of(model.card).explain_unfit(model.config):
+    answering_of(model.card)  # raises the error of a task without answers
+    if reason := task_of(model.card).learning.explain_unfit(model.config, None):
         raise VitkitError(f"{name} {reason}.")
 
 

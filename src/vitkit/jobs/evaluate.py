@@ -11,12 +11,12 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from vitkit.config import write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
-from vitkit.durable import replace_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation import protocols, run_model
 from vitkit.jobs.engines import load_ready
@@ -309,7 +309,7 @@ def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> P
             guesses = (answering.guesses(predictions.logits[row : row + 1], card, 1)[0] for row in rows)
             guessed = zip(names, map(answering.guess_json, guesses), strict=True)
             mistakes = [{"image": name, **guess} for name, guess in guessed]
-            replace_json(run / "evaluation" / f"{split}.mistakes.json", mistakes)
+            write(run / "evaluation" / f"{split}.mistakes.json", mistakes)
         trained_model.write_evaluation(run, split, evaluation.result, evaluation.predictions)
     except (OSError, VitkitError) as error:  # somebody else's run, say: the numbers are printed all the same
         reason = f" in {run}: {error.strerror}." if isinstance(error, OSError) else f": {error}"

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.analysis import figures
+from vitkit.config import write
 from vitkit.data import paths, sources
-from vitkit.durable import refuse_link, replace_json
+from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
 from vitkit.evaluation.fewshot import methods as protocol
@@ -330,7 +331,7 @@ def keep_fewshot(
         OSError: the folder of `out` cannot be written.
     """
     folder = Path("fewshot") if out is None else Path(out)
-    if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).is_run:
+    if out is None and len(fewshot.models) == 1 and kind_of(fewshot.models[0].start).config is not None:
         folder = Path(fewshot.models[0].start) / "fewshot"
     stem = folder / fewshot.data_name
     try:
@@ -341,7 +342,7 @@ def keep_fewshot(
         # No paths, so that the numbers may be given away; names of classes may begin with a slash, and stay.
         models = tuple(replace(model, start=without_places(model.start)) for model in fewshot.models)
         given_away = replace(fewshot, data=without_places(fewshot.data), models=models)
-        replace_json(numbers, given_away.to_json())
+        write(numbers, given_away.to_json())
         plots = plots_of(fewshot).items()
         saved = [figures.save_figure(plot.draw(), Path(f"{stem}{end}")) for end, plot in plots]
         return [numbers, *chain(*saved), write_page(fewshot, Path(f"{stem}.html"))]

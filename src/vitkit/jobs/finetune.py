@@ -83,21 +83,15 @@ def suit_images(
     epochs, batch_size = next((epochs, batch) for below, epochs, batch in LENGTHS if num_images < below)
     batch_size = max(min(batch_size, num_images), 1)
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
-    decay = LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1))
-    alone, zeros = freeze == "trunk", run.start.head == "new"
-    run = replace(
-        run,
-        augmentation=recipes.AUGMENTATION,
-        objective=ClassificationConfig(label_smoothing=0.1),
-        optimizer=OptimizerConfig(
-            learning_rate=HEAD_RATE if alone else RATE,
-            weight_decay=0.05,
-            layer_decay=round(decay, 4),
-            head_rate=HEAD_RATE / RATE if zeros and not alone else 1.0,
-        ),
-        training=TrainingConfig(epochs=epochs, batch_size=batch_size),
-    )
-    return suit_length(run, num_images)
+    decay = round(LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1)), 4)
+    rate, head_rate = RATE, HEAD_RATE / RATE if run.start.head == "new" else 1.0
+    if freeze == "trunk":  # the head learns alone
+        rate, head_rate = HEAD_RATE, 1.0
+    optimizer = OptimizerConfig(learning_rate=rate, weight_decay=0.05, layer_decay=decay, head_rate=head_rate)
+    objective = ClassificationConfig(label_smoothing=0.1)
+    training = TrainingConfig(epochs=epochs, batch_size=batch_size)
+    run = replace(run, augmentation=recipes.AUGMENTATION, objective=objective)
+    return suit_length(replace(run, optimizer=optimizer, training=training), num_images)
 
 
 def suit_length(run: Run, num_images: int) -> Run:
@@ -107,11 +101,9 @@ def suit_length(run: Run, num_images: int) -> Run:
     1 GB forty times, and choose the best of forty by a handful of validation images.
     """
     steps = run.training.total_steps(num_images)
-    return replace(
-        run,
-        optimizer=replace(run.optimizer, warmup_steps=steps // 20),
-        training=replace(run.training, evaluate_every=max(1, math.ceil(steps / VALIDATIONS))),
-    )
+    optimizer = replace(run.optimizer, warmup_steps=steps // 20)
+    training = replace(run.training, evaluate_every=max(1, math.ceil(steps / VALIDATIONS)))
+    return replace(run, optimizer=optimizer, training=training)
 
 
 def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> plan.Opened:

@@ -64,7 +64,7 @@ class Inspection(Result):
     def following(self) -> Sequence[str]:
         """Return the command that says more of the model."""
         model = shlex.quote(self.model)
-        if kind_of(self.model).is_run:
+        if kind_of(self.model).config is not None:
             return (f"vitkit report {model}   (the whole run on one page)",)
         return (f"vitkit card {model}   (what the model is)",)
 

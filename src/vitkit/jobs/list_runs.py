@@ -248,7 +248,7 @@ def _find(folder: Path, depth: int) -> Iterator[tuple[Path, Callable[[Path], Run
         yield folder, _read_study
     elif place.kind == "series":
         yield folder, lambda there: _read_series(there, is_held(there))
-    elif place.is_run:
+    elif place.config is not None:
         yield folder, lambda _: _read_run(place)
     # Another library's config.json has no such log beside it.
     elif (folder / "config.json").exists() and (folder / LOG).exists():

@@ -153,13 +153,9 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
         with listener.progress("looking at the start"):
             start = describe_start(given)
         rate = float(f"{STARTED_RATE * run.optimizer.learning_rate:.3g}")
-        run = replace(
-            run,
-            model=start.model,
-            architecture=Architecture(),  # the start's
-            preprocessing=start.preprocessing,
-            optimizer=replace(run.optimizer, learning_rate=rate),
-        )
+        optimizer = replace(run.optimizer, learning_rate=rate)
+        run = replace(run, model=start.model, preprocessing=start.preprocessing, optimizer=optimizer)
+        run = replace(run, architecture=Architecture())  # the start's
         return Opened(run, list_images(run, keep=True), start)
     images = list_images(run, keep=True)
     if not given.recipe:
@@ -167,11 +163,9 @@ def suit_pretraining(given: Run, listener: Listener) -> Opened:
             side = check.usual_side(check.sample_sizes(images.splits["train"]))
         if side > check.SMALL_SIDE:
             larger = recipes.photos()
+            augmentation = replace(run.augmentation, crop_area=larger.augmentation.crop_area)
             run = replace(
-                run,
-                model=larger.model,
-                preprocessing=larger.preprocessing,
-                augmentation=replace(run.augmentation, crop_area=larger.augmentation.crop_area),
+                run, model=larger.model, preprocessing=larger.preprocessing, augmentation=augmentation
             )
     return Opened(run, images)
 

@@ -67,7 +67,7 @@ def log_to(*trackers: Tracker, listener: Listener = AUTOMATIC) -> Listener:
             )
     if isinstance(listener, TrackingListener):  # a log that two write has every line twice
         return TrackingListener((*listener.trackers, *trackers), listener.relayed_to)
-    return TrackingListener(trackers, listener)
+    return TrackingListener(trackers, listener) if trackers else listener
 
 
 class TrackingListener(Listener):

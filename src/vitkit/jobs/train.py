@@ -93,7 +93,7 @@ def train(
         run = recipes.recipe(recipe) if recipe else Run()
         if start:  # it is trained for longer as a new run, with the same options and head
             place = kind_of(start)
-            if not place.is_run:
+            if place.config is None:
                 raise VitkitError(
                     "Options that are left out have to be fitted to the start: begin the run with "
                     "vitkit.finetune(start, data), which takes the same options."
@@ -352,11 +352,8 @@ def _refuse_sweep(
         )
     start_splits = _splits_of_start(run, opened)
     # A validation split that the data has itself is never trained on, so no start has seen its images.
-    if (
-        start_splits is not None
-        and "val" not in data.splits
-        and start_splits != _held_out_fields(tried.splits)
-    ):
+    is_other = start_splits is not None and start_splits != _held_out_fields(tried.splits)
+    if is_other and "val" not in data.splits:
         listener.warn(
             f"{run.start.start} was trained on these images, held-out images probably among them: do not "
             "trust the choice of the sweep."
@@ -399,13 +396,9 @@ def _member_run(run: Run, series: Series, member: Member) -> Run:
         # A rate is scored by the weights of the last step: the run after the sweep has no validation images
         # to choose better weights by, unless the data has a validation split of its own.
         select = run.training.select if series.validates else "last"
-        return replace(
-            run,
-            data=options.sweep_data or run.data,
-            splits=splits,
-            optimizer=optimizer,
-            training=replace(run.training, select=select, evaluate_test=False),
-        )
+        training = replace(run.training, select=select, evaluate_test=False)
+        data = options.sweep_data or run.data
+        return replace(run, data=data, splits=splits, optimizer=optimizer, training=training)
     if options.sweeps:  # after a sweep, even of a single rate, held-out images are trained on too
         splits = replace(splits, val_fraction=0.0)
     if member.fold is not None:
@@ -496,11 +489,8 @@ def _check_images(folder: Path, run: Run, series: Series, listener: Listener) ->
     with listener.progress("listing images"):
         uncut = replace(run, splits=_uncut(run.splits))
         opened = plan.Opened(uncut, plan.list_images(uncut, keep=True))
-        first, last = series.all_members[0], series.members[-1]
-        cuts = [
-            plan.list_images(_member_run(run, series, member), opened)
-            for member in ([first, last] if series.rates else [first])
-        ]
+        members = [series.all_members[0], *([series.members[-1]] if series.rates else [])]
+        cuts = [plan.list_images(_member_run(run, series, member), opened) for member in members]
     digest = hashlib.sha256()
     for cut in cuts:
         digest.update(cut.fingerprint().encode())

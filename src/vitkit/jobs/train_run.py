@@ -12,10 +12,11 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import from_json, read, to_json, write
-from vitkit.durable import moved_error, replace_json
+from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
+from vitkit.jobs.trackers import EVENTS, TrackingListener
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Card, Compute
 from vitkit.models.zoo import ModelConfig
@@ -103,6 +104,8 @@ def train_run(
         _preview(plan, folder, has_begun, listener)
         return folder
     with claim(owner, own, numbered) as folder, machine.deterministic(plan.device):
+        if (folder / EVENTS).is_dir() and not isinstance(listener, TrackingListener):
+            listener = TrackingListener((), listener)  # which continues them, though nobody names them
         if (folder / "config.json").exists():
             recorded = read_config(folder)
         else:
@@ -111,7 +114,7 @@ def train_run(
             chosen = machine.choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
             recorded = {"vitkit_version": __version__, "command": command}
             recorded |= {"run": to_json(plan.run), "compute": to_json(chosen)}
-            replace_json(folder / "config.json", recorded)
+            write(folder / "config.json", recorded)
         way: Any = recorded.get("compute")
         compute = from_json(Compute, way, f"{folder / 'config.json'}: compute")
         if plan.record is not None:  # a default folder may hold the run already, with the record of its start

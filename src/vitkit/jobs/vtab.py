@@ -21,7 +21,7 @@ from vitkit.data import listing, paths, sources
 from vitkit.data.config import Augmentation, Splits
 from vitkit.data.layouts import split_lists, vtab_tasks
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, Group, TaskFolder, VtabTask
-from vitkit.durable import hash_file, replace_file, replace_json
+from vitkit.durable import hash_file, replace_file
 from vitkit.errors import VitkitError
 from vitkit.jobs import finetune, recipes
 from vitkit.jobs.options import MachineOptions, StrPath, StudyOptions, require_at_least
@@ -317,7 +317,7 @@ def vtab(
         departed = tuple(departures(arms[0].run, scores[0].task, tried))
         result = Vtab(folder, *places, protocol, departed, tuple(scores))
         # Without the places of this machine: it may be given away.
-        replace_json(folder / "vtab.json", without_places(result.to_json()))
+        config.write(folder / "vtab.json", without_places(result.to_json()))
         table = score_table(result)
         cells = [[cell if isinstance(cell, str) else f"{cell.value:g}" for cell in row] for row in table.rows]
         lines = map(csv_line, [table.headings, *cells])

@@ -92,13 +92,13 @@ def load(source: Source, *, compile_it: bool) -> Built:
     if os.environ.get(SWITCH, "0") not in ("", "0"):
         return Built(None, f"{SWITCH} is set")
     try:
-        path = _library_path(source)
+        path, compiler = _place(source)
         contents, library = _read_own(path) or b"", None
         if contents[-DIGEST_BYTES:] == _hash(path.name.encode(), contents[:-DIGEST_BYTES]):
             with suppress(OSError):  # it was compiled where the system had other libraries
                 library = ctypes.CDLL(str(path))
         if library is None and compile_it:
-            library = _compile(source, path)
+            library = _compile(source, path, compiler)
         return Built(library, "" if library else "it has not been compiled yet")
     except _Without as reason:
         return Built(None, str(reason))
@@ -114,8 +114,13 @@ class _TooLong(_Without):
     """A command did not end in its time."""
 
 
-def _library_path(source: Source) -> Path:
-    """Return where the library lies or would lie, in this user's cache, which may not be there yet.
+def _place(source: Source) -> tuple[Path, tuple[str, ...]]:
+    """Find the place of a library and its compiler: `CC`, as makefiles have it, or the first of the usual.
+
+    Returns:
+        Where the library lies or would lie, in this user's cache, which may not be there yet. Of the
+        compiler: when the program was last changed, in nanoseconds; its path; the first arguments of a
+        compilation. CFLAGS is not used.
 
     Raises:
         _Without: the machine cannot have it.
@@ -131,22 +136,6 @@ def _library_path(source: Source) -> Path:
     base = Path(os.environ.get("VITKIT_CACHE") or user_cache_path("vitkit", False))
     # A folder for each user: the files in it are run as code.
     folder = base.expanduser() / f"compiled-{os.getuid()}"
-    parts = (" ".join(source.flags), source.original, processor, *_compiler())
-    # It may include the C files beside it.
-    texts = [path.read_bytes() for path in sorted(source.path.parent.glob("*.c"))]
-    return folder / f"{source.path.stem}-{_hash(*map(os.fsencode, parts), *texts).hex()[:16]}.so"
-
-
-def _hash(*parts: bytes) -> bytes:
-    return hashlib.sha256(b"\0".join(parts)).digest()
-
-
-def _compiler() -> tuple[str, ...]:
-    """Find the compiler: `CC`, as makefiles have it, or the first of the usual; CFLAGS is not used.
-
-    Returns:
-        When the program was last changed, in nanoseconds; its path; the first arguments of a compilation.
-    """
     command = os.environ.get("CC", "")
     try:
         chosen = shlex.split(command)
@@ -155,16 +144,24 @@ def _compiler() -> tuple[str, ...]:
     names = (chosen[0],) if chosen else COMPILERS
     if (program := next((path for name in names if (path := shutil.which(name))), None)) is None:
         raise _Without(f"there is no C compiler ({' or '.join(names)})")
-    return (str(Path(program).stat().st_mtime_ns), program, *chosen[1:])
+    compiler = (str(Path(program).stat().st_mtime_ns), program, *chosen[1:])
+    parts = (" ".join(source.flags), source.original, processor, *compiler)
+    # It may include the C files beside it.
+    texts = [path.read_bytes() for path in sorted(source.path.parent.glob("*.c"))]
+    return folder / f"{source.path.stem}-{_hash(*map(os.fsencode, parts), *texts).hex()[:16]}.so", compiler
 
 
-def _compile(source: Source, path: Path) -> ctypes.CDLL:
+def _hash(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"\0".join(parts)).digest()
+
+
+def _compile(source: Source, path: Path, compiler: Sequence[str]) -> ctypes.CDLL:
     """Compile a library to its place, and load it. Another process sees the whole file or none.
 
     Raises:
         _Without: the compiler fails, or failed before; or the library cannot be used.
     """
-    folder, compiler = path.parent, _compiler()
+    folder = path.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # What hangs would hang with the next file; any other failure may be this file's fault.
     failed = path.with_suffix(".failed")

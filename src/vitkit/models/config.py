@@ -127,7 +127,7 @@ class ResNetConfig(Valid):
     family: ClassVar[str] = "ResNet"
     first_filters: ClassVar[tuple[str, ...]] = ("root.weight",)
     num_tokens: ClassVar[None] = None
-    pools: ClassVar[bool] = True
+    pool: ClassVar[str] = "mean"
     unmaskable: ClassVar[str] = (
         "has no patches that could be hidden: choose a Vision Transformer, such as ViT-Ti/16"
     )
@@ -557,11 +557,6 @@ class ViTConfig(Valid):
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
         lines = (f"GELU: {forms[self.gelu]}", f"{NORM_NAMES[self.norm]} epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
-
-    @property
-    def pools(self) -> bool:
-        """Whether there is one row of logits for an image; without pooling every token has one."""
-        return self.pool != "none"
 
     @property
     def position_extent(self) -> tuple[str, tuple[int, int]]:

@@ -216,7 +216,7 @@ def can_shorten(model: ImageModel) -> bool:
 
     The norm and the pooling behind it are handed one token in place of all: they have to be known too.
     """
-    if not CLASS_TOKEN.knows_itself(model):
+    if not CLASS_TOKEN.knows(model, alone=True):
         return False
     vit = cast("ViT", model)
     parts = (vit.blocks[-1], vit.norm, vit.pooling) if len(vit.blocks) else ()
@@ -225,7 +225,7 @@ def can_shorten(model: ImageModel) -> bool:
 
 def can_fold_pixels(model: ImageModel) -> bool:
     """Whether the normalisation of pixels may be a part of the patch embedding."""
-    return FOLDED_PIXELS.knows_itself(model) and FOLDED_PIXELS.knows(cast("ViT", model).stem)
+    return FOLDED_PIXELS.knows(model, alone=True) and FOLDED_PIXELS.knows(cast("ViT", model).stem)
 
 
 def can_compile(block: Block) -> bool:
@@ -306,7 +306,7 @@ def _exchange(part: nn.Module, fast: bool, compiled: Callable[..., Tensor | None
     """
     for name in ("compiled", *WATCHES):
         part.__dict__.pop(name, None)
-    plain = vars(type(part)).get("plain", type(part))  # as in `Way.knows_itself`
+    plain = vars(type(part)).get("plain", type(part))  # as in `Way.knows`
     part.__class__ = FAST.get(plain, plain) if fast else plain
     if fast:
         part.__dict__ |= {name: Watch() for name in WATCHES}

@@ -71,7 +71,7 @@ class ImageModel(nn.Module):
         self.chosen = PLAIN
         self.recompute = False
         self.batch_rows = None
-        self.compute_pixel_statistics()
+        self.compute_buffers()
 
     def through(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Pass a tensor through a layer; with `recompute`, autograd stores its input alone."""
@@ -85,26 +85,21 @@ class ImageModel(nn.Module):
         """Treat the next training images as these rows of a larger batch; None: as all of it."""
         self.batch_rows = rows
 
-    def compute_pixel_statistics(self) -> None:
-        """Make mean and std of the pixels, `(C, 1, 1)` each, as buffers that follow the model to its device.
-
-        They are in levels from 0 to 255; the configuration has them in [0, 1].
-        """
-        for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
-            # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, for seconds.
-            levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
-            self.register_buffer(name, levels, persistent=False)
-
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Draw new weights, as the original of the family does."""
         raise NotImplementedError
 
     def compute_buffers(self) -> None:
-        """Compute the buffers once more, where the model was built without memory.
+        """Compute the buffers, once more where the model was built without memory.
 
-        A part has a method `make_buffers` for those that follow from its sizes and stand in no file.
+        Mean and std of the pixels, `(C, 1, 1)` each, are buffers so that they follow the model to its device.
+        They are in levels from 0 to 255; the configuration has them in [0, 1]. A part has a method
+        `make_buffers` for those that follow from its sizes and stand in no file.
         """
-        self.compute_pixel_statistics()
+        for name, values in (("pixel_mean", self.config.image_mean), ("pixel_std", self.config.image_std)):
+            # No arithmetic on tensors: on the meta device it makes PyTorch import its compiler, for seconds.
+            levels = torch.tensor([255 * value for value in values]).view(-1, 1, 1)
+            self.register_buffer(name, levels, persistent=False)
         for part in self.modules():
             if make_buffers := getattr(part, "make_buffers", None):
                 make_buffers()

@@ -66,14 +66,8 @@ class Way:
             for own in fields(config)
         )
 
-    def knows(self, part: nn.Module) -> bool:
-        """Whether it computes all that a part and its children do."""
-        if not self.knows_itself(part):
-            return False
-        return all(child is None or self.knows(child) for child in vars(part)["_modules"].values())
-
-    def knows_itself(self, part: nn.Module) -> bool:
-        """Whether it knows the class and the contents of a part, whatever its children are.
+    def knows(self, part: nn.Module, alone: bool = False) -> bool:
+        """Whether it computes all that a part and its children do; `alone`: whatever the children are.
 
         A hook is never known: nobody calls those of a part in whose place something else computes. (Hooks of
         all modules of a process, such as a profiler's, hear of the modules that are called.)
@@ -85,14 +79,16 @@ class Way:
         if layer is None and table is None:
             return False
         unknown = contents(part).difference(layer or table or ())
-        return not (
+        if (
             any(own[hooks] for hooks in HOOKS)
             or any(getattr(part, name) is not None for name in unknown)  # None: what may be there, and is not
             or any(
                 type(tensor) not in TENSORS and (layer is not None or tensor is not None)
                 for tensor in own["_parameters"].values()
             )
-        )
+        ):
+            return False
+        return alone or all(child is None or self.knows(child) for child in own["_modules"].values())
 
 
 @dataclass

@@ -43,11 +43,6 @@ Size = tuple[int, int]
 """`(rows, columns)` of an image or a feature map."""
 
 
-def count_parameters(*modules: nn.Module | None) -> int:
-    """Count the trainable numbers of modules; None, a part that is not there, has none."""
-    return sum(parameter.numel() for module in modules if module for parameter in module.parameters())
-
-
 _outline = functools.lru_cache(maxsize=4)(build_empty)
 """A function that builds a model without memory, once for all questions about it."""
 
@@ -58,7 +53,7 @@ def parameters(config: ModelConfig) -> int:
     Raises:
         VitkitError: no memory could hold such a model.
     """
-    return count_parameters(_outline(config))
+    return sum(parameter.numel() for parameter in _outline(config).parameters())
 
 
 # FLOPs.
@@ -99,7 +94,7 @@ def forward_flops(config: ModelConfig, *, head: bool = False, padding: bool = Fa
             macs += 2 * tokens * width**2 + 2 * tokens * width + 2 * width**2 + _weights(model.pooling.mlp)
     if head:
         # Without pooling every token has logits of its own.
-        rows = 1 if config.num_tokens is None or model.config.pools else config.num_tokens
+        rows = config.num_tokens if config.num_tokens and config.pool == "none" else 1
         macs += rows * _weights(model.head, getattr(model, "pre_logits", None))
     return 2 * macs
 

@@ -25,7 +25,7 @@ and the registers, D = width, h = num_heads, d = head_dim = D / h.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,9 +53,8 @@ class RMSNorm(nn.RMSNorm):
 Norm = nn.LayerNorm | RMSNorm
 
 
-def make_norm(kind: NormKind, size: int, eps: float) -> Norm:
-    """Make a norm over the last `size` numbers: "layer" has a scale and a shift, "rms" a scale alone."""
-    return RMSNorm(size, eps) if kind == "rms" else nn.LayerNorm(size, eps)
+NORMS: Mapping[NormKind, Callable[[int, float], Norm]] = {"layer": nn.LayerNorm, "rms": RMSNorm}
+"""Make a norm over so many last numbers: "layer" has a scale and a shift, "rms" a scale alone."""
 
 
 class Attention(nn.Module):
@@ -91,8 +90,8 @@ class Attention(nn.Module):
         self.rotary = rotary
         # Each is over the numbers of a head, with one scale for all heads, as in timm.
         head_dim = width // num_heads
-        self.q_norm = None if qk_norm is None else make_norm(qk_norm, head_dim, norm_eps)
-        self.k_norm = None if qk_norm is None else make_norm(qk_norm, head_dim, norm_eps)
+        self.q_norm = None if qk_norm is None else NORMS[qk_norm](head_dim, norm_eps)
+        self.k_norm = None if qk_norm is None else NORMS[qk_norm](head_dim, norm_eps)
 
     def init_weights(self, generator: torch.Generator | None) -> None:
         # q, k and v are drawn as the original's three square matrices: their shapes, not the fused matrix's
@@ -275,10 +274,10 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.drop_path = drop_path
-        self.norm1 = make_norm(norm, width, norm_eps)
+        self.norm1 = NORMS[norm](width, norm_eps)
         self.attention = attention
         self.dropout = nn.Dropout(dropout)
-        self.norm2 = make_norm(norm, width, norm_eps)
+        self.norm2 = NORMS[norm](width, norm_eps)
         self.mlp = mlp
         self.layer_scale = layer_scale
         scaled = layer_scale is not None  # CaiT's; the paper's models have none
@@ -457,7 +456,7 @@ def make_pooling(config: ViTConfig) -> Pooling:
         case "map":
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
-            return AttentionPool(width, attention, mlp, make_norm(config.norm, width, config.norm_eps))
+            return AttentionPool(width, attention, mlp, NORMS[config.norm](width, config.norm_eps))
         case "none":
             return NoPool()
 

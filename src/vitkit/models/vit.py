@@ -73,8 +73,8 @@ class ViT(ImageModel):
         self.blocks = nn.ModuleList(made if blocks is None else blocks)
         # CLIP's models have a norm before the first block, the paper's have none.
         pre_norm = config.norm_before_blocks
-        self.pre_norm = parts.make_norm(config.norm, width, config.norm_eps) if pre_norm else None
-        self.norm = parts.make_norm(config.norm, width, config.norm_eps)
+        self.pre_norm = parts.NORMS[config.norm](width, config.norm_eps) if pre_norm else None
+        self.norm = parts.NORMS[config.norm](width, config.norm_eps)
         self.pooling = parts.make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
         self.pre_logits = nn.Linear(width, size) if size else None

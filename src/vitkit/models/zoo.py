@@ -334,7 +334,7 @@ def changed_name(name: str, config: ModelConfig) -> str:
 
 def _shapes(config: ModelConfig) -> dict[str, Any]:
     """Give the fields of a configuration that decide its architecture."""
-    shapes = to_json(config)
+    shapes: dict[str, Any] = to_json(config)
     for key in _NOT_SHAPES:
         shapes.pop(key, None)
     if shapes.get("backbone"):

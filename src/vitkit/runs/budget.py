@@ -171,16 +171,10 @@ def _sample(parts: build.Parts) -> build.Parts:
     the images of the run will be.
     """
     data, loading = parts.data, parts.run.loading
-    most = {
-        # Two batches at least, so that not every step has the same images.
-        "train": max(SAMPLE, 2 * parts.run.training.batch_size),
-        "val": VALIDATED,
-    }
-    splits = {
-        split: samples.take(samples.spread(most[split]))
-        for split, samples in data.splits.items()
-        if split in most
-    }
+    # Two training batches at least, so that not every step has the same images.
+    most = {"train": max(SAMPLE, 2 * parts.run.training.batch_size), "val": VALIDATED}
+    used = [(split, samples) for split, samples in data.splits.items() if split in most]
+    splits = {split: samples.take(samples.spread(most[split])) for split, samples in used}
     part = len(splits["train"]) / len(data.splits["train"])
     # Unreadable files are for the run to refuse, not for this measurement.
     limited = replace(loading, memory_gib=loading.memory_gib * part, bad_quota=1.0)

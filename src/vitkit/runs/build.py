@@ -293,13 +293,13 @@ def begin_steps(
         processes.limit_waiting()
     parts = read_images(parts, listener)
     parts.data.shared.pixels.clear()  # those of splits that do not fit, or are not read
-    if checkpoint is None:  # before the weights are divided
+    if world.size > 1 and checkpoint is None:  # before the weights are divided
         world.share(list(parts.model.state_dict().values()))
     trainer, differences = build_trainer(parts, sharding, compares=True), []
     if checkpoint is not None:
         with listener.progress("reading the checkpoint"):
             differences = trainer.resume(checkpoint)
-    else:
+    elif world.size > 1:
         modules = (trainer.state.objective, trainer.state.averaged_objective)
         world.share([tensor for module in modules if module for tensor in module.state_dict().values()])
     if world.size > 1:

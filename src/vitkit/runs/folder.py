@@ -108,12 +108,7 @@ class Place:
     """The name as a path; nothing is at the path of an address."""
     kind: Kind
     config: Mapping[str, Any] | None = None
-    """The contents of the `config.json` of a run."""
-
-    @property
-    def is_run(self) -> bool:
-        """Whether it is the folder of a run, finished or not."""
-        return self.config is not None
+    """The contents of the `config.json` of a run, finished or not; None where it is no run."""
 
     def run(self) -> Run:
         """Return the configuration of the run.

@@ -501,7 +501,7 @@ def _refuse_difference(model: ImageModel, compute: Callable[[Precision], Results
     if plain_way != PLAIN:  # the plain way in float32 shows the rounding of bfloat16
         compute_as(model, PLAIN)
         tolerance = ROUNDINGS * largest_difference(plain, compute(PLAIN.precision))[1]
-        if getattr(model.config, "pool", "") == "max":
+        if model.config.pool == "max":
             tolerance = max(tolerance, MAXIMUM_TOLERANCE)
     # Written so that a difference that is not a number does not pass.
     if difference <= tolerance or not all(value.isfinite().all() for value in plain.values()):

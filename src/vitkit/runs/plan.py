@@ -7,6 +7,7 @@ its plan.
 
 import itertools
 import resource
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +185,7 @@ def plan_run(
         from vitkit.evaluation.fewshot.methods import open_fewshot_data
 
         open_fewshot_data(run.fewshot.data)
-    if run.optimizer.freezes and not run.start.start:
+    if not run.start.start and (run.optimizer.freeze == "trunk" or run.optimizer.freeze_layers):
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
@@ -242,7 +243,7 @@ def begun_run(folder: Path) -> Run | None:
     place = kind_of(folder)
     if place.kind == "series":
         return series_record.read_series_record(folder).run
-    return place.run() if place.is_run else None
+    return place.run() if place.config is not None else None
 
 
 def choose_length(
@@ -386,7 +387,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     name = full_name(run, config.num_classes or 1) if start is None else run.model
     described = [
         f"{name} at {format_size(config.image_size)}: {tokens}"
-        f"{format_count(measure.count_parameters(model))} parameters, "
+        f"{format_count(measure.parameters(config))} parameters, "
         f"{format_count(measure.forward_flops(config, head=True), 'FLOPs')} per image"
     ]
     if config.cut_off:
@@ -395,8 +396,8 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     if warmup > steps / 2:
         described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")
     rows.append(("model", described))
-    if optimizer.differs_by_layer:
-        rows.append(("learns", _learning(run, model)))
+    if learns := _learning(run, model):
+        rows.append(("learns", learns))
 
     select = "best" if training.select == "best" and "val" in data.splits else "last"
     trained = [
@@ -412,12 +413,13 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
         trained += [f"! {advice}", check.where_to_ask(data.spec)]
     rows.append(("training", trained))
     if start is not None:
-        rows.append(("advice", [check.where_to_ask(data.spec, run.start.start)]))
+        ask = shlex.join(("vitkit", "advise", data.spec, run.start.start))
+        rows.append(("advice", [f"What its features tell: {ask}"]))
     threads = pluralize(torch.get_num_threads(), "thread")
     rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
-    state_bytes = measure.count_parameters(model) * 4 * (3 + (optimizer.polyak is not None))
+    state_bytes = measure.parameters(config) * 4 * (3 + (optimizer.polyak is not None))
     every = training.checkpoint_every or training.evaluation_interval(images)
     often = "at the end" if every >= steps else "every step" if every == 1 else f"every {every} steps"
     return [*rows, ("folder", [f"{folder} (checkpoints of {format_bytes(state_bytes)} {often})"])]
@@ -447,15 +449,15 @@ def describe_images(data: sources.ImageData) -> str:
 
 
 def _learning(run: Run, model: ImageModel) -> list[str]:
-    """Describe which weights learn, at which rate and from which step."""
+    """Describe which weights learn, at which rate and from which step; none where all learn alike."""
     optimizer, lines = run.optimizer, []
     scales = rate_scales(model, optimizer)
     moving = sum(parameter.numel() for parameter, scale in scales.items() if scale)
-    if optimizer.freezes:
+    total = measure.parameters(model.config)
+    if moving < total:
         trained = (
             "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
         )
-        total = measure.count_parameters(model)
         lines.append(
             f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )

@@ -426,15 +426,10 @@ def run_table(series: Series, of_sweep: bool) -> Table:
         if not member.finished:
             remark = "diverged" if member.diverged else "not trained yet"
         number = f"{member.seed if member.fold is None else member.fold}"
-        rows.append(
-            (
-                f"{member.learning_rate:g}" if of_sweep else number,
-                shown_value(series.run, score.value),
-                "–" if score.interval is None else _interval(score.interval),
-                "–" if score.tie is None else f"{score.tie:.4f}",
-                remark,
-            )
-        )
+        name = f"{member.learning_rate:g}" if of_sweep else number
+        interval = "–" if score.interval is None else _interval(score.interval)
+        loss = "–" if score.tie is None else f"{score.tie:.4f}"
+        rows.append((name, shown_value(series.run, score.value), interval, loss, remark))
     metric = f"{series.metric.replace('_', ' ')}{where}"
     return Table((heading, metric, "95 % interval", "loss", "remark"), tuple(rows), text=(0, -1))
 

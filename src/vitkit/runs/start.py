@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from vitkit.config import difference, read, to_json
+from vitkit.config import difference, read, to_json, write
 from vitkit.data.config import Preprocessing
 from vitkit.data.paths import absolute_spec
-from vitkit.durable import hash_file, read_json, remove_leftovers, replace_json
+from vitkit.durable import hash_file, read_json, remove_leftovers
 from vitkit.errors import VitkitError
 from vitkit.listener import Listener
 from vitkit.models import image_model, zoo
@@ -84,12 +84,12 @@ def find_start(options: StartConfig, place: Place | None = None) -> Start:
     """
     place = place or kind_of(options.start)
     series_record.require_weights(place)
-    if options.start_from != "end" and not place.is_run:
+    if options.start_from != "end" and place.config is None:
         raise VitkitError(
             f"--start-from {options.start_from} chooses among the checkpoints of a run, and {options.start} "
             "is no run folder: leave it out."
         )
-    if not place.is_run or (options.start_from == "end" and place.kind != "unfinished run"):
+    if place.config is None or (options.start_from == "end" and place.kind != "unfinished run"):
         opened = loading.OpenCheckpoint(options.start, LoadOptions(num_heads=options.num_heads))
         which, identity, files, read = "", opened.identity, opened.files, opened.read
         sha256 = None if identity.checksum is None else identity.checksum.sha256
@@ -237,7 +237,7 @@ def load_start(parts: build.Parts, record: records.StartRecord, start: Start) ->
     model.load_state_dict(tensors)
     card = model_card.card_of(model)
     model.card = replace(card, origin={**card.origin, "start": dict(written.origin)})
-    replace_json(folder / records.START_FILE, to_json(written))
+    write(folder / records.START_FILE, written)
     return written
 
 

@@ -96,11 +96,8 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
             speed = steps * batch_size / max(seconds, 1e-9)  # never a division by zero
             memory = machine.memory_used(device)
             pace = f"{speed:,.0f} images/s  {format_bytes(memory)}"
-            progress(
-                report.step,
-                detail=f"loss {report.loss:.3f}  {pace}{shown}{_standing(trainer, report.step)}",
-                milestone=bool(report.measured),
-            )
+            detail = f"loss {report.loss:.3f}  {pace}{shown}{_standing(trainer, report.step)}"
+            progress(report.step, detail=detail, milestone=bool(report.measured))
             if report.lowered_to is not None:
                 listener.warn(
                     f"Out of memory at step {report.step}: from here on {report.lowered_to} images are "
@@ -134,11 +131,9 @@ def _standing(trainer: Trainer, step: int) -> str:
         # A maximised value is a fraction of right answers, a minimised value is a loss.
         value = f"{progress.best_value:.1%}" if monitor.direction == "max" else f"{progress.best_value:.3f}"
         best = f"  best {value} at step {progress.best_step:,}"
-    due = [
-        name
-        for name, evaluator in trainer.evaluators.items()
-        if step + 1 == trainer.total_steps or (step + 1) % (evaluator.every or trainer.evaluate_every) == 0
-    ]
+    every = {name: own.every or trainer.evaluate_every for name, own in trainer.evaluators.items()}
+    is_last = step + 1 == trainer.total_steps
+    due = [name for name, interval in every.items() if is_last or (step + 1) % interval == 0]
     return best + (f"  {' and '.join(due)} next" if due and step < trainer.total_steps else "")
 
 

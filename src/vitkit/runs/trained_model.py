@@ -136,19 +136,25 @@ def require_same_images(
             "or moved). Bring them back, or start a new run with another --out."
         )
     before = None if record.image_files is None else _recorded_states(folder, record)
+    written = None
     if check == "names":  # the user has confirmed the files as they are now
         if record.image_files is not None:
             has_hashes = before is not None and before.shape[1] == 6
-            record = _with_states(folder, record, file_states(data, has_hashes, listener))
+            written = file_states(data, has_hashes, listener)
     elif record.image_files is None:
-        now = file_states(data, content, listener)
-        if recorded is not None and len(now):
+        written = file_states(data, content, listener)
+        if recorded is not None and len(written):
             listener.warn(
                 "Sizes and times of the image files were not written down when this run began: they are now."
             )
-        record = _with_states(folder, record, now)
     else:
         _compare(folder, data, before, file_states(data, content, listener), content)
+    if written is not None and len(written):  # data without files has no states
+        stream = io.BytesIO()
+        np.save(stream, written, allow_pickle=False)
+        # Before the record that has their hash, so that a kill in between is noticed.
+        durable.replace_file(folder / STATES, [stream.getvalue()])
+        record = replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
     if record.spec != data.spec:  # the images were moved
         record = replace(record, name=data.name, spec=data.spec)
     if record != recorded:
@@ -183,19 +189,6 @@ def _compare(folder: Path, data: ImageData, before: States | None, now: States, 
             "back, or start a new run with another --out. If they were only copied, moved or restored, run "
             "the same command again with --check-images names: it takes the files as they are now."
         )
-
-
-def _with_states(folder: Path, record: DataRecord, states: States) -> DataRecord:
-    """Write the states before the record that has their hash, so that a kill in between is noticed.
-
-    Data without files has no states.
-    """
-    if not len(states):
-        return record
-    stream = io.BytesIO()
-    np.save(stream, states, allow_pickle=False)
-    durable.replace_file(folder / STATES, [stream.getvalue()])
-    return replace(record, image_files=hashlib.sha256(stream.getvalue()).hexdigest())
 
 
 def _recorded_states(folder: Path, record: DataRecord) -> States | None:
@@ -262,12 +255,11 @@ def file_states(data: ImageData, content: bool, listener: Listener) -> States:
         content: whether to read every byte, which takes as long as reading the data set.
         listener: hears the progress.
     """
-    columns = 6 if content else 2
-    portions = [
-        (files, numbers[start : start + _AT_A_TIME])
-        for files, numbers in _on_disk(data)
-        for start in range(0, len(numbers), _AT_A_TIME)
-    ]
+    columns, portions = 6 if content else 2, list[tuple[Files, NDArray[np.int64]]]()
+    for samples in data.splits.values():
+        numbers = samples.files.on_disk(samples.numbers)
+        starts = range(0, len(numbers), _AT_A_TIME)
+        portions += [(samples.files, numbers[start : start + _AT_A_TIME]) for start in starts]
     total = sum(len(numbers) for _, numbers in portions)
     states = [np.zeros((0, columns), dtype=np.int64)]
     with ThreadPoolExecutor(_THREADS) as pool, listener.progress("checking image files") as progress:
@@ -279,17 +271,13 @@ def file_states(data: ImageData, content: bool, listener: Listener) -> States:
 
 def changed_files(data: ImageData, before: States, now: States) -> list[Path]:
     """List the files whose state has changed; where both states have hashes, times do not matter."""
-    paths = [(files, number) for files, numbers in _on_disk(data) for number in numbers.tolist()]
+    splits = data.splits.values()
+    paths = [(each.files, number) for each in splits for number in each.files.on_disk(each.numbers).tolist()]
     if len(before) != len(now):
         return [files.path(number) for files, number in paths]
     columns = [0, *range(2, 6)] if min(before.shape[1], now.shape[1]) == 6 else [0, 1]
     differs = (before[:, columns] != now[:, columns]).any(axis=1)
     return [paths[index][0].path(paths[index][1]) for index in np.flatnonzero(differs).tolist()]
-
-
-def _on_disk(data: ImageData) -> list[tuple[Files, NDArray[np.int64]]]:
-    """Return for each split with image files the listing, and the numbers of its files on the disk."""
-    return [(samples.files, samples.files.on_disk(samples.numbers)) for samples in data.splits.values()]
 
 
 def _stat(path: Path, content: bool) -> list[int]:
@@ -341,7 +329,7 @@ def write_evaluation(run: Path, split: str, result: Result, predictions: Any) ->
     numbers.unlink(missing_ok=True)
     durable.sync_folder(numbers.parent)
     predictions.save(numbers)
-    durable.replace_json(numbers, result.to_json())
+    write(numbers, result.to_json())
 
 
 def name_other_images(run: Path, data: ImageData) -> str:

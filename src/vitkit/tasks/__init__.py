@@ -44,20 +44,15 @@ def find_task(name: TaskName) -> Task:
     return TASKS[name]
 
 
-def learned_by(model_card: Card) -> LearnedTask:
-    """Return the task in a model's card; classification where nothing records it."""
-    return model_card.task or LearnedTask()
-
-
 def task_of(model_card: Card) -> Task:
-    """Return the task that a model was trained for, by its card."""
-    return find_task(learned_by(model_card).name)
+    """Return the task that a model was trained for, by its card; classification where it records none."""
+    return find_task((model_card.task or LearnedTask()).name)
 
 
 def answers(model_card: Card, config: ModelConfig) -> bool:
     """Whether a model with this card and configuration has answers."""
-    answering = task_of(model_card).answering
-    return answering is not None and not answering.explain_unfit(config)
+    task = task_of(model_card)
+    return task.answering is not None and not task.learning.explain_unfit(config, None)
 
 
 def answering_of(model_card: Card) -> Answering:
@@ -66,10 +61,10 @@ def answering_of(model_card: Card) -> Answering:
     Raises:
         VitkitError: it answers nothing.
     """
-    answering = task_of(model_card).answering
-    if answering is None:
+    task = task_of(model_card)
+    if task.answering is None:
         raise VitkitError(
-            f"The model {model_card.name or 'of this file'} learned {learned_by(model_card).name}: it gives "
-            "features and answers nothing. Fine-tune it on images with classes first (vitkit finetune)."
+            f"The model {model_card.name or 'of this file'} learned {task.learning.name}: it gives features "
+            "and answers nothing. Fine-tune it on images with classes first (vitkit finetune)."
         )
-    return answering
+    return task.answering

@@ -88,9 +88,6 @@ class LabelAnswering(ABC):
     """The caption of the surest mistakes, which follows "The N of M images", and the text without any."""
     looked_at: tuple[str, str]
     """The caption of the images whose attention is shown, and the text without any."""
-    explain_unfit = staticmethod(classify.explain_no_classes)
-    """Says why a model of a configuration has no answers, as a clause after its name; "" if it has: it needs
-    a head and one row of logits for each image."""
 
     def read_evaluation(self, path: Path) -> Evaluated:
         """Read numbers from `path`, a `.json` file, and the predictions that were saved beside it.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vitkit.data.channels import to_rgb
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.errors import VitkitError
-from vitkit.evaluation.classify import classification, explain_no_classes, multi_label
+from vitkit.evaluation.classify import classification, multi_label
 from vitkit.models.config import Precision, TaskName
 from vitkit.models.config import Task as LearnedTask
 from vitkit.models.zoo import ModelConfig
@@ -70,6 +70,7 @@ class Learning(ABC):
     better."""
     curve: Curve
     """The curve of the monitor's metric in the report."""
+    name: TaskName
 
     def open_data(
         self, spec: str, splits: Splits, rule: DecodeRule, class_names: Sequence[str] | None = None
@@ -154,7 +155,6 @@ class Learning(ABC):
 class LabelLearning(Learning):
     """Learns from images with labels, of one class or of several labels each."""
 
-    name: TaskName
     measure: Callable[..., Any]
     """Counts the numbers of predictions, of which a validation records the loss and `metrics`."""
     metrics: tuple[str, ...]
@@ -218,8 +218,18 @@ class LabelLearning(Learning):
         return f"val {self.figure}{measured[self.monitor.metric]:.1%}"
 
     def explain_unfit(self, config: ModelConfig, objective: Any) -> str:
-        """Say why a model cannot learn labels: it needs a head and one row of logits for each image."""
-        return explain_no_classes(config)
+        """Say why a model cannot name classes: it needs a head and one row of logits for each image."""
+        if not config.num_classes:
+            return (
+                "has no head: it gives features, not classes. Take a checkpoint that has a head, or train "
+                "one with vitkit finetune"
+            )
+        if config.pool == "none":
+            return (
+                "has no pooling (pool none): its outputs for single tokens are no prediction for an image. "
+                "Choose pool token, mean or map when the model is made"
+            )
+        return ""
 
 
 # With few validation images a metric soon stops changing; among equals the smaller loss wins.
@@ -251,8 +261,6 @@ ROWS = ("image", "seen", "predicted")
 @dataclass(frozen=True)
 class MaskedImagesLearning(Learning):
     """Learns from images with hidden patches."""
-
-    name: TaskName
 
     def learned(self, config: MaskedImagesConfig) -> LearnedTask:
         """Record the task and no loss: there are no logits."""

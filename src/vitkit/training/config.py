@@ -203,16 +203,6 @@ class OptimizerConfig(Valid):
         first_moment = 2 if self.momentum_dtype == "bfloat16" else 4
         return first_moment if self.optimizer == "sgd" else first_moment + 4
 
-    @property
-    def differs_by_layer(self) -> bool:
-        """Whether the layers of a model learn at different rates."""
-        return self.freezes or self.layer_decay != 1 or self.head_rate != 1
-
-    @property
-    def freezes(self) -> bool:
-        """Whether some weights are never trained."""
-        return self.freeze == "trunk" or self.freeze_layers > 0
-
 
 MOST_STEPS = 10**12
 """Largest number of steps; no run comes near it, so a larger one is a mistyped option."""

@@ -329,7 +329,9 @@ class Trainer:
             for whole in (model, average):
                 if whole is not None:
                     shard(whole, world, sharding, model.chosen.precision)
-        scales = rate_scales(model, optimizer_config) if optimizer_config.differs_by_layer else {}
+        freezes = optimizer_config.freeze == "trunk" or optimizer_config.freeze_layers > 0
+        differs = freezes or optimizer_config.layer_decay != 1 or optimizer_config.head_rate != 1
+        scales = rate_scales(model, optimizer_config) if differs else {}
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)

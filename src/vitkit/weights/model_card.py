@@ -42,7 +42,7 @@ class TrainingData:
     @property
     def has_place(self) -> bool:
         """Whether `spec` says where the images are."""
-        return without_places(self.spec) != self.spec or self.spec == BUILT_IN
+        return Path(self.spec).is_absolute() or self.spec == BUILT_IN
 
 
 @dataclass(frozen=True)

@@ -434,18 +434,10 @@ def measure(
             accuracies = tuple(float(right.mean()) for right in rights)
             sums = np.bincount(test.labels, weights=np.array(rights).mean(0), minlength=classes)
             by_class = zip(sums, counts, strict=True)
-            scores.append(
-                FewShotScore(
-                    method,
-                    shots,
-                    accuracies,
-                    math.fsum(accuracies) / len(accuracies),
-                    *_spread(accuracies),
-                    tuple(float(total / images) if images else None for total, images in by_class),
-                    tuple(fitted.setting for fitted in fits),
-                    tuple(fitted.converged for fitted in fits),
-                )
-            )
+            of_classes = tuple(float(total / images) if images else None for total, images in by_class)
+            settings = tuple(fitted.setting for fitted in fits), tuple(fitted.converged for fitted in fits)
+            spread = math.fsum(accuracies) / len(accuracies), *_spread(accuracies)
+            scores.append(FewShotScore(method, shots, accuracies, *spread, of_classes, *settings))
     return tuple(scores)
 
 

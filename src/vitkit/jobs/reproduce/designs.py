@@ -208,14 +208,11 @@ def _data_claims(smallest: str, largest: str, end: str = "") -> tuple[Claim, ...
     small, large = (
         {family: f"{family}-{part}{end}" for family in ("vit", "bit")} for part in (smallest, largest)
     )
+    gains = "From the fewest images to the most the ViT gains more than the ResNet"
     return (
         Claim("On the fewest images the ResNet is ahead of the ViT", (small["bit"],), (small["vit"],)),
         Claim("On the most images the ViT is ahead of the ResNet", (large["vit"],), (large["bit"],)),
-        Claim(
-            "From the fewest images to the most the ViT gains more than the ResNet",
-            (large["vit"], small["bit"]),
-            (small["vit"], large["bit"]),
-        ),
+        Claim(gains, (large["vit"], small["bit"]), (small["vit"], large["bit"])),
     )
 
 
@@ -234,19 +231,14 @@ def data_size_regularised(base: Base) -> Design:
             label = f"{variant.label}, decay {decay:g}, dropout {dropout:g}, smoothing {smoothing:g}"
             variants.append(replace(variant, name=name, label=label, run=run))
     smallest, largest = f"{SUBSETS_3[0]:g}", f"{SUBSETS_3[-1]:g}"
-    claims = (
-        *_data_claims(smallest, largest, "-*"),
-        Claim(
-            "On the fewest images the larger ViT is behind the smaller one",
-            (f"vit-{smallest}-*",),
-            (f"large-{smallest}-*",),
-        ),
-    )
+    behind = "On the fewest images the larger ViT is behind the smaller one"
+    of_sizes = Claim(behind, (f"vit-{smallest}-*",), (f"large-{smallest}-*",))
     shared = (
         "All arms have the same steps, seeds and test images. Of each model and size of data, weight decay, "
         "dropout and label smoothing are chosen by validation, and the weights of the best validation are "
         "tested."
     )
+    claims = (*_data_claims(smallest, largest, "-*"), of_sizes)
     return Design(tuple(variants), claims, shared, "fraction of the training images")
 
 

@@ -14,10 +14,11 @@ from typing import Annotated, Any, Literal, Unpack, get_args
 
 import numpy as np
 
+from vitkit import config
 from vitkit.analysis.figures import line_figure
-from vitkit.config import COUNT, IN_MEMORY_ALONE, AtLeastOne, Positive, Range, Valid, nearest, read, to_json
+from vitkit.config import COUNT, IN_MEMORY_ALONE, AtLeastOne, Positive, Range, Valid
 from vitkit.data.config import Preprocessing, Splits
-from vitkit.durable import refuse_link, replace_json
+from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import statistics
 from vitkit.jobs import bench, cost, fewshot, inspect, recipes, vtab
@@ -254,7 +255,7 @@ class Reproduction(study.StudyResult):
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of result.json, without paths of this machine."""
-        numbers = {**to_json(self), "title": self.item.title, "conclusion": self.item.conclusion}
+        numbers = {**config.to_json(self), "title": self.item.title, "conclusion": self.item.conclusion}
         del numbers["folder"]
         return numbers
 
@@ -316,7 +317,7 @@ def reproduce(
     require_threads(trained_by.threads)
     if item not in ITEMS:
         raise VitkitError(
-            f"No figure or table that can be reproduced is named '{item}'. {nearest(item, ITEMS)}"
+            f"No figure or table that can be reproduced is named '{item}'. {config.nearest(item, ITEMS)}"
         )
     shown, starts = ITEMS[item], as_names(start)
     options = Request(item, minutes, steps, seeds, as_names(only))
@@ -342,7 +343,7 @@ def reproduce(
     if plan:
         return study.StudyPlan((), (f"{shown.title}. Needs {shown.needs}.", f"Here: {shown.here}."))
     recorded = {"data": data, "start": list(starts), "images": [str(path) for path in images]}
-    with study.new_study(options.kind, command, to_json(options) | recorded, ()).claim(folder):
+    with study.new_study(options.kind, command, config.to_json(options) | recorded, ()).claim(folder):
         if shown.pictures:
             result = _draw(Reproduction(folder, shown), starts, images, trained_by)
         else:
@@ -353,9 +354,9 @@ def reproduce(
                 times, models = folder / "bench.json", starts or TIMED
                 by: Any = {name: getattr(trained_by, name) for name in ("threads", "device", "listener")}
                 each = minutes / len(models)
-                stored = read(bench.Bench, times)
+                stored = config.read(bench.Bench, times)
                 measured = stored or bench.bench(*models, image_size=SIZES_12, minutes=each, **by)
-                replace_json(times, measured.to_json())
+                config.write(times, measured.to_json())
             else:
                 refuse_link(folder / "vtab")  # the study may be somebody else's
                 measured = vtab.vtab(starts[0], data, out=folder / "vtab", steps=steps, **machine)
@@ -381,7 +382,7 @@ def _train(
             return study.plan_arms(arms, trained_by, opened, needs, paces=paces, folder=folder)
         steps = f"{pluralize(length.length, 'step')} of the base, fixed for this study"
         listener.show([("length", [steps])])
-    recorded = to_json(options) | to_json(length)
+    recorded = config.to_json(options) | config.to_json(length)
     arms = make_arms(base, design, length.length)
     record = study.new_study(options.kind, trained_by.command, recorded, arms)
     with record.claim(folder):
@@ -408,7 +409,7 @@ def _train(
 
 def _publish(result: Reproduction, folders: Sequence[str], options: StudyOptions) -> Reproduction:
     """Write a result, and its page beside the paper's numbers, and say where it is."""
-    replace_json(result.folder / "result.json", result.to_json())
+    config.write(result.folder / "result.json", result.to_json())
     study.publish(result, folders, options)
     options.listener.show([("report", [str(result.folder / "report.html")])])
     return result
@@ -438,7 +439,7 @@ def make_design(run: Run, options: Request, folder: Path, listener: Listener) ->
     names = [variant.name for variant in design.variants]
     for name in options.only:
         if name not in names:
-            raise VitkitError(f"{item.title} has no arm named '{name}'. {nearest(name, names)}")
+            raise VitkitError(f"{item.title} has no arm named '{name}'. {config.nearest(name, names)}")
     chosen = (each for each in design.variants if not options.only or each.name in options.only)
     variants = tuple(replace(variant, seeds=variant.seeds or options.seeds) for variant in chosen)
     if not any(find_task(variant.run.task).answering for variant in variants):

@@ -28,7 +28,8 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-from vitkit.durable import hash_file, parse_json, remove_leftovers, replace_file, replace_json, sync_folder
+from vitkit.config import write
+from vitkit.durable import hash_file, parse_json, remove_leftovers, replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.text import first_line, visible
 from vitkit.weights.files.source import SETTINGS, choose_weights, read_head, read_json_object, weight_names
@@ -69,7 +70,7 @@ def write_record(address: str, source: str, digests: Mapping[str, str], folder: 
     with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
         if read_record(address) != record:
             record_of(address).parent.mkdir(parents=True, exist_ok=True)
-            replace_json(record_of(address), record)
+            write(record_of(address), record)
 
 
 def digest_of(file: Path, name: str, record: Mapping[str, Any]) -> str:
@@ -553,7 +554,7 @@ def _fetch_settings(parts: SplitResult, folder: Path) -> None:
                 _retries.warning("%s beside the weights is left out: %s", name, error)
             continue
         if isinstance(settings, dict):
-            replace_json(folder / name, settings)
+            write(folder / name, settings)
 
 
 def _pieces(address: str, most: int, progress: Progress = lambda done, total: None) -> Iterator[bytes]:

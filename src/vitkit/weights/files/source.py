@@ -34,7 +34,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitkit import durable
-from vitkit.config import from_json
+from vitkit.config import from_json, write
 from vitkit.data.files import UnreadableFileError, regular_file
 from vitkit.errors import VitkitError
 from vitkit.text import first_line
@@ -673,7 +673,7 @@ def write_folder(
     path.mkdir(parents=True, exist_ok=True)
     durable.replace_file(path / "model.safetensors", safetensors_chunks(tensors, metadata))
     for name, written in settings.items():
-        durable.replace_json(path / name, written)
+        write(path / name, written)
     return path
 
 

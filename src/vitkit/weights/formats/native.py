@@ -6,8 +6,7 @@ two files alone are enough to predict anywhere.
 
 from pathlib import Path
 
-from vitkit.config import from_json, to_json
-from vitkit.durable import replace_json
+from vitkit.config import from_json, to_json, write
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
@@ -61,7 +60,7 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = write_hashed(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
-    replace_json(folder / "model.json", {**describe(model), "weights": to_json(weights)})
+    write(folder / "model.json", {**describe(model), "weights": to_json(weights)})
     return folder
 
 
