@@ -24,7 +24,7 @@ MODEL = "--model ViT-16x2x2/4 --image-size 8 --batch-size 8 --warmup-steps 2 --t
 SCREENS = f"""
 advise photos run --no-cache --threads 1
 train --data photos {MODEL} --steps 20 --out new
-train --data tags.csv --task multi-label {MODEL} --steps 4 --out several
+train --data tags.csv --task multi-label {MODEL} --steps 4 --quiet --out several
 train --data photos {MODEL} --steps 4 --runs 2 --quiet --out series
 finetune run --data photos --steps 6 --threads 1 --out new
 finetune run --data photos --recipe paper --image-size 12 --threads 1 --dry-run
@@ -33,8 +33,8 @@ evaluate run
 evaluate run --data nowhere
 compare run tuned --speed-seconds 0
 fewshot run tuned --data photos --shots 1,5 --out few
-ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9
-reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study
+ablate digits --vary pool=token,mean --data photos --seeds 2 --fixed-rate {MODEL} --steps 9 --quiet
+reproduce table8 --data photos --steps 4 --seeds 2 --only learned,none --threads 1 --out study --quiet
 vtab run --root vtab --steps 2 --batch-size 8 --protocol finetune --threads 1 --out study
 scale digits --recipe digits --points 5 {MODEL} --steps 10 --out study
 predict run photos/light/0.png photos/light/2.png --top 1
@@ -62,52 +62,6 @@ recipes
 completion tcsh
 """
 """Command lines of every verb; those of a verb are given one after the other in a folder of its own."""
-
-REFUSED = {
-    "requests": """
-frobnicate
-train
-train --data photos --steps many
-train --data photos --recipe digit
-train --data photos --pool median
-predict run
-predict photos run
-evaluate run extra words
-card nowhere
-evaluate run --device gpu9
-""",
-    # The words of timm, ultralytics, Hugging Face and scikit-learn; misspelt options; values; missing words.
-    "mistakes": """
-train -b 8
-train --pretrained --data digits
-predict --source x
-train --warmup-epochs 5
-train --data digits --lr 0.001 --batch 32 --imgsz 224 --epochs x --pretrained
-ablate digits --vary pool=mean --epochz 3
-scale digits --bugdet 3m
-train --task clasification
-fewshot m --data digits --shots 1,x
-train --data digits --image-size 64,x
-train --data digits --crop-area 1
-predict m x --top
-predict m x --json=1
-predict
-evaluate m epochs=3
-evaluate m n o
-finetune weights photos more
-export m x --format tflite
-reproduce table80
-trian
-data
-bench ViT-Ti/16 --sizes 32
-val
-train --data digits --runs 0
-train --data digits --sweep-rates 0
-finetune vit_base_patch16_224 --data digits
-finetune google/vit-base-patch16-224 --data digits
-""",
-}
-"""Command lines that are refused, and change nothing."""
 
 OF_BENCHMARKS = (
     (r"^.*, \d+ of \d+ cores.*\nkernels: .*", "PROCESSOR, KERNELS"),
@@ -165,11 +119,3 @@ def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: Snaps
     masks = [*MASKS, *own.get(verb, ())]
     lines = [line.split() for line in SCREENS.splitlines() if line.split()[:1] == [verb]]
     assert lines and screen(lines, capsys, masks) == text_file
-
-
-@pytest.mark.usefixtures("inside")
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals(name: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
-    before = {path for path in Path().rglob("*") if "cache" not in path.parts}
-    assert screen([line.split() for line in REFUSED[name].split("\n")[1:-1]], capsys) == text_file
-    assert {path for path in Path().rglob("*") if "cache" not in path.parts} == before
