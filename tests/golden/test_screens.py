@@ -24,10 +24,9 @@ MODEL = "--model ViT-16x2x2/4 --image-size 8 --batch-size 8 --warmup-steps 2 --t
 SCREENS = f"""
 advise photos run --no-cache --threads 1
 train --data photos {MODEL} --steps 20 --out new
-train --data tags.csv --task multi-label {MODEL} --steps 4 --quiet --out several
 train --data photos {MODEL} --steps 4 --runs 2 --quiet --out series
-finetune run --data photos --steps 6 --threads 1 --out new
-finetune run --data photos --recipe paper --image-size 12 --threads 1 --dry-run
+finetune run --data photos --steps 6 --threads 1 --quiet --out new
+finetune run --data photos --recipe paper --image-size 12 --layer-decay 0.9 --head-rate 2 --dry-run
 pretrain photos {MODEL} --steps 4 --out new
 evaluate run
 evaluate run --data nowhere
@@ -80,12 +79,9 @@ LENGTH = 72
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
-    """A folder with pictures, labels, new weights, a run and its fine-tuning."""
+    """A folder with pictures, new weights, a run and its fine-tuning."""
     root = tmp_path_factory.mktemp("made")
     image_folder(root / "photos")
-    tags = [("light", "dark;small")[number % 2] for number in range(60)]
-    lines = [f"photos/{tag[:5].removesuffix(';')}/{i}.png,{tag}\n" for i, tag in enumerate(tags)]
-    (root / "tags.csv").write_text("path,labels\n" + "".join(lines))
     (root / "notes.txt").write_text("no image")
     saved("ViT-16x1x1/4", 2, root / "start", size=8)
     small_task(root / "vtab" / "clevr_count", classes=8)
