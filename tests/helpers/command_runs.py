@@ -1,5 +1,6 @@
 """Runs of `vitkit train` in processes of their own, which tests kill and continue."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,11 @@ def results(run: Path) -> dict[str, bytes]:
     contents = {path.name: path.read_bytes() for path in files}
     finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
     return contents | {name: (run / file).read_bytes() for name, file in finished.items()}
+
+
+def children(process: int) -> list[int]:
+    """List the processes that a process has started, in the order in which it started them."""
+    with contextlib.suppress(FileNotFoundError):
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        return [int(number) for number in text.split()]
+    return []
