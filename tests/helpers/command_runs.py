@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.found_checkpoint import find_checkpoint
+from vitkit.training.checkpoint import survey
 
 SMALL = [
     *("--model", "ViT-16x1x2/2", "--image-size", "8", "--batch-size", "16", "--steps", "120"),
@@ -29,8 +29,9 @@ def finish(out: Path, *options: str) -> None:
 
 def results(run: Path) -> dict[str, bytes]:
     """Read everything that a run ends with: weights, optimiser, average, progress, log, finished model."""
-    checkpoint, rejected = find_checkpoint(run)
-    assert checkpoint is not None and not rejected
+    checkpoints = survey(run)
+    checkpoint = checkpoints.whole
+    assert checkpoint is not None and not checkpoints.damaged and not checkpoints.uncommitted
     files = [*checkpoint.glob("*.safetensors"), checkpoint / "state.json"]
     contents = {path.name: path.read_bytes() for path in files}
     finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
