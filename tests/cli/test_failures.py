@@ -124,6 +124,7 @@ REFUSED = {
         "ablate": "vitkit ablate RECIPE",
         "ablate --vary pool=mean digits": "vitkit ablate RECIPE",
         "ablate --vary position=none": "Which recipe? It stands first",
+        "ablate digits --vary pool=mean --rates= --plan": "above 0, found none",
         "ablate digits --vary pool=mean --runs 3": "give --seeds and --rates",
         "scale digits --runs 3": "give --seeds, without --runs",
         "scale digits --budget 1m --steps 5": "give it without --steps",
