@@ -64,6 +64,7 @@ vitkit.Predictor(folder)(np.zeros((8, 8, 3), np.uint8))
 vitkit.load_model(folder)
 vitkit.evaluate
 vitkit.finetune
+vitkit.train
 print(*sys.modules)
 """
 
@@ -72,7 +73,7 @@ def test_whoever_loads_and_predicts_does_not_wait_for_what_draws(tmp_path: Path)
     result = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "model")], capture_output=True, text=True, check=True
     )
-    assert not {"matplotlib", "jinja2", "sklearn", "pyarrow", "rich"} & set(result.stdout.split())
+    assert not {"matplotlib", "jinja2", "sklearn", "pyarrow", "rich", "IPython"} & set(result.stdout.split())
 
 
 OPTIONS = {Job: "train", ThenOptions: "pretrain", vitkit.SeriesOptions: "train"}

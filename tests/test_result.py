@@ -4,7 +4,6 @@ import base64
 import html
 import json
 import re
-import subprocess
 import sys
 import types
 import xml.etree.ElementTree as ET
@@ -247,9 +246,3 @@ def test_curves_of_long_runs_stay_small_and_end_with_the_last_value() -> None:
     drawn = curves._repr_html_()
     assert len(drawn) < 20_000 and drawn.count("<figure") == 1
     assert "training loss 0.000" in drawn and repr(curves) == "run  training loss 1e-05"
-
-
-def test_vitkit_imports_no_ipython() -> None:
-    code = "import sys, vitkit; vitkit.train; vitkit.evaluate; print('IPython' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "False"

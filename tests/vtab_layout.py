@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -43,3 +45,11 @@ def digit_images(classes: int, count: int, seed: int = 0) -> tuple[list[Image.Im
 def small_task(folder: Path, classes: int = 4, seed: int = 0) -> Path:
     """A task of 40 training, 10 validation and 50 test images of digits."""
     return write_task(folder, *digit_images(classes, 100, seed), train=40, val=10)
+
+
+def write_parquet(task: Path, name: str, file: Path) -> None:
+    """Write a list as a Parquet file, as the `datasets` library stores images."""
+    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
+    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)

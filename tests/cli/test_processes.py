@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.cli import Cli
+from tests.helpers.command_runs import children
 from vitkit.cli.main import run as command
 from vitkit.durable import hash_file
 
@@ -49,11 +50,6 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.02)
 
 
-def members(torchrun: int) -> list[int]:
-    """List the processes that a command has started, in the order in which it started them."""
-    return [int(number) for number in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()]
-
-
 def losses(run: Path) -> list[float]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines if '"evaluator"' not in line]
@@ -77,7 +73,7 @@ def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_
     assert code == 0, err
     process = start(*several, str(run))
     wait_for(run / "checkpoints" / "step-00000010" / "COMMIT", process)
-    os.kill(members(process.pid)[-1], signal.SIGKILL)
+    os.kill(children(process.pid)[-1], signal.SIGKILL)
     code, _, err = finish(process)
     assert code == 1
     assert "was ended by SIGKILL" in err and "run the same command again" in err

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import vitkit
 from tests.helpers.small_digits import small_run
+from tests.vtab_layout import small_task
 from vitkit.jobs import train_run
 from vitkit.jobs.study import study
 from vitkit.runs.budget import Pace
@@ -22,10 +25,23 @@ def without_pictures(folder: Path, *_arguments: Any, **_options: Any) -> Path:
     return folder / "report.html"
 
 
+def make_shared(folder: Path) -> Path:
+    """Make the two models and two tasks that some of the studies read."""
+    run = small_run(10)
+    for seed, name in enumerate(("first", "second")):
+        seeded = replace(run, training=replace(run.training, seed=seed))
+        vitkit.train(seeded, folder / name, threads=1, quiet=True)
+        small_task(folder / "tasks" / ("clevr_count", "pets")[seed], classes=3, seed=seed)
+    return folder
+
+
+def measure_paces(runs: Mapping[str, vitkit.Run], *_: Any) -> dict[str, Pace]:
+    """Stand for the speed of the machine, from which steps would follow."""
+    return dict.fromkeys(runs, Pace(0.01, 0.1))
+
+
 def complete_study(name: str, shared: Path, out: Path) -> Any:
-    """Begin or continue a study of a kind. Its steps would follow from the speed of the machine."""
-    mock.patch.object(train_run, "write_report", without_pictures).start()
-    mock.patch.object(study, "measure_paces", lambda runs, *_: dict.fromkeys(runs, Pace(0.01, 0.1))).start()
+    """Begin or continue a study of a kind."""
     small: dict[str, Any] = {"image_size": 8, "steps": 10, "batch_size": 16, "threads": 1, "quiet": True}
     run, rates = small_run(10), [0.01, 0.1]
     match name:
@@ -48,5 +64,7 @@ def complete_study(name: str, shared: Path, out: Path) -> Any:
 
 
 if __name__ == "__main__":
+    mock.patch.object(train_run, "write_report", without_pictures).start()
+    mock.patch.object(study, "measure_paces", measure_paces).start()
     result = complete_study(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
     print(json.dumps(result.to_json() if hasattr(result, "to_json") else str(result)))

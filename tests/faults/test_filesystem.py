@@ -10,8 +10,8 @@ import pytest
 
 from tests.faults.failing_calls import OPENING
 from tests.helpers.command_runs import results
-from tests.helpers.found_checkpoint import find_checkpoint
 from tests.jobs.forked_runs import Case, Outcome, fork_server
+from vitkit.training.checkpoint import survey
 
 FAULTS = ("kill", "ENOSPC", "EIO", "EMFILE")
 SECOND_SAVE = "step-00000020"
@@ -61,7 +61,7 @@ def faults_of(calls: Calls) -> list[tuple[int, str]]:
 
 def newest(run: Path) -> int:
     """Return the step of the newest whole checkpoint, -1 if there is none."""
-    checkpoint = find_checkpoint(run)[0] if run.is_dir() else None
+    checkpoint = survey(run).whole if run.is_dir() else None
     return -1 if checkpoint is None else int(checkpoint.name.removeprefix("step-"))
 
 

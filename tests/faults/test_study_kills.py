@@ -9,15 +9,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import vitkit
-from tests.faults.studies import STUDIES
-from tests.helpers.small_digits import small_run
-from tests.vtab_layout import small_task
+from tests.faults.studies import STUDIES, make_shared
 
 KILLS = 5
 """Kills of one study before it is allowed to end."""
@@ -27,13 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two models and two tasks, which some of the studies read."""
-    folder, run = tmp_path_factory.mktemp("shared"), small_run(10)
-    for seed, name in enumerate(("first", "second")):
-        seeded = replace(run, training=replace(run.training, seed=seed))
-        vitkit.train(seeded, folder / name, threads=1, quiet=True)
-        small_task(folder / "tasks" / ("clevr_count", "pets")[seed], classes=3, seed=seed)
-    return folder
+    return make_shared(tmp_path_factory.mktemp("shared"))
 
 
 def start(name: str, shared: Path, out: Path) -> "subprocess.Popen[str]":

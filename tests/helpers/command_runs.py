@@ -1,10 +1,11 @@
 """Runs of `vitkit train` in processes of their own, which tests kill and continue."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.found_checkpoint import find_checkpoint
+from vitkit.training.checkpoint import survey
 
 SMALL = [
     *("--model", "ViT-16x1x2/2", "--image-size", "8", "--batch-size", "16", "--steps", "120"),
@@ -28,9 +29,18 @@ def finish(out: Path, *options: str) -> None:
 
 def results(run: Path) -> dict[str, bytes]:
     """Read everything that a run ends with: weights, optimiser, average, progress, log, finished model."""
-    checkpoint, rejected = find_checkpoint(run)
-    assert checkpoint is not None and not rejected
+    checkpoints = survey(run)
+    checkpoint = checkpoints.whole
+    assert checkpoint is not None and not checkpoints.damaged and not checkpoints.uncommitted
     files = [*checkpoint.glob("*.safetensors"), checkpoint / "state.json"]
     contents = {path.name: path.read_bytes() for path in files}
     finished = {"log": "metrics.jsonl", "finished": "model.safetensors"}
     return contents | {name: (run / file).read_bytes() for name, file in finished.items()}
+
+
+def children(process: int) -> list[int]:
+    """List the processes that a process has started, in the order in which it started them."""
+    with contextlib.suppress(FileNotFoundError):
+        text = Path(f"/proc/{process}/task/{process}/children").read_text()
+        return [int(number) for number in text.split()]
+    return []

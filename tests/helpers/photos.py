@@ -30,6 +30,13 @@ def saved(name: str, num_classes: int, out: Path, size: int = 16, **changes: Any
     return str(vitkit.save_model(vitkit.build_model(config), out))
 
 
+def noise_image(path: Path, seed: int, **options: Any) -> None:
+    """Write a small image of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, **options)
+
+
 def noise_images(root: Path, count: int = 12) -> Path:
     """Write a folder of two classes of noise, and return it."""
     rng = np.random.default_rng(0)

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import vitkit
 from tests.helpers.cli import Cli
-from tests.helpers.photos import TINY, picture, saved
+from tests.helpers.photos import TINY, noise_image, picture, saved
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
@@ -167,21 +166,16 @@ def test_prediction_is_evaluation(trained: Path) -> None:
         assert best.probability == pytest.approx(logits.softmax(0).max().item(), abs=1e-5)
 
 
-def draw(path: Path, seed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
 @pytest.fixture(scope="module")
 def repeating(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Hearing]:
     """A run on data whose test split holds six training images among 16."""
     root, heard = tmp_path_factory.mktemp("repeats"), Hearing()
     for number, label in enumerate("ab"):
         for i in range(20):
-            draw(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
+            noise_image(root / "data" / "train" / label / f"{i}.png", i + 1000 * number)
         for i in range(8):
-            draw(root / "data" / "test" / label / f"{i}.png", (i if i < 3 else 500 + i) + 1000 * number)
+            seed = (i if i < 3 else 500 + i) + 1000 * number
+            noise_image(root / "data" / "test" / label / f"{i}.png", seed)
     options: dict[str, Any] = {"model": "ViT-8x1x2/4", "image_size": 8, "steps": 2, "batch_size": 8}
     return vitkit.train(root / "data", root / "run", **options, listener=heard), heard
 
@@ -207,7 +201,7 @@ def test_accuracy_is_given_with_and_without_them(repeating: tuple[Path, Hearing]
 def test_it_is_said_where_training_images_are_gone(repeating: tuple[Path, Hearing], tmp_path: Path) -> None:
     folder, heard = repeating[0], Hearing()
     for label in "ab":
-        draw(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
+        noise_image(tmp_path / "other" / label / "0.png", 2000 + (label == "b"))
     moved = folder.parent / "data"
     moved.rename(folder.parent / "elsewhere")
     try:

@@ -6,8 +6,9 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,10 @@ from hypothesis import HealthCheck, given, settings
 
 import vitkit
 from tests.faults.mutate import REMOVED, leaves, replaced
+from tests.faults.studies import STUDIES, complete_study, make_shared, measure_paces
 from tests.helpers.damage import damage
-from tests.helpers.small_digits import small_run
-from tests.vtab_layout import small_task
 from vitkit.jobs import train as series
 from vitkit.jobs.study import study
-from vitkit.runs.budget import Pace
-
-SMALL = small_run(4)
-KINDS = ("ablation", "scale", "pretraining", "reproduction", "vtab", "series", "comparison")
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -52,34 +48,16 @@ def train(_run: vitkit.Run, folder: Path, **_options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def kinds(without_report: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    root = tmp_path_factory.mktemp("kinds")
-    models = [str(vitkit.train(SMALL, root / name)) for name in ("first", "second")]
-    for number, task in enumerate(("clevr_count", "pets")):
-        small_task(root / "tasks" / task, classes=3, seed=number)
-    small: dict[str, Any] = {"image_size": 8, "steps": 4, "batch_size": 16, "threads": 1}
-    tuned: dict[str, Any] = {"then": "digits", "labels": 20, "draws": 2, "tune_steps": 4}
-    calls: dict[str, Callable[[Path], Any]] = {
-        "ablation": lambda out: vitkit.ablate(SMALL, {"pool": ["mean"]}, seeds=1, fixed_rate=True, out=out),
-        "scale": lambda out: vitkit.scale("digits", recipe=SMALL, points=5, budget="1h", out=out),
-        "pretraining": lambda out: vitkit.pretrain("digits", model="ViT-16x1x2/4", out=out, **tuned, **small),
-        "reproduction": lambda out: vitkit.reproduce("table8", steps=4, seeds=1, only=["none"], out=out),
-        "vtab": lambda out: vitkit.vtab(models[0], root / "tasks", out=out, workers=0, **small),
-        "series": lambda out: vitkit.train_series(SMALL, out, vitkit.SeriesOptions(runs=2)),
-        "comparison": lambda out: vitkit.compare(*models, out=str(out), speed_seconds=0.0).to_json(),
-    }
-
-    def paces(runs: Mapping[str, vitkit.Run], *_: Any) -> dict[str, Pace]:
-        return dict.fromkeys(runs, Pace(0.01, 0.1))
-
+    shared = make_shared(tmp_path_factory.mktemp("shared"))
+    made = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(series, "train_run", train)
-        patched.setattr(study, "measure_paces", paces)
-        made = {}
-        for name, call in calls.items():
-            result = None
+        patched.setattr(study, "measure_paces", measure_paces)
+        for name in STUDIES:
+            call, template, result = partial(complete_study, name, shared), shared / "studies" / name, None
             with contextlib.suppress(ReachedError):
-                result = call(root / name)
-            made[name] = Kind(call, root / name, result)
+                result = call(template)
+            made[name] = Kind(call, template, result)
         yield made
 
 
@@ -114,11 +92,13 @@ def refused_or_right(kind: Kind, folder: Path, harm: Callable[[Path], None]) -> 
         assert {path.name for path in folder.iterdir()} == {"study", "outside"}
         assert listing(outside) == before
     if kind.result is not None:
-        assert json.dumps(result) == json.dumps(kind.result).replace(str(kind.template), str(own))
+        assert json.dumps(result.to_json()) == json.dumps(kind.result.to_json()).replace(
+            str(kind.template), str(own)
+        )
     return ""
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", STUDIES)
 @given(harm=damage())
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_record_is_refused_or_changes_nothing(
@@ -131,7 +111,7 @@ def test_a_damaged_record_is_refused_or_changes_nothing(
     refused_or_right(kinds[name], tmp_path / "case", damaged)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_a_hostile_folder_changes_nothing(name: str, kinds: dict[str, Kind], tmp_path: Path) -> None:
     kind = kinds[name]
 

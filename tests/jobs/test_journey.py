@@ -29,6 +29,7 @@ def test_jobs_print_nothing_and_tell_a_listener(
     evaluation = vitkit.evaluate(copy, batch_size=4, listener=heard)
     vitkit.inspect(copy, images, out=tmp_path / "pictures", listener=heard)
     vitkit.write_report(copy, listener=heard)
+    made = check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
     predictions = predict_images(copy, images, listener=heard)
     assert isinstance(predictions, Generator)
     assert [predicted.path.name for predicted in predictions] == ["3.png", "nowhere.png"]
@@ -36,8 +37,11 @@ def test_jobs_print_nothing_and_tell_a_listener(
     assert heard.loops == [
         *("listing images", "evaluating test", "looking for training images among the others"),
         *("drawing pictures", "writing the report"),
-        *("listing images", "predicting"),
+        *("listing images", "reading images", "listing images", "predicting"),
     ]
+    assert heard.steps["reading images"] == [(done, 50) for done in range(1, 51)]
+    assert sum(sum(counts.values()) for counts in made.counts.values()) in (48, 50)
+    assert made.notes and made.to_json()["notes"] == made.notes
     count = evaluation.result.count + evaluation.result.bad
     assert [done for done, _ in heard.steps["evaluating test"]] == [*range(4, count, 4), count]
     assert heard.done["predicting"] == 2
@@ -76,16 +80,6 @@ def test_why_there_are_no_pictures_of_attention(tmp_path: Path, cli: Cli) -> Non
 def test_pictures_of_a_model_by_address_are_put_here(tmp_path: Path) -> None:
     assert place_of_pictures("https://example.org/a/model.npz") == Path("inspect")
     assert place_of_pictures(str(tmp_path / "model.npz")) == tmp_path / "inspect"
-
-
-def test_a_check_is_silent_and_tells_how_far_it_is(photos: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    heard = Hearing()
-    made = check(str(photos), splits=Splits(val_fraction=0.2), listener=heard)
-    assert capfd.readouterr() == ("", "")
-    steps = [(done, 50) for done in range(1, 51)]
-    assert heard.steps["reading images"] == steps and "listing images" in heard.steps
-    assert sum(sum(counts.values()) for counts in made.counts.values()) in (48, 50)
-    assert made.notes and made.to_json()["notes"] == made.notes
 
 
 def test_training_warns_of_memory_that_decoding_may_lack(

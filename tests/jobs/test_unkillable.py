@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.command_runs import command, finish, results
+from tests.helpers.command_runs import children, command, finish, results
 from tests.helpers.guard import background_saves
 from vitkit.cli.main import run
 
@@ -71,14 +71,6 @@ def kill_processes(torchrun: "subprocess.Popen[str]", whom: str, draw: random.Ra
     while any(Path(f"/proc/{number}").exists() for number in started):
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def children(process: int) -> list[int]:
-    """List the processes that a process has started."""
-    with contextlib.suppress(FileNotFoundError):
-        text = Path(f"/proc/{process}/task/{process}/children").read_text()
-        return [int(number) for number in text.split()]
-    return []
 
 
 def check(tmp_path: Path, kills: int, seed: int, *options: str, whom: Sequence[str] = ("group",)) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 ARCHITECTURE = "vit_tiny_patch16_224"
-NUMBERS = Path(__file__).parents[1] / "fixtures" / "timm_vit_tiny.json"
+NUMBERS = Path(__file__).parents[1] / "fixtures" / "q_timm_vit_tiny.npz"
 """The outputs of timm for these weights; `python -m tests.peers.timm_names --write` writes it."""
 
 

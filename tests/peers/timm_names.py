@@ -3,18 +3,19 @@
     python -m tests.peers.timm_names        (inside the environment of scripts/test-peers)
 
 Every configuration must be the one that is read from timm's own file, every default the weights that timm
-takes by default, and the numbers of `tests/fixtures/timm_vit_tiny.json`, which the ordinary tests compare
+takes by default, and the numbers of `tests/fixtures/q_timm_vit_tiny.npz`, which the ordinary tests compare
 with, those of timm: `--write` writes them. Exits with 1 where something differs.
 """
 
-import json
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from tests.peers.fixed_weights import ARCHITECTURE, NUMBERS, fixed_images, fixed_tensor
@@ -65,7 +66,7 @@ def unlike_defaults(timm: Any) -> list[str]:
     return unlike
 
 
-def numbers(timm: Any) -> dict[str, list[float]]:
+def numbers(timm: Any) -> dict[str, NDArray[np.float32]]:
     """Compute what timm makes of fixed weights and images: logits, and the features of its model of one
     channel, which it makes of weights for three."""
     plain = timm.create_model(ARCHITECTURE, num_classes=10)
@@ -82,8 +83,8 @@ def numbers(timm: Any) -> dict[str, list[float]]:
             pretrained_cfg_overlay={"file": str(file), "num_classes": 10},
         )
         return {
-            "logits": plain.eval()(fixed_images(3))[0].tolist(),
-            "features of one channel": grey.eval()(fixed_images(1))[0].tolist(),
+            "logits": plain.eval()(fixed_images(3))[0].numpy(),
+            "features of one channel": grey.eval()(fixed_images(1))[0].numpy(),
         }
 
 
@@ -92,11 +93,11 @@ def main() -> int:
     timm = import_library("timm")
     computed = numbers(timm)
     if "--write" in sys.argv:
-        NUMBERS.write_text(json.dumps(computed, indent=1) + "\n")
-    shipped = json.loads(NUMBERS.read_text())
+        np.savez_compressed(NUMBERS, **computed)  # type: ignore[arg-type]
+    shipped = np.load(NUMBERS)
     unlike = [*unlike_configurations(timm), *unlike_defaults(timm)]
     for name, values in computed.items():
-        difference = max(abs(number - other) for number, other in zip(values, shipped[name], strict=True))
+        difference = float(np.abs(values - shipped[name]).max())
         print(f"{ARCHITECTURE}, {name}: timm is {difference:.1e} from the numbers that are shipped")
         unlike += [f"{name}: {difference:.1e}"] if difference > 1e-5 else []
     print(*unlike or ["all names of timm give timm's configurations and weights"], sep="\n")

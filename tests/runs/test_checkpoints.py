@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
+from tests.faults.small_runs import image_folder
 from tests.training.small_run import contents, flip
 from vitkit.cli.main import run
 from vitkit.training.checkpoint import find_damage, step_name, survey
@@ -30,20 +29,11 @@ OPTIONS = [
 pytestmark = pytest.mark.usefixtures("without_report")
 
 
-def draw(root: Path) -> None:
-    generator = np.random.default_rng(0)
-    for number in range(60):
-        path = root / ("dark" if number % 2 else "light") / f"{number}.bmp"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = generator.integers(0, 128, (8, 8, 3)) + 120 * (number % 2)
-        Image.fromarray(pixels.astype(np.uint8)).save(path)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
     """Images, a finished run, and the same run as a kill after step 9 leaves it."""
     root = tmp_path_factory.mktemp("made")
-    draw(root / "images")
+    image_folder(root / "images")
     assert run(["train", "--data", str(root / "images"), "--out", str(root / "whole"), *OPTIONS]) == 0
     shutil.copytree(root / "whole", root / "half")
     for path in (root / "half").iterdir():
@@ -193,7 +183,7 @@ def test_images_that_changed_are_noticed(
     images = tmp_path / "images"
     shutil.copytree(made / "images", images)  # with their times
     place = ("--data", str(images))
-    changed = images / "dark" / "7.bmp"
+    changed = images / "dark" / "7.png"
     times = changed.stat()
     flip(changed)
     message = refused(capsys, half, *place)
@@ -204,7 +194,7 @@ def test_images_that_changed_are_noticed(
     (images / "other").rename(images / "light")
     assert refused(capsys, half, *place)  # two class folders swapped: other names
     shutil.rmtree(images)
-    draw(images)  # the same bytes at another time
+    image_folder(images)  # the same bytes at another time
     message = refused(capsys, half, *place)
     assert "60 image files" in message and "and 55 more" in message and "times of change" in message
     assert "hashes" in refused(capsys, half, *place, "--check-images", "content")
@@ -216,15 +206,15 @@ def test_the_bytes_of_images_decide_if_so_asked(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, folder = tmp_path / "images", tmp_path / "run"
-    draw(images)
+    image_folder(images)
     command = ["train", "--data", str(images), "--out", str(folder), *OPTIONS, "--check-images", "content"]
     assert run(command) == 0
-    draw(images)
+    image_folder(images)
     assert run(command) == 0
-    flip(images / "dark" / "7.bmp")
+    flip(images / "dark" / "7.png")
     capsys.readouterr()
     assert run(command) == 1
-    assert "7.bmp" in capsys.readouterr().err
+    assert "7.png" in capsys.readouterr().err
 
 
 def test_a_record_of_the_images_that_is_damaged(half: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import vitkit.jobs.train_run
 from tests.helpers.cli import Cli
+from tests.helpers.photos import noise_images
 from vitkit.cli.main import run
 from vitkit.models.config import ResNetConfig
 from vitkit.models.zoo import model_config, with_channels
@@ -33,15 +34,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder of images without labels, some of them in folders of folders."""
-    folder = tmp_path_factory.mktemp("images")
-    draw = np.random.default_rng(0)
-    for number in range(40):
-        pixels = draw.integers(0, 256, (2, 2, 3), dtype=np.uint8).repeat(10, 0).repeat(10, 1)
-        place = folder / ("deep/deeper" if number % 2 else ".") / f"{number}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(place)
-    return folder
+    return noise_images(tmp_path_factory.mktemp("images") / "deep", 20)
 
 
 def train(images: Path, out: Path, task: str, *more: str) -> int:
@@ -114,7 +107,7 @@ def test_what_it_makes_is_used_like_all_others_where_no_answers_are_needed(
     assert np.load(tmp_path / "f.npy").shape == (40, 16)
     card = json.loads((trained / "model.json").read_text())
     assert card["task"] == {"name": "simmim", "loss": "none"}  # there are no logits that could mean anything
-    for refused in (["predict", str(trained), str(images / "0.png")], ["evaluate", str(trained)]):
+    for refused in (["predict", str(trained), str(images / "a/00.png")], ["evaluate", str(trained)]):
         assert "answers nothing" in cli(refused, 1).err
     printed = cli(["card", str(trained)]).out
     assert "vitkit inspect" in printed and "vitkit predict" not in printed and "loss none" not in printed

@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 import vitkit
 from tests.helpers.cli import Cli
 from tests.helpers.refusals import refused
+from tests.jobs.hearing import Hearing
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.evaluation.classify import MultiLabel, multi_label
 from vitkit.evaluation.predictions import Predictions
@@ -157,7 +158,9 @@ def test_average_precision_is_given_with_and_without_training_images(tmp_path: P
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(["path,labels,split", *rows]) + "\n")
     short = replace(SMALL, data=str(table), training=replace(SMALL.training, steps=20, evaluate_every=10))
-    folder = vitkit.train(short, tmp_path / "run")
+    heard = Hearing()
+    folder = vitkit.train(short, tmp_path / "run", listener=heard)
+    assert "  val mAP " in heard.milestones[-1][2]
     evaluation = vitkit.evaluate(folder)
     result, predictions = evaluation.result, evaluation.predictions
     fresh = predictions.ids < 20

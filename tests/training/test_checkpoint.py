@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import (
     OPTIMIZER,
     TRAINING,
@@ -240,16 +239,19 @@ def test_a_changed_or_missing_byte_and_a_missing_file_are_noticed_anywhere(copie
         changed = bytearray(whole)
         changed[place] ^= 1 << draw.randrange(8)
         path.write_bytes(whole[:place] if trial % 2 else changed)
-        checkpoint, rejected = find_checkpoint(copied)
-        assert checkpoint == older and not survey(copied).uncommitted, (path.name, place)
-        assert len(rejected) == 1 and newer.name in rejected[0]
+        checkpoints = survey(copied)
+        assert checkpoints.whole == older and not checkpoints.uncommitted, (path.name, place)
+        assert [*checkpoints.damaged] == [newer]
         path.write_bytes(whole)
     for path in files:
         whole = path.read_bytes()
         path.unlink()
-        checkpoint, (sentence,) = find_checkpoint(copied)
-        assert checkpoint == older
-        assert ("never committed" if path.name == "COMMIT" else path.name) in sentence
+        checkpoints = survey(copied)
+        assert checkpoints.whole == older
+        if path.name == "COMMIT":
+            assert checkpoints.uncommitted == (newer,) and not checkpoints.damaged
+        else:
+            assert path.name in checkpoints.damaged[newer] and not checkpoints.uncommitted
         path.write_bytes(whole)
     assert find_damage(newer) is None
 

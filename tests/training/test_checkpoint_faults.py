@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.found_checkpoint import find_checkpoint
 from tests.training.small_run import contents, fit, flip, resumed, save_checkpoint, small_trainer, trained
 from vitkit.errors import VitkitError
 from vitkit.training.checkpoint import clean_up, find_damage, survey
@@ -85,10 +84,12 @@ def test_whatever_call_of_a_save_fails_a_whole_checkpoint_is_left(
                 failed = True
         if len(made) <= number:
             assert not failed and number > 30  # every call has had its turn
-            newest, rejected = find_checkpoint(run)
-            assert newest is not None and newest.name == "step-00000009" and not rejected
+            checkpoints = survey(run)
+            newest = checkpoints.whole
+            assert newest is not None and newest.name == "step-00000009"
+            assert not checkpoints.damaged and not checkpoints.uncommitted
             break
-        newest, _ = find_checkpoint(run)
+        newest = survey(run).whole
         assert newest is not None, (number, made[number])
         is_saved = newest.name == "step-00000009" and find_damage(newest) is None
         assert failed or is_saved, (number, made[number])

@@ -82,10 +82,7 @@ def test_what_no_tensor_says_is_asked_for_or_said(tmp_path: Path, caplog: pytest
         ("conv_proj.weight", None, "several convolutions"),
         ("encoder.ln.bias", None, "missing"),
         ("encoder.pos_embedding", torch.zeros(1, 13, 128), "no square grid"),
-        ("encoder.pos_embedding", torch.tensor(0.0), "expected an array of 3 axes"),
         ("conv_proj.weight", torch.zeros(128, 48), "expected an array of 4 axes"),
-        ("conv_proj.weight", torch.zeros(128, 3, 0, 4), "none of them empty"),
-        ("heads.head.bias", torch.tensor(0.0), "expected an array of 1 axes"),
         ("heads.pre_logits.bias", torch.tensor(0.0), "expected an array of 1 axes"),
     ],
 )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.helpers.image_folders import keys
+from tests.helpers.photos import noise_image
 from vitkit.data.config import Splits
 from vitkit.data.layouts import repeats
 from vitkit.data.layouts.cutting import cut_images, deal_folds, joined, stratify
@@ -148,20 +149,14 @@ def test_the_cut_of_released_versions() -> None:
 # Images that are there several times, and groups: found, and never torn apart by a split
 
 
-def draw(path: Path, seed: int, **options: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path, **options)
-
-
 @pytest.fixture
 def copies(tmp_path: Path) -> Path:
     """Two classes of 30 pictures, each there twice: as a copy, or compressed otherwise to the same pixels."""
     for label in "ab":
         for i in range(30):
             seed = i + 100 * (label == "b")
-            draw(tmp_path / label / f"{i:02d}.png", seed)
-            draw(tmp_path / label / f"{i:02d}-again.png", seed, compress_level=0 if i % 2 else 6)
+            noise_image(tmp_path / label / f"{i:02d}.png", seed)
+            noise_image(tmp_path / label / f"{i:02d}-again.png", seed, compress_level=0 if i % 2 else 6)
     return tmp_path
 
 
@@ -180,8 +175,8 @@ def test_the_same_pixels_stay_in_one_split(copies: Path, monkeypatch: pytest.Mon
 
 def test_the_same_image_in_two_classes_is_named(copies: Path) -> None:
     (copies / "a" / "07-again.png").rename(copies / "b" / "wrong.png")
-    draw(copies / "a" / "third.png", 7, compress_level=1)
-    draw(copies / "b" / "12-again-too.png", 112)  # of one class
+    noise_image(copies / "a" / "third.png", 7, compress_level=1)
+    noise_image(copies / "b" / "12-again-too.png", 112)  # of one class
     notes = open_data(str(copies)).notes
     assert notes[0] == (
         "1 image has different labels under several names, so that some are wrong: "
@@ -209,7 +204,7 @@ def test_images_of_training_are_found_in_other_splits(tmp_path: Path) -> None:
     for split, seeds in {"train": range(10), "val": range(20, 24), "test": [3, 40, 41, 5, 5, 42]}.items():
         for place, seed in enumerate(seeds):
             for label in "ab":
-                draw(tmp_path / split / label / f"{place}.png", seed + 1000 * (label == "b"))
+                noise_image(tmp_path / split / label / f"{place}.png", seed + 1000 * (label == "b"))
     splits = dict(open_data(str(tmp_path)).splits)
     repeats = repeats_of_training(splits, ["val", "test", "train", "none"])
     assert {name: rows.tolist() for name, rows in repeats.items()} == {"val": [], "test": [0, 3, 4, 6, 9, 10]}
@@ -222,7 +217,7 @@ def write_patients(path: Path, column: str = "Patient") -> Path:
         for _ in range(int(rng.integers(1, 7))):
             name = f"{len(lines)}.png"
             label = "b" if patient % 4 == 0 or (patient % 10 == 1 and len(lines) % 2) else "a"
-            draw(path / name, len(lines))
+            noise_image(path / name, len(lines))
             lines.append(f"{name},{label},p{patient}")
     (path / "list.csv").write_text("\n".join(lines))
     return path / "list.csv"
@@ -237,7 +232,7 @@ def patients_by_split(csv: Path, data: ImageData) -> dict[str, set[str]]:
 def test_the_only_group_with_a_class_is_trained_on(tmp_path: Path) -> None:
     """However well the group would fill a split: a class without training images cannot be learned."""
     for i in range(12):
-        draw(tmp_path / f"{i}.png", i)
+        noise_image(tmp_path / f"{i}.png", i)
     rows = [f"{i}.png,{'c' if i == 0 else 'ab'[i % 2]},p{i // 3}" for i in range(12)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *rows]))
     for seed in range(8):
@@ -269,7 +264,7 @@ def test_folds_hold_each_image_once_and_a_group_is_never_torn(tmp_path: Path, gr
             allowed = 0.1 if data is single else 0.15
             assert samples.labels.mean() == pytest.approx(data.splits["train"].labels.mean(), abs=allowed)
     for i in range(60):  # folders below the classes are groups, too
-        draw(tmp_path / "folders" / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
+        noise_image(tmp_path / "folders" / "ab"[i % 2] / f"p{i % 12}" / f"{i}.png", i)
     data = open_data(str(tmp_path / "folders"), Splits(group="1"))
     held = [{key.split("/")[1] for key in keys(data, name)} for name in data.splits]
     assert sum(map(len, held)) == len(set().union(*held)) == 12
@@ -293,7 +288,7 @@ def test_sets_of_labels_keep_groups_together() -> None:
 def test_wrong_groups_and_folds_are_refused(tmp_path: Path, copies: Path) -> None:
     for split in ("train", "test"):
         for place in ("a/0.png", "b/1.png"):
-            draw(tmp_path / "split" / split / place, len(split))
+            noise_image(tmp_path / "split" / split / place, len(split))
     refused: list[tuple[Path | str, dict[str, Any], str]] = [
         (write_patients(tmp_path / "patients"), {"group": "scene"}, "has no column 'scene' to keep groups"),
         (tmp_path / "patients/list.csv", {"group": "1"}, "has no column '1'"),

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.vtab_layout import small_task
+from tests.vtab_layout import small_task, write_parquet
 from vitkit.data.config import Splits
 from vitkit.data.layouts.vtab_tasks import GROUPS, VTAB_TASKS, task_of_folder
 from vitkit.data.sources import ImageData, open_data
@@ -161,19 +161,11 @@ def test_a_text_file_that_begins_like_a_list_is_none(task: Path) -> None:
         assert "is a single file of another kind" in refusal(task / name)
 
 
-def parquet(folder: Path, task: Path, name: str, file: str) -> None:
-    """Write a list as a Parquet file, as the `datasets` library stores images."""
-    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
-    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), folder / file)
-
-
 @pytest.mark.parametrize("below", ["", "data"])
 def test_parquet_files_of_these_names_are_the_same(tmp_path: Path, task: Path, below: str) -> None:
     folder = tmp_path / "kitti"
     for name in ("train800", "val200", "train800val200", "test"):
-        parquet(folder / below, task, name, f"{name}-00000-of-00001.parquet")
+        write_parquet(task, name, folder / below / f"{name}-00000-of-00001.parquet")
     whole = open_data(str(folder))
     assert counts(whole) == {"train": 40, "val": 10, "test": 50} and len(whole.class_names) == 4
     stage = folder / below / "train800val200-00000-of-00001.parquet"
@@ -191,7 +183,7 @@ def test_parquet_files_are_of_the_task_that_the_folder_is(
 ) -> None:
     folder = tmp_path / "clevr_count"
     for name in ("train800", "val200"):
-        parquet(folder, task, name, f"{name}-00000-of-00001.parquet")
+        write_parquet(task, name, folder / f"{name}-00000-of-00001.parquet")
     monkeypatch.chdir(folder)
     for spec in (".", "train800-00000-of-00001.parquet", str(folder)):
         assert len(open_data(spec, UNCUT).class_names) == 8
@@ -199,7 +191,7 @@ def test_parquet_files_are_of_the_task_that_the_folder_is(
 
 def test_parquet_files_of_lists_may_have_groups(tmp_path: Path, task: Path) -> None:
     path = tmp_path / "scenes" / "train800-00000-of-00001.parquet"
-    parquet(path.parent, task, "train800", path.name)
+    write_parquet(task, "train800", path)
     scenes = pa.array([f"scene {row // 4}" for row in range(40)])
     pq.write_table(pq.read_table(path).append_column("scene", scenes), path)
     for spec in (path.parent, path):

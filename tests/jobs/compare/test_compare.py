@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import vitkit
 from tests.helpers.cli import Cli
+from tests.helpers.photos import noise_image
 from tests.helpers.refusals import refused
 from tests.helpers.small_digits import small_run
 from tests.jobs.hearing import Hearing
@@ -198,21 +198,16 @@ def test_images_that_both_were_trained_on_are_no_test(runs: Pair, tmp_path: Path
     assert any("These are validation images" in sentence for sentence in comparison.headline())
 
 
-def turned(run: Path, names: Sequence[str], folder: Path) -> Path:
-    """Save the model of a run with its classes in another order."""
-    model: Any = vitkit.load_model(run)
-    order = torch.tensor([model.card.class_names.index(name) for name in names])
-    with torch.no_grad():
-        for parameter in (model.head.weight, model.head.bias):
-            parameter.copy_(parameter[order])
-    model.card = replace(model.card, class_names=tuple(names))
-    return vitkit.save_model(model, folder)
-
-
 def test_classes_of_another_order_are_matched_by_name(
     runs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = turned(runs[0], [str(i) for i in (3, 1, 2, 0, 9, 8, 7, 6, 5, 4)], tmp_path / "turned")
+    model: Any = vitkit.load_model(runs[0])
+    order = [3, 1, 2, 0, 9, 8, 7, 6, 5, 4]
+    with torch.no_grad():
+        for parameter in (model.head.weight, model.head.bias):
+            parameter.copy_(parameter[order])
+    model.card = replace(model.card, class_names=tuple(map(str, order)))
+    other = vitkit.save_model(model, tmp_path / "turned")
     comparison, _ = compared(runs[0], other, tmp_path / "out")
     assert comparison.summary().startswith("No difference: ") and comparison.difference.p == 1
     alike = "No difference: turned and one have the same accuracy on every"
@@ -253,18 +248,12 @@ def test_what_is_in_the_folder_already_is_left_alone(runs: Pair, whole: Compared
     refused("holds another study:\n  other images\nGive", compared, *runs, out)
 
 
-def draw(path: Path, seed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
 def photos(folder: Path, train: Sequence[int], test: Sequence[int]) -> vitkit.Run:
     """Make two classes of noise; the same number makes the same image."""
     for split, numbers in (("train", train), ("test", test)):
         for label in "ab":
             for number in numbers:
-                draw(folder / split / label / f"{number}.png", number + 1000 * (label == "b"))
+                noise_image(folder / split / label / f"{number}.png", number + 1000 * (label == "b"))
     return vitkit.Run(
         data=str(folder),
         model="ViT-8x1x2/4",
@@ -300,7 +289,7 @@ def test_training_images_among_those_tested_are_told(on_photos: Three, tmp_path:
 def test_other_images_are_tested_on_as_a_whole(on_photos: Three, tmp_path: Path) -> None:
     for label in "ab":
         for number in range(5):
-            draw(tmp_path / "new" / label / f"{number}.png", 5000 + number if number else 3)
+            noise_image(tmp_path / "new" / label / f"{number}.png", 5000 + number if number else 3)
     comparison, heard = compared(on_photos[0], on_photos[1], tmp_path / "out", data=str(tmp_path / "new"))
     assert len(evaluated(heard)) == 2
     # Both classes have the image that is "a/3.png" of the training images.
@@ -342,7 +331,7 @@ def test_models_of_several_labels_are_compared_by_the_share_that_is_right(tmp_pa
         models.append(vitkit.save_model(made, tmp_path / f"model{seed}"))
     lines = ["path,labels,split"]
     for number in range(24):
-        draw(tmp_path / "images" / f"{number}.png", number)
+        noise_image(tmp_path / "images" / f"{number}.png", number)
         labels = ";".join(name for place, name in enumerate(("ant", "bee", "cat")) if number >> place & 1)
         lines.append(f"{number}.png,{labels},test")
     (tmp_path / "images" / "labels.csv").write_text("\n".join(lines))

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.refusals import refused
 from tests.helpers.vtab import SMALL, refusal, score, vtab
 from tests.jobs.hearing import Hearing
-from tests.vtab_layout import small_task
+from tests.vtab_layout import small_task, write_parquet
 from vitkit.data.layouts.vtab_tasks import VTAB_TASKS
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
@@ -239,14 +237,6 @@ def test_parquet_files_named_train_and_test_are_a_task(tmp_path: Path) -> None:
         find_tasks(folder.parent, (), sweep=False)
     (folder / "data/test-00000-of-00001.parquet").unlink()
     refused(r"files named train-, val-. Expected", find_tasks, folder.parent, (), sweep=False)
-
-
-def write_parquet(task: Path, name: str, file: Path) -> None:
-    """Write a list as a Parquet file, as the `datasets` library stores images."""
-    lines = [line.split() for line in (task / f"{name}.txt").read_text().splitlines()]
-    cells = [{"bytes": (task / path).read_bytes(), "path": path} for path, _ in lines]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"image": cells, "label": [int(label) for _, label in lines]}), file)
 
 
 def test_the_protocol_is_the_papers(start: Path, root: Path) -> None:
