@@ -37,6 +37,10 @@ def drawn(config: ModelConfig) -> ImageModel:
     generator = torch.Generator().manual_seed(3)
     model = build_model(config, generator).eval()
     assert isinstance(model.head, nn.Linear)
+    for (
+        parameter
+    ) in model.parameters():  # a part at its first value, such as a factor of 1, would not be missed
+        parameter.data += 0.05 * torch.randn(parameter.shape, generator=generator)
     nn.init.normal_(model.head.weight, std=0.5, generator=generator)
     model.card = ModelCard(class_names=NAMES)
     return model

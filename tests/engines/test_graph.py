@@ -240,7 +240,8 @@ def test_agreement_counts_answers_and_measures_logits() -> None:
 def test_logits_that_are_all_alike_have_no_spread() -> None:
     model = small()
     assert isinstance(model.head, nn.Linear)
-    nn.init.zeros_(model.head.weight)
+    for part in model.head.parameters():
+        nn.init.zeros_(part)
     pixels = example_images(model, 4).numpy()
     assert compare(model, FakeRunner(model), pixels, "pictures").logit_error == 0
     assert compare(model, FakeRunner(model, lambda logits: logits + 1), pixels, "").logit_error == math.inf

@@ -47,6 +47,7 @@ def test_hidden_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     (root / "a" / "._000.png").write_bytes(b"x")
     (root / "b" / "notes.txt").write_text("x")
     (root / "loose.png").write_bytes(image_bytes())
+    (root / "metadata.csv").write_text("file_name,label\n")
     data = open_data(str(root), WHOLE)
     assert data.class_names == ("a", "b")
     assert len(data.splits["train"]) == 4
@@ -54,6 +55,7 @@ def test_hidden_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
         "5 hidden files or folders ignored.",
         "1 file in class folders ignored: not images by their names.",
         "1 image outside any class folder ignored.",
+        "The folders' names are the classes; not read: metadata.csv.",
     )
 
 

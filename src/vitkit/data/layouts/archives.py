@@ -152,6 +152,7 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
                 files.setdefault(folder, []).append(file)
             else:
                 scan.loose += folders.is_image(name)
+                scan.tables += [name] if name.endswith(folders.TABLE_SUFFIXES) else []
         scan.take(files)
         scans[split] = scan
     next(iter(scans.values())).hidden = len(members) - len(shown)

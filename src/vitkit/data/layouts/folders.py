@@ -20,6 +20,8 @@ IMAGE_SUFFIXES = frozenset({
     ".heic", ".heif", ".tga",
 })  # fmt: skip
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+
 
 def list_folders(root: Path, partial: bool, group: str | None = None) -> listing.Listing:
     """List class folders, or split folders (train/, val/, test/) of class folders.
@@ -154,6 +156,8 @@ class ClassImages:
     """Files in class folders that are no images."""
     loose: int = 0
     """Images outside of class folders."""
+    tables: list[str] = field(default_factory=list)
+    """Files beside the class folders that may hold labels."""
     upward: list[str] = field(default_factory=list)
     """Links to a folder above."""
     results: list[str] = field(default_factory=list)
@@ -176,6 +180,8 @@ class ClassImages:
             yield f"{pluralize(self.other, 'file')} in class folders ignored: not images by their names."
         if self.loose:
             yield f"{pluralize(self.loose, 'image')} outside any class folder ignored."
+        if self.tables:
+            yield f"The folders' names are the classes; not read: {join_names(self.tables)}."
         if self.results:
             count = pluralize(len(self.results), "folder")
             yield f"{count} of features or predictions ignored: {join_names(self.results)}."
@@ -214,6 +220,7 @@ def _scan_class_folders(root: Path) -> ClassImages:
         if below == ".":
             files = {name: [] for name in folders}
             scan.loose += sum(map(is_image, inside))
+            scan.tables = sorted(name for name in inside if name.endswith(TABLE_SUFFIXES))
             continue
         class_name, _, prefix = f"{below}/".partition("/")
         fitting = [f"{prefix}{name}" for name in inside if is_image(name) or is_array(name)]

@@ -530,9 +530,18 @@ def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
         yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
 
+WRITTEN_FIELDS = frozenset(
+    (
+        *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
+        *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling"),
+    )
+)
+"""Fields of `table.PLAIN` of which timm's ViTs have any value. A new field is refused until it is here."""
+
+
 def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name what timm's ViTs and hybrids cannot build."""
-    storable = {key: table.PLAIN[key] for key in ("stem_channels", "position_at", "attention", "rotary")}
+    storable = {key: values for key, values in table.PLAIN.items() if key not in WRITTEN_FIELDS}
     storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
     yield from table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
