@@ -68,7 +68,7 @@ def newest(run: Path) -> int:
 @pytest.mark.parametrize(
     "attempts",
     [
-        slice(0, 18, 6),
+        slice(0, 14, 7),
         pytest.param(slice(700), marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
     ],
     ids=["some", "all"],
