@@ -112,8 +112,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     sortable: bool = False
     """Whether a click on a heading sorts the rows."""
-    text: Sequence[int] = (0,)
-    """The columns that stand at the left in a terminal, from the right where they are negative."""
+    left: Sequence[int] = (0,)
+    """The columns whose cells stand at the left in a terminal, counted from the last one where negative."""
     most: int | None = None
     """The most rows that a terminal shows; a page has all."""
     folded: str = ""

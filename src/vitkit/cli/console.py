@@ -109,15 +109,15 @@ def bold(text: str) -> Text:
 
 
 def print_table(
-    headings: Iterable[str], rows: Iterable[Sequence["str | Text | Number"]], *, text: Sequence[int] = (0,)
+    headings: Iterable[str], rows: Iterable[Sequence["str | Text | Number"]], *, left: Sequence[int] = (0,)
 ) -> None:
     """Print a table that fits the terminal and loses no letter.
 
     Args:
         headings: a text for each column.
         rows: a cell for each column, in which nothing is markup: what is bold is made by `bold`.
-        text: the numbers of the columns that stand at the left, from the right where they are negative; the
-            others stand at the right, as figures do.
+        left: the columns whose cells stand at the left, counted from the last one where they are negative;
+            the others stand at the right, as figures do.
     """
     lines = [
         [cell if isinstance(cell, Text) else Text(visible(str(getattr(cell, "text", cell)))) for cell in line]
@@ -139,7 +139,7 @@ def print_table(
         column = table.columns[number]
         extra = max(0, min(free, max(map(cell_len, columns[number])) - longest[number]))
         column.width, free = longest[number] + extra, free - extra
-        column.justify = "left" if number in text or number - count in text else "right"
+        column.justify = "left" if number in left or number - count in left else "right"
         column.overflow = "fold"
     out.print(table)
 
@@ -196,7 +196,7 @@ def print_blocks(blocks: "Sequence[Block | None]") -> None:
         if before is not None and (isinstance(block, result.Table) or isinstance(before, result.Table)):
             out.print()
         if isinstance(block, result.Table):
-            print_table(block.headings, block.rows[: block.most], text=block.text)
+            print_table(block.headings, block.rows[: block.most], left=block.left)
             if block.most is not None and len(block.rows) > block.most:
                 out.print(f"... and {len(block.rows) - block.most:,} more; --json has all.")
         elif isinstance(block, result.Facts):

@@ -122,7 +122,7 @@ def _reproduce(arguments: list[str]) -> None:
         listed = [{"item": name} | {key: getattr(item, key) for key in keys} for name, item in ITEMS.items()]
         shown = ("item", "title", "needs", "here", "at_paper_size")
         rows = tuple(tuple(item[key] for key in shown) for item in listed)
-        table = Table(("", "what it is", "needs", "here", "at the paper's size"), rows, text=range(5))
+        table = Table(("", "what it is", "needs", "here", "at the paper's size"), rows, left=range(5))
         uses = ("vitkit reproduce table8 --plan",)
         console.print_result(Listing("", (table,), uses, {"items": listed}), {"json": "--json" in arguments})
         return
@@ -189,7 +189,7 @@ def _predict(arguments: list[str]) -> None:
             else:
                 rows.append(_row(predicted, top))
     if not (as_json or as_csv):
-        console.print_table(headings, rows, text=range(len(headings)))
+        console.print_table(headings, rows, left=range(len(headings)))
     if failures:
         others = "; the others are above" if failures < count else ""
         raise VitkitError(f"{failures} of {count} images could not be read{others}.")
@@ -370,7 +370,7 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
             del columns[spare]
     texts = [number for number, name in enumerate(columns) if name in ("start", "model", "trained on", "by")]
-    console.print_table(columns, zip(*columns.values(), strict=True), text=texts)
+    console.print_table(columns, zip(*columns.values(), strict=True), left=texts)
     pinned = sum(start.is_pinned for start in listed)
     console.print_lines(f"\n{pinned} of {len(listed)} are pinned to a SHA-256.")
     for start in listed if len(listed) <= DESCRIBED else ():

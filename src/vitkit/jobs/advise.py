@@ -110,7 +110,7 @@ class Advice(Result):
             "memory": lambda way: format_bytes(way.memory),
         }
         counted = f"{self.name}: {self.images:,} training images{tested}, {self.classes:,} classes"
-        table = replace(table_of((*self.options, self.scratch), columns), text=(0, 1))
+        table = replace(table_of((*self.options, self.scratch), columns), left=(0, 1))
         return (Section("Ways to train", (counted, table)),)
 
     def following(self) -> Sequence[str]:

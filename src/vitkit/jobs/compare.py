@@ -266,7 +266,7 @@ class ModelComparison(study.StudyResult):
         if self.options:
             lines = (line.split(" ", 1) for line in self.options)
             rows = tuple((name, *values.split(" -> ", 1)) for name, values in lines)
-            options: Block = Table(("option", *self.labels), rows, text=range(3))
+            options: Block = Table(("option", *self.labels), rows, left=range(3))
         elif self.options is None:
             options = "At least one of the two is no run, so that its options are not recorded."
         else:
@@ -737,7 +737,7 @@ def measure_table(comparison: ModelComparison, answering: Answering) -> Table:
     if comparison.speeds is not None:
         speeds = (f"{speed:,.0f}" for speed in comparison.speeds.images_per_second)
         rows.append(("images per second", *speeds))
-    return Table(("", *comparison.labels), tuple(rows), text=range(3))
+    return Table(("", *comparison.labels), tuple(rows), left=range(3))
 
 
 def class_table(comparison: ModelComparison) -> Table:

@@ -170,7 +170,7 @@ def score_table(fewshot: FewShot) -> Table:
         rows.append((score.method, *([name] if several else []), *measured))
     first = ("method", *(["checkpoint"] if several else []))
     headings = (*first, "shots", "accuracy", "deviation", "95 % over draws", "each draw")
-    return Table(headings, tuple(rows), text=range(len(first)))
+    return Table(headings, tuple(rows), left=range(len(first)))
 
 
 def remarks(fewshot: FewShot) -> Iterator[str]:

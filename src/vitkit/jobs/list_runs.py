@@ -163,7 +163,7 @@ class RunList(Result, list[RunSummary]):
             "training": lambda row: "" if row.minutes is None else format_duration(60 * row.minutes),
             "state": lambda row: row.standing,
         }
-        table = replace(table_of(self, columns), text=(0, 1, 2, 3, 5))
+        table = replace(table_of(self, columns), left=(0, 1, 2, 3, 5))
         return [
             table if self else f"There are no runs in {self.folder}.",
             *(f"{row.folder} is damaged: {row.progress}" for row in self if row.state == "damaged"),

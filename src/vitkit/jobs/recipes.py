@@ -416,7 +416,7 @@ def list_recipes() -> Listing:
         model, batch = run.model or "START's", str(training.batch_size)
         rows.append((name, model, str(height), length, batch, described))
         recipes[name] = to_json(run)
-    table = Table(("recipe", "model", "pixels", "length", "batch", ""), tuple(rows), text=(0, 1, 5))
+    table = Table(("recipe", "model", "pixels", "length", "batch", ""), tuple(rows), left=(0, 1, 5))
     uses = ("vitkit train PATH --recipe NAME", "vitkit finetune START PATH --recipe NAME")
     return Listing(f"{len(rows)} recipes", (table,), uses, {"recipes": recipes})
 

@@ -431,7 +431,7 @@ def run_table(series: Series, of_sweep: bool) -> Table:
         loss = "–" if score.tie is None else f"{score.tie:.4f}"
         rows.append((name, shown_value(series.run, score.value), interval, loss, remark))
     metric = f"{series.metric.replace('_', ' ')}{where}"
-    return Table((heading, metric, "95 % interval", "loss", "remark"), tuple(rows), text=(0, -1))
+    return Table((heading, metric, "95 % interval", "loss", "remark"), tuple(rows), left=(0, -1))
 
 
 def conclusions(series: Series) -> list[str]:

@@ -85,8 +85,8 @@ def judge(
                 [scores[arm] for arm in less], [scores[arm] for arm in more]
             )
             findings.append(Finding(claim, more, less, difference))
-    tested = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
-    adjusted = zip(findings, statistics.adjust(tested), strict=True)
+    differences = [None if finding.claim.kind == "alike" else finding.difference for finding in findings]
+    adjusted = zip(findings, statistics.adjust(differences), strict=True)
     return [replace(finding, adjusted_p=p, outcome=_outcome(finding, p)) for finding, p in adjusted]
 
 
@@ -118,18 +118,18 @@ def summarise(findings: Sequence[Finding]) -> str:
     return f"Of {conclusions} of the paper, {join_names(counted)} at this size." if outcomes else ""
 
 
-def say(finding: Finding, tested: study.TestImages) -> str:
+def say(finding: Finding, tested_on: study.TestImages) -> str:
     """Write a finding in a sentence: outcome, difference with its interval, and detectable difference."""
     difference, claim = finding.difference, finding.claim
     if difference is None:
         return f"{claim.statement}: cannot be told, because training diverged in every run of an arm."
-    low, high = (points(tested.images, value, signed=True) for value in difference.interval)
-    size = f"{points(tested.images, difference.mean, signed=True)} points (95 % interval {low} to {high})"
+    low, high = (points(tested_on.images, value, signed=True) for value in difference.interval)
+    size = f"{points(tested_on.images, difference.mean, signed=True)} points (95 % interval {low} to {high})"
     if difference.seed_variance is None or claim.one_pretraining:
         sample = "pre-training of each kind" if claim.one_pretraining else "seed"
         return f"{claim.statement}: this cannot be told from one {sample}, {size} for these weights."
     least = (
-        f"a difference of {points(tested.images, difference.detectable)} points or more would have been "
+        f"a difference of {points(tested_on.images, difference.detectable)} points or more would have been "
         "found in 8 of 10 studies of this size"
     )
     if claim.kind == "open":
@@ -549,10 +549,10 @@ def _compare(
     all_pairs = zip(arms, completed, strict=True)
     # An arm answers test images if it learns from labels.
     pairs = [(arm, series) for arm, series in all_pairs if find_task(arm.run.task).answering is not None]
-    tested, ended = zip(*pairs, strict=True)
-    scored = study.read_scores(base.folder, tested, ended)
-    comparison = study.compare_scored(scored, tested, ended, [member.seed for member in ended[0].members])
-    scores = {arm.folder: rows for arm, rows in zip(tested, scored.scores, strict=True)}
+    answering, ended = zip(*pairs, strict=True)
+    scored = study.read_scores(base.folder, answering, ended)
+    comparison = study.compare_scored(scored, answering, ended, [member.seed for member in ended[0].members])
+    scores = {arm.folder: rows for arm, rows in zip(answering, scored.scores, strict=True)}
     validation = {arm.folder: _mean_validation_score(base.folder, arm, series) for arm, series in pairs}
     rows = []
     for variant, arm in zip(design.variants, arms, strict=True):
@@ -582,7 +582,7 @@ def _compare(
 
 
 def _sentences(
-    findings: Sequence[Finding], rows: Sequence[ArmRow], tested: study.Comparison, seeds: int
+    findings: Sequence[Finding], rows: Sequence[ArmRow], comparison: study.Comparison, seeds: int
 ) -> Iterator[str]:
     """Say whether the paper's conclusions hold; where nothing is compared, give the accuracy of each arm."""
     if summary := summarise(findings):
@@ -592,13 +592,13 @@ def _sentences(
         names, chosen = (*finding.claim.more, *finding.claim.less), (*finding.more, *finding.less)
         # A name that ends in * stands for several arms (`Claim`), of which the validation chose one.
         several = [labels[arm] for name, arm in zip(names, chosen, strict=True) if name.endswith("*")]
-        yield say(finding, tested) + (f" Chosen by validation: {'; '.join(several)}." if several else "")
+        yield say(finding, comparison) + (f" Chosen by validation: {'; '.join(several)}." if several else "")
     for row in () if findings else rows:
         if row.mean is not None and row.interval is not None:
             low, high = row.interval
             yield (
-                f"{row.label}: {tested.score} {row.mean:.1%} (95 % interval {low:.1%} to {high:.1%}) on "
-                f"{tested.images:,} images."
+                f"{row.label}: {comparison.score} {row.mean:.1%} (95 % interval {low:.1%} to {high:.1%}) on "
+                f"{comparison.images:,} images."
             )
     if seeds == 1:
         yield (

@@ -147,7 +147,7 @@ class Scale(engine.StudyResult):
                 law, remark = f"{law} ({self.interval(self.prediction)})", remark or "held out"
             rows.append((place.label, mean, seeds, law, remark))
         headings = (AXES[self.along][0], f"{self.metric.replace('_', ' ')} on test images")
-        return Table((*headings, "each seed", "the law", "remark"), tuple(rows), text=(0, -1))
+        return Table((*headings, "each seed", "the law", "remark"), tuple(rows), left=(0, -1))
 
     def remarks(self) -> list[str]:
         """Explain what was equal at all points, what the intervals cover, and which runs diverged."""

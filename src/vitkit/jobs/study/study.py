@@ -209,7 +209,7 @@ class StudyPlan(Result):
             "steps": lambda arm: f"{arm.steps:,}",
             "time": lambda arm: format_duration(arm.seconds),
         }
-        table = replace(table_of(self.arms, columns), text=(0, 1)) if self.arms else None
+        table = replace(table_of(self.arms, columns), left=(0, 1)) if self.arms else None
         return (Section("Arms", (table,)),)
 
     def following(self) -> Sequence[str]:
@@ -440,7 +440,7 @@ def complete_arms(arms: Sequence[Arm], folder: Path, options: StudyOptions, name
 
 
 def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> Series:
-    """Train an arm until it has ended; if it has begun, it is continued.
+    """Train an arm until it has ended, and remove the weights of a sweep; if it has begun, it is continued.
 
     Args:
         arm: the arm.
@@ -478,7 +478,7 @@ def complete_arm(arm: Arm, folder: Path, place: str, options: StudyOptions) -> S
         raise
     series = read_series(own)
     for member in series.rates:
-        # Their scores are on the disk. The weights of 76 runs would fill it, and nobody needs them again.
+        # Only their scores are used again, and the weights of a large study would fill the disk.
         (own / member.folder / "model.safetensors").unlink(missing_ok=True)
     return series
 
