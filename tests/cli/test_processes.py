@@ -64,7 +64,7 @@ def accuracies(run: Path) -> list[float]:
 def test_two_processes_train_what_one_does_and_the_same_bits_though_one_of_them_is_killed(
     tmp_path: Path, without_report: None
 ) -> None:
-    """Of three processes, whose sums could be taken in another order, tests/jobs/test_unkillable.py kills."""
+    """tests/jobs/test_unkillable.py kills three processes, whose sums could be taken in another order."""
     alone, run, whole = (tmp_path / name for name in ("alone", "run", "whole"))
     options = (*RUN, "--fewshot.data", "digits", "--fewshot.shots", "1,5")
     assert command([*options, "--out", str(alone)]) == 0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Printed(NamedTuple):
-    """What a command has written, and nothing that was written before it."""
+    """Holds what a command has written, and nothing that was written before it."""
 
     out: str
     err: str

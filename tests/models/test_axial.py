@@ -14,7 +14,6 @@ from vitkit.models.parts import Block
 from vitkit.models.resnet import ResNet
 from vitkit.models.vit import encoder_block
 
-GRID = (3, 5)
 CONFIG = ViTConfig((12, 20), (4, 4), width=24, depth=1, num_heads=3, mlp_dim=40, num_classes=5, pool="mean")
 
 

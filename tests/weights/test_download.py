@@ -436,9 +436,9 @@ class Hub:
         self.downloads: list[list[str]] = []
         self.revisions: list[str | None] = []
         self.says: str | None = None
-        """What it says the SHA-256 of its files is, if not the truth."""
+        """The server states this SHA-256 of its files in place of the true one."""
         self.broken = 0
-        """How many of the next files arrive damaged."""
+        """So many of the next files arrive damaged."""
 
     def model_info(self, repo_id: str, *, revision: str | None = None, files_metadata: bool) -> Any:
         if self.failure:

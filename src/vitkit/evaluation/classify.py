@@ -10,14 +10,14 @@ Conventions:
 - Images that could not be read are named in `bad` and count for nothing.
 - A ratio whose denominator is zero (the precision of a class never predicted, say) is None, never 0 or NaN.
 
-Of one class:
+Conventions where an image has one class:
 
-- What a logit means depends on the loss that the model was trained with (`predictions`): softmax or sigmoid.
+- The loss that the model was trained with decides what a logit means (`predictions`): softmax or sigmoid.
 - The prediction is the class with the largest logit; among equals, the lowest class number. A true class is
   within the top five if fewer than five classes stand before it by the same order.
 - Everything but loss and calibration is a ratio of integer counts.
 
-Of several labels:
+Conventions where an image has several labels:
 
 - Each label is a yes or no of its own, scored by the sigmoid of its logit: it is predicted from a probability
   of 0.5, a logit of 0.
@@ -26,7 +26,7 @@ Of several labels:
   `average_precision_score`: images of equal logits come in together, so that their order decides nothing.
   Nothing is interpolated, unlike in PASCAL VOC. The logits themselves are ranked, so that no rounding of
   probabilities makes them equal.
-- A label that no image has, has no average precision: it is None, and left out of the mean.
+- A label of no image has no average precision: it is None, and the mean does without it.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Score single images by their logits, and hold what a model predicted for every image of a data set, of one
 class or of several labels each.
 
-What a logit means depends on the loss that the model was trained with. Softmax: the classes exclude each
-other and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
+The loss that the model was trained with decides what a logit means. Softmax: the classes exclude each other
+and their probabilities sum to one. Sigmoid: each class is a yes or no of its own.
 
 Everything is computed in float64 and row by row, so that no number depends on how images were batched.
 

@@ -297,7 +297,7 @@ def plan_series(record: SeriesRecord) -> Series:
 def read_score(folder: Path, split: str, run: config.Run) -> Score | None:
     """Read the score of a finished run on a split; None where it was not evaluated on it.
 
-    Of a task without evaluation it is the logged validation of the run's final weights.
+    A task without evaluation has the logged validation of the run's final weights.
 
     Raises:
         VitkitError: the evaluation is damaged.
