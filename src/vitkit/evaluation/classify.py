@@ -442,7 +442,7 @@ def intervals_95(rankings: Sequence[Ranking]) -> tuple[Interval | None, list[Int
     says by how much, and how far it varies, all labels of an image together. A rare label that happens to be
     ranked well seems not to vary at all, so the variance of each label is drawn up towards the variance of a
     fraction of its images, AP (1 - AP) / n (Boyd, Eng and Page 2013, "Area under the precision-recall curve",
-    3.2). The limits are those of a fraction of as many images as give it this variance.
+    3.2). The limits are a fraction's, of as many images as give it this variance.
 
     In simulations (`python -m benchmarks.coverage`, docs/results/accuracy.md) they held the truth in 94 to
     98 % of the cases from 100 images on; in up to 99.7 % where a label is rare. Labels that do

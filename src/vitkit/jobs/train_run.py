@@ -105,7 +105,7 @@ def train_run(
         return folder
     with claim(owner, own, numbered) as folder, machine.deterministic(plan.device):
         if (folder / EVENTS).is_dir() and not isinstance(listener, TrackingListener):
-            listener = TrackingListener((), listener)  # which continues them, though nobody names them
+            listener = TrackingListener((), listener)  # which continues them without their names
         if (folder / "config.json").exists():
             recorded = read_config(folder)
         else:
