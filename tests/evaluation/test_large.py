@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EVALUATION = """
-import resource, sys
+import resource, sys, threading
 from pathlib import Path
 import numpy as np
 import scipy.special  # of the intervals: a library's own memory is not what is limited
@@ -25,6 +25,9 @@ from vitkit.tasks import answering_of
 
 count, classes, batch_size, files, memory, parts = map(int, sys.argv[1:7])
 loss, run = sys.argv[7], Path(sys.argv[8])
+# Stacks of threads, 8 MB each, count as memory, and machines have more or fewer threads.
+threading.stack_size(256 << 10)
+torch.set_num_threads(1)
 predictions.PART //= parts
 predictions.IN_MEMORY = run_model.IN_MEMORY = run_model.IN_MEMORY // parts
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,9 +138,15 @@ def test_without_a_limit_a_batch_is_waited_for() -> None:
 
 
 def test_no_process_outlives_its_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that computes for ever, nor any where no memory is left for the thread that ends them."""
     monkeypatch.setattr("vitkit.data.stream.loader.GRACE_SECONDS", 0.2)
     batches = evaluation_batches(Acting(endless), PREPROCESSING, 2, workers=2)
     next(batches)
+    del batches
+    assert not multiprocessing.active_children()
+    batches = evaluation_batches(Noise(10), PREPROCESSING, 2, workers=2)
+    next(batches)
+    monkeypatch.setattr(threading.Timer, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     del batches
     assert not multiprocessing.active_children()
 

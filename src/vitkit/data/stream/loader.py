@@ -561,7 +561,10 @@ class _Pool:
         atexit.unregister(self._end_at_exit)
         patience = threading.Timer(GRACE_SECONDS, self._kill)
         patience.daemon = True
-        patience.start()
+        try:
+            patience.start()
+        except RuntimeError:  # no memory is left for a thread
+            self._kill()
         try:
             self.arriving._shutdown_workers()  # waits 5 s for each, then sends SIGTERM, which they ignore
         finally:
