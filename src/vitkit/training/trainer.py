@@ -329,11 +329,9 @@ class Trainer:
             for whole in (model, average):
                 if whole is not None:
                     shard(whole, world, sharding, model.chosen.precision)
-        freezes = optimizer_config.freeze == "trunk" or optimizer_config.freeze_layers > 0
-        differs = freezes or optimizer_config.layer_decay != 1 or optimizer_config.head_rate != 1
-        scales = rate_scales(model, optimizer_config) if differs else {}
+        scales = rate_scales(model, optimizer_config)
         for parameter, scale in scales.items():
-            parameter.requires_grad_(scale > 0)  # frozen parameters get no gradient
+            parameter.requires_grad_(parameter.requires_grad and scale > 0)  # frozen ones get no gradient
         optimizer = create_optimizer(self.trained, optimizer_config, scales)
         self.state = checkpoints.TrainState(
             model, optimizer, average, checkpoints.Progress(), self.objective, averaged_objective
