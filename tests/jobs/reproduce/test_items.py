@@ -9,16 +9,7 @@ import vitkit
 from tests.helpers.refusals import refused
 from vitkit.jobs.options import ItemName, StudyOptions
 from vitkit.jobs.reproduce.designs import Design, base_of, flops
-from vitkit.jobs.reproduce.items import (
-    DATA_SIZES,
-    ITEMS,
-    TABLE_2,
-    TABLE_5,
-    TABLE_6_WHOLE,
-    TABLE_7,
-    TABLE_8,
-    PaperTable,
-)
+from vitkit.jobs.reproduce.items import ITEMS, TABLES
 from vitkit.jobs.reproduce.reproduce import Request, make_arms, make_base_run, make_design, reproduce
 from vitkit.jobs.study.study import Arm, check_arms
 from vitkit.listener import SILENT
@@ -108,22 +99,28 @@ def test_what_lacks_is_named(name: ItemName, options: dict[str, Any], message: s
     assert not (tmp_path / "out").exists()
 
 
-def check(numbers: PaperTable, row: str, *expected: tuple[float | None, ...]) -> None:
-    assert [numbers.rows[row]] == list(expected)
+@pytest.mark.parametrize(
+    ("table", "row", "numbers"),
+    [
+        ("table2", "ImageNet", (88.55, 87.76, 85.30, 87.54, 88.4)),
+        ("table2", "VTAB (19 tasks)", (77.63, 76.28, 72.72, 76.29, None)),
+        ("table5", "ImageNet-21k, CIFAR-100", (91.67, 91.97, 93.44, 93.04, 93.82)),
+        ("table5", "JFT-300M, Pets", (95.80, 93.40, 97.11, 95.83, 97.56)),
+        ("table6", "ViT-B/32, 7", (80.73, 86.27, 98.61, 90.49, 93.40, 99.27, 55)),
+        ("table6", "BiT-R152x2, 14", (85.56, 89.89, 99.24, 91.92, 95.75, 98.75, 1126)),
+        ("table6", "R50+ViT-L/16, 14", (87.12, 89.76, 99.31, 93.89, 97.36, 99.11, 1668)),
+        ("table7", "average", (89.33, 88.79, 94.01, 93.72)),
+        ("table8", "none", (0.61382, None, None)),
+        ("table8", "1-D", (0.64206, 0.63964, 0.64292)),
+    ],
+)
+def test_rows_of_the_papers_tables(table: str, row: str, numbers: tuple[float | None, ...]) -> None:
+    assert TABLES[table].rows[row] == numbers
 
 
-def test_rows_of_the_papers_tables() -> None:
-    check(TABLE_2, "ImageNet", (88.55, 87.76, 85.30, 87.54, 88.4))
-    check(TABLE_2, "VTAB (19 tasks)", (77.63, 76.28, 72.72, 76.29, None))
-    check(TABLE_5, "ImageNet-21k, CIFAR-100", (91.67, 91.97, 93.44, 93.04, 93.82))
-    check(TABLE_5, "JFT-300M, Pets", (95.80, 93.40, 97.11, 95.83, 97.56))
-    check(DATA_SIZES, "ImageNet", (77.91, 73.38, 76.53, 71.16, None))
-    check(TABLE_6_WHOLE, "ViT-B/32, 7", (80.73, 86.27, 98.61, 90.49, 93.40, 99.27, 55))
-    check(TABLE_6_WHOLE, "BiT-R152x2, 14", (85.56, 89.89, 99.24, 91.92, 95.75, 98.75, 1126))
-    check(TABLE_6_WHOLE, "R50+ViT-L/16, 14", (87.12, 89.76, 99.31, 93.89, 97.36, 99.11, 1668))
-    check(TABLE_7, "average", (89.33, 88.79, 94.01, 93.72))
-    check(TABLE_8, "none", (0.61382, None, None))
-    check(TABLE_8, "1-D", (0.64206, 0.63964, 0.64292))
-    assert len(TABLE_6_WHOLE.rows) == 18 and len(TABLE_5.rows) == 18
-    for numbers in (TABLE_2, TABLE_5, TABLE_6_WHOLE, TABLE_7, TABLE_8, DATA_SIZES):
+def test_every_row_has_a_number_for_each_heading() -> None:
+    for numbers in TABLES.values():
         assert {len(row) for row in numbers.rows.values()} == {len(numbers.headings) - 1}
+    assert len(TABLES["table6"].rows) == len(TABLES["table5"].rows) == 18
+    sizes = TABLES["data-sizes"].rows
+    assert sizes == {name: TABLES["table5"].rows[f"{name}, ImageNet"] for name in sizes}

@@ -235,7 +235,7 @@ class Reproduction(study.StudyResult):
 
     def sections(self) -> Sequence[Section]:
         """Return our numbers, and the paper's."""
-        papers = dict(self.item.setting)
+        papers = self.item.setting
         topics = {**papers, **self.setting}
         rows = tuple((topic, papers.get(topic, "–"), self.setting.get(topic, "–")) for topic in topics)
         why = (

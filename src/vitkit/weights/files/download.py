@@ -1,10 +1,9 @@
 """Checkpoints by address: downloaded once into a cache, and from there on files like any other.
 
 `hf:org/name[@revision][/file]`, and the web address of a file on the Hub, go through huggingface_hub and its
-cache; `gs://` and `s3://` through fsspec. Other `https://` and `http://` addresses go through Python's urllib
-with a least speed, because a timeout of the connection alone lets a server hold a download for ever with a
-byte now and then. A download that was cut begins again. The SHA-256 of a downloaded file is recorded: the
-file must keep it.
+cache. Other addresses go through Python's urllib with a least speed, because a timeout of the connection
+alone lets a server hold a download for ever with a byte now and then; a download that was cut begins again.
+The SHA-256 of what an address held at first is recorded: it must keep to it.
 """
 
 import glob
@@ -52,36 +51,43 @@ def read_record(address: str) -> dict[str, Any]:
     """Read what an address held at first, where it was recorded and is not damaged.
 
     Returns:
-        `source` without secrets; `sha256` of each file of weights by its name; `states`, by which a file that
-        was not changed since is known, so that it need not be hashed again.
+        `source` without secrets; `sha256` of each file of weights by its name.
     """
     with suppress(VitkitError):
         record = read_json_object(record_of(address))
-        parts = record.get("source"), record.get("sha256"), record.setdefault("states", {})
-        if all(map(isinstance, parts, (str, dict, dict))) and record["sha256"]:
+        if isinstance(record.get("source"), str) and isinstance(record.get("sha256"), dict):
             return record
     return {}
 
 
-def write_record(address: str, source: str, digests: Mapping[str, str], folder: Path) -> None:
-    """Record what an address held: its source without secrets, and the SHA-256 of each file of weights."""
-    states = {name: _state(folder / name) for name in digests}
-    record = {"source": source, "sha256": digests, "states": states}
-    with suppress(OSError):  # the cache cannot be written: next time the file is read, and nothing compared
-        if read_record(address) != record:
+def write_record(address: str, source: str, digests: Mapping[str, str]) -> None:
+    """Record what an address held at first: its source without secrets, and the SHA-256 of each file."""
+    with suppress(OSError):  # the cache cannot be written: nothing is compared next time
+        if not read_record(address):
             record_of(address).parent.mkdir(parents=True, exist_ok=True)
-            write(record_of(address), record)
+            write(record_of(address), {"source": source, "sha256": digests})
 
 
-def digest_of(file: Path, name: str, record: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a file in a cache; it is read only when its size or time has changed."""
-    if record and record["states"].get(name) == _state(file):
-        return str(record["sha256"].get(name))
-    return hash_file(file)[1]
+def _difference(address: str, digests: Mapping[str, str], expected: str | None) -> str:
+    """Say how files differ from the SHA-256 that an address asks for, or from the first fetch; "" if not."""
+    actual = _listed(digests)
+    if expected:
+        if [*digests.values()] == [expected]:
+            return ""
+        return f"expected the SHA-256 {expected}, found {actual}: it is another file, or a damaged one"
+    first = read_record(address)
+    if not first or digests == first["sha256"]:
+        return ""
+    is_exact = re.match(r"http|hf:.*@[0-9a-f]{40}", address)  # what a commit holds never changes
+    former = "" if is_exact else f"; give {first['source']} for the former"
+    return (
+        f"it is not what it was when it was first fetched: expected {_listed(first['sha256'])}, found {actual}"
+        f"{former}; if you trust the other, delete {record_of(address)}"
+    )
 
 
-def _state(file: Path) -> list[int]:
-    return [file.stat().st_size, file.stat().st_mtime_ns]
+def _listed(digests: Mapping[str, str]) -> str:
+    return ", ".join(f"{digest} of {name}" for name, digest in digests.items())
 
 
 _HUB_MODEL = re.compile(r"hf:(?://)?([\w.-]+/[\w.-]+)(?:@([^/@]+))?(?:/(.+))?")
@@ -104,42 +110,38 @@ def from_hub(address: str, expected: str | None = None) -> "Fetched":
     repository, revision, inside = _parts(address)
     import huggingface_hub as hub
 
-    record = read_record(address)
-    first = {} if expected else record
+    def require(digests: Mapping[str, str]) -> None:
+        if difference := _difference(address, digests, expected):
+            raise VitkitError(f"{address}: {difference}. It is not used.")
+
     with _explained(address):
         announced = _list_files(hub, repository, revision)
         chosen = _choose(list(announced), inside, address)
-        digest = announced[chosen]
-        if digest is not None and digest != (expected or first.get("sha256", {}).get(chosen, digest)):
-            raise _other_weights(address, chosen, digest, expected, first)  # before all of it is fetched
         folder = PurePosixPath(chosen).parent
         needed = {chosen, *(str(folder / name) for name in SETTINGS)} & set(announced)
         if chosen.endswith(".index.json"):
             index = Path(hub.hf_hub_download(repository, chosen, revision=revision))
             shards = set(map(str, read_json_object(index).get("weight_map", {}).values()))
             needed |= {str(folder / shard) for shard in shards} & set(announced)
+        elif (digest := announced[chosen]) is not None:
+            require({chosen: digest})  # before all of it is fetched
         patterns = [glob.escape(name) for name in sorted(needed)]
         snapshot = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
         digests = {}
         for name in (name for name in sorted(needed) if name.endswith(ENDINGS)):
-            file = snapshot / name
-            blob = file.resolve().name  # the Hub's cache names a large file by its SHA-256
-            right = announced[name] or (blob if re.fullmatch(r"[0-9a-f]{64}", blob) else None)
-            if (digest := digest_of(file, name, record)) != (right or digest):
-                _log.warning("%s of %s is not the file that the Hub has: fetching it again", name, repository)
-                hub.hf_hub_download(repository, name, revision=revision, force_download=True)
-                digest = hash_file(file)[1]
-            if digest != (right or digest):
+            file = (snapshot / name).resolve()
+            digest = digests[name] = hash_file(file)[1]
+            # The Hub's cache names a large file by its SHA-256.
+            right = announced[name] or (file.name if re.fullmatch(r"[0-9a-f]{64}", file.name) else digest)
+            if digest != right:
                 raise VitkitError(
-                    f"{name} of {repository} was fetched twice, and is not the file that the Hub says it "
-                    f"has: expected SHA-256 {right}, found {digest}. Delete {file} and try again later."
+                    f"{name} of {repository} is not the file that the Hub says it has: expected SHA-256 "
+                    f"{right}, found {digest}. Delete {file} and run the same command again."
                 )
-            digests[name] = digest
+    require(digests)
     exact = f"hf:{repository}@{snapshot.name}/{chosen}"
-    if digests != ({chosen: expected} if expected else first.get("sha256", digests)):
-        raise _other_weights(address, chosen, digests.get(chosen, "several files"), expected, first)
     if not expected:  # a hash in the address is compared in place of the first fetch's
-        write_record(address, first.get("source", exact), digests, snapshot)
+        write_record(address, exact, digests)
     digest_or_all = digests.get(chosen) if len(digests) == 1 else digests
     return Fetched(snapshot / chosen, {"source": exact, "sha256": digest_or_all})
 
@@ -185,25 +187,6 @@ def _explained(address: str) -> Iterator[None]:
         )
         message = next((text for kind, text in messages.items() if isinstance(error, kind)), otherwise)
         raise VitkitError(f"{address}{message}") from error
-
-
-def _other_weights(
-    address: str, chosen: str, actual: str, expected: str | None, first: Mapping[str, Any]
-) -> VitkitError:
-    """Make the error for weights with another SHA-256 than the address says, or than the first time."""
-    if expected:
-        return VitkitError(
-            f"{address}: expected {chosen} with the SHA-256 {expected}, found {actual}: it is another file, "
-            "or a damaged one. It is not used."
-        )
-    then = ", ".join(f"{name} with the SHA-256 {digest}" for name, digest in first["sha256"].items())
-    former = f"Give {first['source']} for the former; or, if"
-    if re.fullmatch("[0-9a-f]{40}", _parts(address)[1] or ""):
-        former = "What a commit holds never changes, so that one of the two is not it: if"
-    return VitkitError(
-        f"{address} is not what it was when it was first fetched: expected {then}, found {chosen} with "
-        f"{actual}. {former} you trust the other, delete {record_of(address)}."
-    )
 
 
 def _parts(address: str) -> tuple[str, str | None, str]:
@@ -291,6 +274,8 @@ _retries = logging.getLogger("vitkit.download")
 _retries.setLevel(logging.WARNING)  # pauses are shown also where other warnings are not
 
 _ADDRESS = re.compile(r"(https?|gs|s3):/+(?=[^/])")  # one slash is what pathlib leaves of two
+_STORES = {r"gs://": "https://storage.googleapis.com/", r"s3://([^/]+)": r"https://\1.s3.amazonaws.com"}
+"""The web addresses of public files in stores."""
 _HUB_FILE = re.compile(
     r"https://(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)/(?:resolve|blob)/([^/]+)/([^?#]+)"
 )
@@ -327,7 +312,7 @@ def fetch(path: str | Path, progress: Progress = lambda done, total: None) -> Fe
     Args:
         path: a local path, which is returned as it is; or an address. `hf:org/name[@revision][/file]`: the
             weights of a model on the Hugging Face Hub and the JSON files beside them, of one format alone,
-            safetensors first. `https://`, `http://`, `gs://`, `s3://`: one file. An address may end in
+            safetensors first. `https://`, `http://`, `gs://`, `s3://`: one public file. An address may end in
             `#sha256=` and the digits that the file of weights must have.
         progress: called as bytes come in; the Hub's own library shows its own bar.
 
@@ -422,6 +407,8 @@ def is_local(path: str | Path) -> bool:
 def _hub_address(text: str) -> str:
     """Give an address its second slash again, and the web address of a file on the Hub its short form."""
     address = _ADDRESS.sub(r"\1://", text, count=1)
+    for store, web in _STORES.items():
+        address = re.sub(f"^{store}", web, address)
     try:
         fragment = urlsplit(address).fragment
     except ValueError as error:  # brackets that do not close, say
@@ -456,22 +443,18 @@ def _from_server(address: str, expected: str | None, progress: Progress) -> Fetc
         target.parent.mkdir(parents=True, exist_ok=True)
         # Of two processes that start together one downloads and one waits.
         with FileLock(target.parent / ".lock"):
-            digest = first = None
             if target.exists():
-                record = read_record(address)  # by a process that was waited for, it may be
-                digest = digest_of(target, target.name, record)
-                # A file that was put there by hand is what it is.
-                first = record.get("sha256", {}).get(target.name, digest)
-            if digest is None or digest != (expected or first):
-                if digest != first:
-                    _log.warning(
-                        "%s is not the file that was fetched from %s: fetching it again", target, shown
-                    )
+                digest = hash_file(target)[1]
+                if difference := _difference(address, {target.name: digest}, expected):
+                    advice = f"Delete {target} to fetch it again"
+                    raise VitkitError(f"{target}, once fetched from {shown}: {difference}. {advice}.")
+            else:
                 remove_leftovers(target.parent)
-                digest = _download(address, shown, target, progress, expected, first)
+                digest = _download(address, shown, target, progress, expected)
                 if not target.name.endswith(".npz"):
                     _fetch_settings(parts, target.parent)
-            write_record(address, shown, {target.name: digest}, target.parent)
+            if not expected:
+                write_record(address, shown, {target.name: digest})
     except OSError as error:  # of the disk: errors of the network are dealt with where they arise
         raise VitkitError(
             f"{shown} cannot be kept in {target.parent}: {error}. Make room there, or choose another folder "
@@ -489,9 +472,7 @@ def _digest_in(fragment: str, address: str) -> str | None:
     return match[1].lower()
 
 
-def _download(
-    address: str, shown: str, target: Path, progress: Progress, expected: str | None, first: str | None
-) -> str:
+def _download(address: str, shown: str, target: Path, progress: Progress, expected: str | None) -> str:
     """Fetch into a file beside `target`, and rename it when it is whole; returns its SHA-256.
 
     Args:
@@ -499,10 +480,8 @@ def _download(
         target: the file of the cache.
         progress: as for `fetch`.
         expected: SHA-256 that the user asks for.
-        first: SHA-256 of the file that is there, which must come back as it was when it was fetched.
     """
     part = target.with_name(target.name + ".part")
-    required = expected or first
     _log.info("fetching %s into %s", shown, target)
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -523,18 +502,10 @@ def _download(
                 "%s: %s; trying again in %g s (attempt %d of %d)", shown, error, pause, attempt + 1, ATTEMPTS
             )
             time.sleep(pause)
-    _, fault = read_head(part)
-    if digest != (required or digest):
-        fault = f"its SHA-256 is {digest}, expected {required}: it is another file, or a damaged one"
+    fault = read_head(part)[1] or _difference(address, {target.name: digest}, expected)
     if fault:
         part.unlink()
-        advice = (
-            f" The file here is left as it is, {target}: use it by its path if you trust it, or delete it to "
-            "fetch the other."
-        ) * (first is not None and required == first)
-        raise VitkitError(
-            f"{shown} was fetched, but {fault}. It was thrown away; nothing else was changed.{advice}"
-        )
+        raise VitkitError(f"{shown} was fetched, but {fault}. It was thrown away; nothing else was changed.")
     part.replace(target)
     sync_folder(target.parent)
     _log.info("fetched %s: %d bytes, SHA-256 %s", shown, size, digest)
@@ -563,21 +534,19 @@ def _pieces(address: str, most: int, progress: Progress = lambda done, total: No
     Raises:
         _FailedError: it does not come, or not whole.
     """
-    is_http = address.startswith("http")
-    open_file, limit = (_open_url, WINDOW) if is_http else (_open_in_store, None)  # stores have timeouts
     size, since, deadline = 0, 0, time.monotonic() + WINDOW
     try:
         with ExitStack() as stack:
-            read, total = _within(stack, limit, open_file, address, stack)
+            read, total = _within(stack, _open_url, address, stack)
             if total is not None and total > most:
                 raise _FailedError(f"the server announces {total:,} bytes, and at most {most:,} are read")
-            while piece := _within(stack, limit, read, CHUNK):
+            while piece := _within(stack, read, CHUNK):
                 size, since = size + len(piece), since + len(piece)
                 if size > most:
                     raise _FailedError(f"it has not ended after {most:,} bytes, the most that are read")
                 if since >= LEAST:
                     since, deadline = 0, time.monotonic() + WINDOW
-                elif is_http and time.monotonic() > deadline:
+                elif time.monotonic() > deadline:
                     raise _FailedError(_SLOW.format(WINDOW), again=True)
                 progress(size, total)
                 yield piece
@@ -591,23 +560,16 @@ def _pieces(address: str, most: int, progress: Progress = lambda done, total: No
         reason = f"{reasons.get(error.code, first_line(error.reason))} (HTTP {error.code})"
         again = error.code >= 500 or error.code in (408, 429)
         raise _FailedError(reason, again=again, absent=not again) from error
-    except FileNotFoundError as error:
-        raise _FailedError("there is no such file", absent=True) from error
-    except PermissionError as error:
-        raise _FailedError("access is refused, or needs a login", absent=True) from error
     except (http.client.InvalidURL, ValueError) as error:
         reason = first_line(error)
         raise _FailedError(f"it, or where the server sends it on to, is no address ({reason})") from error
     except Exception as error:  # of the network, by any library below
         reason = first_line(getattr(error, "reason", error))
-        anonymous = " (for a public file without a login, set FSSPEC_S3_ANON=true)"
-        raise _FailedError(
-            f"the server cannot be reached: {reason}{anonymous * address.startswith('s3:')}", again=True
-        ) from error
+        raise _FailedError(f"the server cannot be reached: {reason}", again=True) from error
 
 
-def _within(stack: ExitStack, seconds: float | None, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a thread that is left behind after some seconds.
+def _within(stack: ExitStack, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a thread that is left behind after `WINDOW` seconds.
 
     The timeout of a connection begins anew with each byte of a head that never ends.
     """
@@ -621,7 +583,7 @@ def _within(stack: ExitStack, seconds: float | None, call: Callable[..., Any], *
 
     threading.Thread(target=work, daemon=True).start()
     try:
-        return answer.result(seconds)
+        return answer.result(WINDOW)
     except TimeoutError:
         raise _FailedError(_SLOW.format(WINDOW), again=True) from None
     finally:
@@ -661,20 +623,3 @@ def _open_url(address: str, stack: ExitStack) -> _Opened:
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise _FailedError("the server sends it compressed, although it was asked not to")
     return response.read1, response.length
-
-
-def _open_in_store(address: str, stack: ExitStack) -> _Opened:
-    """Open a file of a store that fsspec knows; its packages have timeouts, and repeat what fails."""
-    scheme = address.partition(":")[0]
-    package = {"gs": "gcsfs", "s3": "s3fs"}[scheme]
-    try:
-        import fsspec  # type: ignore[import-untyped]
-
-        system, inside = fsspec.core.url_to_fs(address)
-    except ImportError as error:
-        public = f", or give the address under https://storage.googleapis.com/{address[5:]}, if it is public"
-        raise _FailedError(
-            f"{scheme}:// needs {package} (pip install {package}{public if scheme == 'gs' else ''})"
-        ) from error
-    total = int(system.info(inside)["size"])
-    return stack.enter_context(system.open(inside, "rb")).read, total
