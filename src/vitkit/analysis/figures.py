@@ -374,7 +374,7 @@ def class_accuracy(scores: Sequence[ClassScore], data: str) -> Figure:
         if score.count
     ]
     across = "fraction of the class's images right (line: 95% interval)"
-    return _bars(bars, "Accuracy within", "class", "classes", data, across)
+    return _bars(bars, "Accuracy within", "class", "classes", data=data, across=across)
 
 
 def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figure:
@@ -394,7 +394,7 @@ def label_precision(scores: Sequence[LabelScore], count: int, data: str) -> Figu
         if score.average_precision is not None
     ]
     across = "average precision (line: 95% interval; dot: by chance)"
-    return _bars(bars, "Average precision of", "label", "labels", data, across, images=count)
+    return _bars(bars, "Average precision of", "label", "labels", data=data, across=across, images=count)
 
 
 _Bar = tuple[float, tuple[float, float] | None, str, int]

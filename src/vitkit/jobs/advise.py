@@ -302,10 +302,20 @@ def advise(
             f"vitkit advise {images} {default.start.name} says what to expect of it."
         )
     chosen = choose(ways)
-    parts, name = opened.splits, "" if default is None else default.start.name
-    counts = len(opened.class_names), len(parts["train"]), len(parts.get("test", ()))
+    parts = opened.splits
     sentences = tuple(advice_sentences(opened, check.usual_side(sizes), ways, chosen, scratch, begin))
-    advice = Advice(data, opened.name, *counts, ways, chosen, scratch, sentences, name)
+    advice = Advice(
+        data=data,
+        name=opened.name,
+        classes=len(opened.class_names),
+        images=len(parts["train"]),
+        tested=len(parts.get("test", ())),
+        options=ways,
+        chosen=chosen,
+        scratch=scratch,
+        sentences=sentences,
+        default="" if default is None else default.start.name,
+    )
     if not go:
         return advice
     listener.show([("advice", list(advice.sentences))])

@@ -368,9 +368,9 @@ def bench(
                 # A measurement that overruns the plan stays a second short of the end.
                 progress(max(0, int(min(time.perf_counter() - started, total - 1))), detail=detail)
 
-            options = (timed_precisions(precision, chosen), batch_size, clock, total * weight / sum(work))
+            precisions, seconds = timed_precisions(precision, chosen), total * weight / sum(work)
             try:
-                for speed in _measure(shown, config, phase, *options, tick):
+                for speed in _measure(shown, config, phase, precisions, batch_size, clock, seconds, tick):
                     if (title, speed.name) not in records:
                         listener.note(f"{title}: {speed.name} {speed.images_per_second:,.1f} images/s")
                     records[title, speed.name] = speed

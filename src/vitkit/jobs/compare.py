@@ -458,8 +458,9 @@ def _evaluate(
             )
         listener.note(f"{contender.label} is evaluated on {tested.name}.")
         loading: Any = {"batch_size": batch_size, "workers": workers, "precision": contender.ready.precision}
-        of_split = model, data, tested.split, contender.ready.device
-        result, predictions = evaluate_split(*of_split, {}, **loading, listener=listener)
+        result, predictions = evaluate_split(
+            model, data, tested.split, contender.ready.device, {}, **loading, listener=listener
+        )
         result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
         folder.mkdir(exist_ok=True)
         write_evaluation(folder, tested.split, result, predictions)
@@ -467,10 +468,19 @@ def _evaluate(
     trained_on_tested = None if result.repeated is None else result.repeated.count
     if is_own and parse_split(tested.split)[0] == "train":
         trained_on_tested = result.count
-    names = contender.given, contender.label, model.card.name
-    size = model.config.image_size, parameters(model.config), forward_flops(model.config, head=True)
-    score = float(answering.score_images(predictions).mean())
-    return Side(*names, *size, score, result, place != folder, trained_on_tested, predictions)
+    return Side(
+        given=contender.given,
+        label=contender.label,
+        model=model.card.name,
+        image_size=model.config.image_size,
+        parameters=parameters(model.config),
+        forward_flops=forward_flops(model.config, head=True),
+        score=float(answering.score_images(predictions).mean()),
+        numbers=result,
+        was_stored=place != folder,
+        trained_on_tested=trained_on_tested,
+        predictions=predictions,
+    )
 
 
 def _refuse_outdated(

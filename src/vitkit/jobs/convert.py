@@ -234,8 +234,18 @@ def convert(
     lost += _lost_of_the_card(model, again)
     before = identity.config.num_classes
     is_new = head == "new" or (head is None and num_classes not in (None, before))
-    about = tuple(lost), loaded.notes, against, (num_classes or before) if is_new else None
-    return Converted(str(source), identity, out, to, parity, library_parity, *about)
+    return Converted(
+        given=str(source),
+        source=identity,
+        path=out,
+        format=to,
+        parity=parity,
+        beside_library=library_parity,
+        lost=tuple(lost),
+        notes=loaded.notes,
+        against=against,
+        new_classes=(num_classes or before) if is_new else None,
+    )
 
 
 def _lost_of_the_card(model: ImageModel, again: ImageModel) -> list[str]:

@@ -13,7 +13,7 @@ from vitkit.errors import VitkitError
 from vitkit.jobs.options import require_at_least
 from vitkit.kernels.block import Outline
 from vitkit.models import measure, zoo
-from vitkit.models.config import Phase, Precision, Size, height_and_width
+from vitkit.models.config import ModelConfig, Phase, Precision, Size, height_and_width
 from vitkit.result import Block, Listing, Number, Table, table_of
 from vitkit.runs.folder import is_checkpoint
 from vitkit.runs.machine import choose_for, find_device
@@ -22,7 +22,6 @@ from vitkit.training.config import OptimizerConfig
 from vitkit.weights import format_names, loading
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-PHASES: tuple[Phase, ...] = ("training", "prediction")
 
 H100_FLOPS = 989e12
 """bfloat16 operations a second at the peak of an H100 SXM, without sparsity (NVIDIA's data sheet)."""
@@ -172,25 +171,37 @@ def count_costs(
         raise VitkitError(f"utilization is a fraction above 0 and at most 1, found {utilization}.")
     load = format_names.LoadOptions(num_classes, image_size, num_heads=num_heads)
     state = OptimizerConfig(optimizer=optimizer)
-    of_training = partial(measure.training_memory, state_bytes=state.state_bytes, average=average)
-    of_prediction, device, costs = measure.inference_memory, find_device("auto"), []
+    memory: dict[Phase, Callable[..., Any]] = {
+        "training": partial(measure.training_memory, state_bytes=state.state_bytes, average=average),
+        "prediction": measure.inference_memory,
+    }
+    device, costs = find_device("auto"), []
     for name in models:
         config = configuration(name, load)
         flops, of_image = None, measure.training_flops(config, head=True)
         if epochs is not None and images is not None:
             flops = of_image * epochs * images
-        # As a run on this machine would compute in each precision.
-        training, prediction = (
-            [choose_for(config, device, precision, phase=phase, exact=False) for precision in PRECISIONS]
-            for phase in PHASES
+
+        def of_phase(phase: Phase, config: ModelConfig = config) -> dict[str, Any]:
+            """Measure the memory in each precision, as a run on this machine would compute."""
+            ways = (choose_for(config, device, each, phase=phase, exact=False) for each in PRECISIONS)
+            return {
+                way.precision: memory[phase](config, batch_size, way, Outline(way.precision)) for way in ways
+            }
+
+        cost = Cost(
+            model=name,
+            image_size=config.image_size,
+            parameters=measure.parameters(config),
+            tokens=config.num_tokens,
+            forward_flops=measure.forward_flops(config, head=True),
+            training_flops=of_image,
+            training_memory=of_phase("training"),
+            prediction_memory=of_phase("prediction"),
+            pretraining_flops=flops,
+            h100_days=None if flops is None else flops / (H100_FLOPS * utilization) / 86400,
         )
-        batch = config, batch_size
-        trained = {way.precision: of_training(*batch, way, Outline(way.precision)) for way in training}
-        predicted = {way.precision: of_prediction(*batch, way, Outline(way.precision)) for way in prediction}
-        days = None if flops is None else flops / (H100_FLOPS * utilization) / 86400
-        size = config.image_size, measure.parameters(config), config.num_tokens
-        forward = measure.forward_flops(config, head=True)
-        costs.append(Cost(name, *size, forward, of_image, trained, predicted, flops, days))
+        costs.append(cost)
     return _list(costs, batch_size, optimizer, utilization)
 
 

@@ -188,15 +188,31 @@ def evaluate(
             images, split = choose_split(images, split, data is not None, is_own)
         rejects: dict[str, str] = {}
         loading: Any = {"batch_size": batch_size, "workers": workers, "worker_timeout": worker_timeout}
-        of_split = ready.model, images, split, ready.device, rejects
         result, predictions = steps.evaluate_split(
-            *of_split, **loading, precision=ready.precision, listener=listener, world=world
+            ready.model,
+            images,
+            split,
+            ready.device,
+            rejects,
+            **loading,
+            precision=ready.precision,
+            listener=listener,
+            world=world,
         )
     if world.writes:
         result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
     options = model.get("image_size"), model.get("max_pixels")
-    of_model = ready.model.card, model.get("engine") in (None, "torch") and options == (None, None)
-    return Evaluation(split, images, place, result, predictions, rejects, is_own, *of_model)
+    return Evaluation(
+        split=split,
+        data=images,
+        model=place,
+        result=result,
+        predictions=predictions,
+        rejects=rejects,
+        trained_on=is_own,
+        card=ready.model.card,
+        as_saved=model.get("engine") in (None, "torch") and options == (None, None),
+    )
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:

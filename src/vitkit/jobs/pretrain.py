@@ -309,8 +309,15 @@ def compare_pretraining(
         first = engine.compare_scored(replace(tested, scores=tuple(ways)), arms, ended, seeds)
         tested = replace(tested, scores=(ways[2], ways[1]))
         second = engine.compare_scored(tested, (arms[2], with_it), (ended[2], ended[1]), seeds)
-        numbers = options.draws, length.pretrainings, Path(options.then).name
-        helped = Helped(folder, first, second, *numbers, best=with_it.folder)
+        helped = Helped(
+            folder=folder,
+            comparison=first,
+            against_longer=second,
+            draws=options.draws,
+            pretrainings=length.pretrainings,
+            data=Path(options.then).name,
+            best=with_it.folder,
+        )
         engine.publish(helped, [arm.folder for arm in study.arms], machine)
     return helped
 

@@ -181,12 +181,20 @@ def _complete(
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
     if world.size > 1:
-        images = parts.data.fingerprint(), model.config, model.card, parts.rejects
-        name = None if checkpoint is None else checkpoint.name
-        device_and_threads = plan.device_name, torch.get_num_threads()
-        world.tell(
-            Invitation(folder.absolute(), run, *images, model.chosen, sharding, name, *device_and_threads)
+        invitation = Invitation(
+            folder=folder.absolute(),
+            run=run,
+            fingerprint=parts.data.fingerprint(),
+            config=model.config,
+            card=model.card,
+            rejects=parts.rejects,
+            compute=model.chosen,
+            sharding=sharding,
+            checkpoint=None if checkpoint is None else checkpoint.name,
+            device=plan.device_name,
+            threads=torch.get_num_threads(),
         )
+        world.tell(invitation)
     trainer, differences, parts = build.begin_steps(parts, checkpoint, listener, sharding)
     if checkpoint is not None:
         listener.show([("resumed", [f"from step {trainer.state.progress.step} ({checkpoint.name})"])])

@@ -313,9 +313,14 @@ def vtab(
             own_hashes = [hashes[path] for path in chosen[task]]
             which = f"task {number} of {len(arms)}, {arm.folder}"
             scores.append(complete_task(task, arm, own_hashes, folder, which, options))
-        places = absolute_start(str(start)), paths.absolute_spec(str(root))
-        departed = tuple(departures(arms[0].run, scores[0].task, tried))
-        result = Vtab(folder, *places, protocol, departed, tuple(scores))
+        result = Vtab(
+            folder=folder,
+            start=absolute_start(str(start)),
+            root=paths.absolute_spec(str(root)),
+            protocol=protocol,
+            departures=tuple(departures(arms[0].run, scores[0].task, tried)),
+            tasks=tuple(scores),
+        )
         # Without the places of this machine: it may be given away.
         config.write(folder / "vtab.json", without_places(result.to_json()))
         table = score_table(result)
@@ -355,10 +360,17 @@ def complete_task(
     assert series.chosen is not None and answering is not None  # a series that has ended has chosen
     tested, _ = read_evaluations(own / "final", answering)["test"]
     options.listener.note(f"{place}: {tested.accuracy:.1%} on {tested.count:,} test images")
-    repeated = 0 if tested.repeated is None else tested.repeated.count
-    accuracy = tested.accuracy, tested.accuracy_interval
-    guessing = tested.guessing.accuracy, tested.guessing.verdict
-    return TaskScore(task, *accuracy, tested.count, tested.bad, repeated, *guessing, series.chosen)
+    return TaskScore(
+        task=task,
+        accuracy=tested.accuracy,
+        interval=tested.accuracy_interval,
+        images=tested.count,
+        unreadable=tested.bad,
+        repeated=0 if tested.repeated is None else tested.repeated.count,
+        majority=tested.guessing.accuracy,
+        verdict=tested.guessing.verdict,
+        learning_rate=series.chosen,
+    )
 
 
 def task_run(task: VtabTask, data: Path, start: str, protocol: str, given: Mapping[str, Any]) -> Run:

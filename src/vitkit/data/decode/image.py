@@ -245,6 +245,7 @@ def read_tiff(data: bytes, channels: int) -> ArrayFile | None:
                 stored = data[start : start + length]
                 if deflated[number]:
                     stored = zlib.decompressobj().decompress(stored, segment_bytes)
+                # Values (depth, height, width, samples), and where they stand: plane, z, row, column, sample.
                 segment, (sample, _, top, left, _), _ = page.decode(stored, index)
                 values = segment[0, : height - top, : width - left]  # a tile may reach beyond the image
                 if page.photometric == 0 and len(pages) > 1 and values.dtype == np.uint8:

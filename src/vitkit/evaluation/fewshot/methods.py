@@ -435,9 +435,19 @@ def measure(
             sums = np.bincount(test.labels, weights=np.array(rights).mean(0), minlength=classes)
             by_class = zip(sums, counts, strict=True)
             of_classes = tuple(float(total / images) if images else None for total, images in by_class)
-            settings = tuple(fitted.setting for fitted in fits), tuple(fitted.converged for fitted in fits)
-            spread = math.fsum(accuracies) / len(accuracies), *_spread(accuracies)
-            scores.append(FewShotScore(method, shots, accuracies, *spread, of_classes, *settings))
+            deviation, interval = _spread(accuracies)
+            score = FewShotScore(
+                method=method,
+                shots=shots,
+                accuracies=accuracies,
+                mean=math.fsum(accuracies) / len(accuracies),
+                deviation=deviation,
+                interval=interval,
+                class_accuracy=of_classes,
+                settings=tuple(fitted.setting for fitted in fits),
+                converged=tuple(fitted.converged for fitted in fits),
+            )
+            scores.append(score)
     return tuple(scores)
 
 

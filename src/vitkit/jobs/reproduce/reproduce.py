@@ -562,14 +562,22 @@ def _compare(
             # The difference from zeros is the mean, with an interval over seeds and images.
             score = statistics.paired_difference(np.zeros_like(stacked), stacked)
             mean, interval = score.mean, (max(0.0, score.interval[0]), min(1.0, score.interval[1]))
-        place = arm.folder, arm.label, variant.line, variant.x
-        steps, speed = arm.run.training.total_steps(base.num_images), length.speed.get(arm.folder)
-        per_image = flops(arm.run, base.num_classes) if arm.run.model else None
-        rows.append(ArmRow(*place, steps, per_image, speed, mean, interval, validation.get(arm.folder)))
-    findings, item, run = judge(design.claims, scores, validation), ITEMS[options.item], base.run
+        row = ArmRow(
+            name=arm.folder,
+            label=arm.label,
+            line=variant.line,
+            x=variant.x,
+            steps=arm.run.training.total_steps(base.num_images),
+            flops=flops(arm.run, base.num_classes) if arm.run.model else None,
+            images_per_second=length.speed.get(arm.folder),
+            mean=mean,
+            interval=interval,
+            validation=validation.get(arm.folder),
+        )
+        rows.append(row)
+    run = base.run
+    findings = judge(design.claims, scores, validation)
     models = list(dict.fromkeys(variant.run.model for variant in design.variants))
-    answer = tuple(_sentences(findings, rows, comparison, options.seeds))
-    own = tuple(_sections(rows, options, design, comparison))
     setting = {
         "data": f"{Path(run.data).name}: {base.num_images:,} training images, {base.num_classes} classes",
         "model": (models[0] + (" and others" if len(models) > 1 else "")) or "the start's",
@@ -578,7 +586,16 @@ def _compare(
         "steps": f"{length.length:,} of the base",
         "measured": "top-1 accuracy on the test images after this training",
     }
-    return Reproduction(base.folder, item, answer, own, tuple(findings), tuple(rows), comparison, setting)
+    return Reproduction(
+        folder=base.folder,
+        item=ITEMS[options.item],
+        answer=tuple(_sentences(findings, rows, comparison, options.seeds)),
+        own=tuple(_sections(rows, options, design, comparison)),
+        findings=tuple(findings),
+        arms=tuple(rows),
+        comparison=comparison,
+        setting=setting,
+    )
 
 
 def _sentences(

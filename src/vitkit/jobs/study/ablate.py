@@ -164,9 +164,15 @@ def ablate(
         # The page may be given away, so that it has no paths of this machine.
         model = f"{base.model or without_places(base.start.start)} on {without_places(base.data)}"
         origin = f"the recipe {base.recipe}" if base.recipe else "the given run"
-        about = f"The base is {origin} ({model}) with {own}.", explain_rates(arms[0]), levels
-        predicts = best.folder if best.scores else ""
-        ablation = Ablation(folder, *about, comparison, opened.images.name, best=predicts)
+        ablation = Ablation(
+            folder=folder,
+            base=f"The base is {origin} ({model}) with {own}.",
+            rates=explain_rates(arms[0]),
+            vary=levels,
+            comparison=comparison,
+            data=opened.images.name,
+            best=best.folder if best.scores else "",
+        )
         engine.publish(ablation, [arm.folder for arm in study.arms], options)
     return ablation
 

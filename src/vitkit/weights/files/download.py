@@ -81,8 +81,8 @@ def _difference(address: str, digests: Mapping[str, str], expected: str | None) 
     is_exact = re.match(r"http|hf:.*@[0-9a-f]{40}", address)  # what a commit holds never changes
     former = "" if is_exact else f"; give {first['source']} for the former"
     return (
-        f"it is not what it was when it was first fetched: expected {_listed(first['sha256'])}, found {actual}"
-        f"{former}; if you trust the other, delete {record_of(address)}"
+        f"it is not what it was when it was first fetched: expected {_listed(first['sha256'])}, found "
+        f"{actual}{former}; if you trust the other, delete {record_of(address)}"
     )
 
 

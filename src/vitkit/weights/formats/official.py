@@ -7,11 +7,10 @@ TensorFlow code that trained them (big_transfer `bit_pytorch/models.py:93-174`).
 """
 
 import re
-from collections import namedtuple
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -158,7 +157,15 @@ ROOTS = ("", "params/", "opt/target/")
 checkpoint of either age (big_vision `utils.py`, `load_params`)."""
 
 
-Naming = namedtuple("Naming", "norm1 attention norm2 mlp")
+class Naming(NamedTuple):
+    """The names of the parts of a block."""
+
+    norm1: str
+    attention: str
+    norm2: str
+    mlp: str
+
+
 """The four names in an encoder block that differ between releases."""
 
 RELEASED = Naming("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
