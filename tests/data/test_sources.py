@@ -16,6 +16,7 @@ from PIL import Image
 from tests.helpers.image_folders import WHOLE, image_bytes, keys, plant
 from vitkit.data.config import Slice, Splits, parse_slice, parse_split
 from vitkit.data.layouts.cutting import spread_order
+from vitkit.data.paths import absolute_spec
 from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 
@@ -279,3 +280,9 @@ def test_a_part_of_a_split_is_a_split(tmp_path: Path) -> None:
     assert data.with_part("test") is data and data.with_part("other[:1]") is data
     with pytest.raises(VitkitError, match="goes from image 0 to 50"):
         data.with_part("test[:50]")
+
+
+def test_a_link_to_itself_keeps_its_name(tmp_path: Path) -> None:
+    link = tmp_path / "loop"
+    link.symlink_to(link)
+    assert absolute_spec(str(link)) == str(link)

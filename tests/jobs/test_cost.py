@@ -8,6 +8,7 @@ import pytest
 
 import vitkit
 from tests.helpers.cli import Cli
+from tests.helpers.refusals import refused
 from vitkit.jobs.cost import matching
 from vitkit.models.measure import forward_flops, parameters
 
@@ -87,3 +88,6 @@ def test_models_by_patterns_parts_and_composed_names() -> None:
     assert matching(["bit-r152*"]) == ["BiT-R152x1", "BiT-R152x2", "BiT-R152x4"]
     assert matching(["r152", "BiT-R152x1", "ViT-H/14"])[3:] == ["ViT-H/14"]
     assert matching(["ViT-96x6x3/4-gap"]) == ["ViT-96x6x3/4-gap"]
+    refused(
+        "width 10 cannot be divided among 3 heads", matching, ["ViT-10x6x3/4"]
+    )  # its width is no multiple of its heads

@@ -9,7 +9,7 @@ from vitkit.cli.main import run
 from vitkit.config import difference, to_json
 from vitkit.errors import VitkitError
 from vitkit.evaluation.fewshot.config import FewShotTracking
-from vitkit.runs.config import Run, changed_options, name_options, option_value, with_options
+from vitkit.runs.config import Run, changed_options, full_name, name_options, option_value, with_options
 from vitkit.training.config import OBJECTIVES, ClassificationConfig, OptimizerConfig, TrainingConfig
 
 
@@ -118,3 +118,7 @@ def test_an_option_that_is_none_and_a_value_that_is_none_of_it_are_refused(
 ) -> None:
     with pytest.raises(VitkitError, match=said):
         with_options(Run(), {option: given})
+
+
+def test_a_run_whose_start_names_the_model_has_no_full_name() -> None:
+    assert full_name(Run(model=""), 3) == "" and full_name(Run(model="ViT-Ti/16"), 3) == "ViT-Ti/16"

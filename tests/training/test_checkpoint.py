@@ -473,3 +473,8 @@ def test_a_folder_that_is_moved_gets_no_second_half(
     assert trainer.state.progress.step == committed
     list(trainer.fit())
     assert fingerprint(trainer) == fingerprint(whole)
+
+
+def test_where_the_disk_says_nothing_of_its_space_that_is_said(tmp_path: Path) -> None:
+    assert checkpoints._free(tmp_path).endswith(" are free")
+    assert checkpoints._free(tmp_path / "gone" / "run") == "the free space is unknown"

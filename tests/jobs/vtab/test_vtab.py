@@ -18,6 +18,7 @@ from vitkit.data.sources import open_data
 from vitkit.errors import VitkitError
 from vitkit.jobs import train as series_job
 from vitkit.jobs import train_run as training
+from vitkit.jobs import vtab as vtab_job
 from vitkit.jobs.study.study import read_study
 from vitkit.jobs.vtab import (
     RATES,
@@ -83,6 +84,11 @@ def test_each_task_is_tested_once(start: Path, root: Path, finished: Vtab, heard
         assert not any(str(place) in said for place in (finished.folder, start.parent, root.parent))
     assert "clevr_count: training" in heard.loops
     assert heard.notes[-1].startswith("task 2 of 2, clevr_count: ") and not heard.rows
+
+
+def test_a_plan_counts_the_runs_and_trains_none(start: Path, root: Path, tmp_path: Path) -> None:
+    planned = vtab_job.vtab(start, root, out=tmp_path / "out", plan=True, **SWEEP)
+    assert "3 runs" in planned.summary() and not (tmp_path / "out").exists()
 
 
 def test_the_sweep_chooses_on_200_images(swept: Vtab) -> None:
