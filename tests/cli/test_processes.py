@@ -19,8 +19,8 @@ SECONDS = 600.0
 """After which processes are given up; a machine under load is slow."""
 RUN = (
     *("train", "--data", "digits", "--model", "ViT-16x2x2/4", "--image-size", "8", "--resize", "crop"),
-    *("--steps", "30", "--batch-size", "33", "--mixup", "0.2", "--micro-batch-size", "20", "--threads", "1"),
-    *("--checkpoint-every", "5", "--evaluate-every", "10", "--log-every", "5"),
+    *("--steps", "15", "--batch-size", "33", "--mixup", "0.2", "--micro-batch-size", "20", "--threads", "1"),
+    *("--checkpoint-every", "5", "--evaluate-every", "5", "--log-every", "5"),
 )
 
 
@@ -102,7 +102,7 @@ def test_one_process_is_not_started_by_torchrun(
         raise AssertionError
 
     monkeypatch.setattr("torch.distributed.run.run", refuse)
-    short = ("1" if word == "30" else word for word in RUN)
+    short = ("1" if word == "15" else word for word in RUN)
     alone = ("--processes", "1", "--sharding", "fsdp")
     assert command([*short, *alone, "--out", str(tmp_path / "run")]) == 0
     assert "--sharding fsdp divides a run among processes, and there is one" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_one_process_is_not_started_by_torchrun(
 
 def test_two_processes_evaluate_as_one_does(tmp_path: Path, without_report: None, cli: Cli) -> None:
     run = tmp_path / "run"
-    short = ("3" if word == "30" else word for word in RUN)
+    short = ("3" if word == "15" else word for word in RUN)
     cli([*short, "--out", str(run)])
     arguments = ("evaluate", str(run), "--batch-size", "7", "--json")
     expected = json.loads(cli(arguments).out)

@@ -100,7 +100,7 @@ def refused_or_right(kind: Kind, folder: Path, harm: Callable[[Path], None]) -> 
 
 @pytest.mark.parametrize("name", STUDIES)
 @given(harm=damage())
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_record_is_refused_or_changes_nothing(
     name: str, kinds: dict[str, Kind], tmp_path: Path, harm: Callable[[bytes], bytes]
 ) -> None:
