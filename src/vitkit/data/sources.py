@@ -3,6 +3,7 @@
 Opening lists files with labels, class names and splits; an image is decoded when it is read.
 """
 
+import gzip
 import hashlib
 import json
 import math
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -415,11 +417,13 @@ def _rows_of(part: config.Slice, labels: Labels, seed: int) -> NDArray[np.int64]
 
 def _list_digits() -> Listing:
     """List the 1797 handwritten digits of 8 x 8 pixels that come with scikit-learn."""
-    from sklearn.datasets import load_digits  # takes a second to import, which other data need not wait for
-
-    images, targets = load_digits(return_X_y=True)
-    labels = np.asarray(targets, dtype=np.int64)
-    grey = np.round(np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16
+    spec = find_spec("sklearn")  # its file is read by itself: to import it takes a second
+    assert spec is not None and spec.origin is not None  # vitkit needs it
+    table = gzip.decompress((Path(spec.origin).parent / "datasets/data/digits.csv.gz").read_bytes())
+    # 64 levels and a label each
+    rows = np.array([line.split(b",") for line in table.split()], dtype=np.int64)
+    labels = rows[:, 64]
+    grey = np.round(rows[:, :64].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16
     names = tuple("0123456789")
     return Listing("built-in digits", names, _Digits(grey), {"train": (np.arange(len(labels)), labels)})
 
