@@ -72,7 +72,7 @@ def fake_engines(
     runner = FakeRunner(model, change)
 
     def make_runner(
-        model: object, engine: Any, numbers: object, threads: int, folder: Path, images: object
+        model: object, engine: Any, numbers: object, threads: int, folder: Path, images: object = ()
     ) -> FakeRunner:
         for name in FILES[engine]:
             (folder / name).write_bytes(f"{name} of {engine}".encode())
@@ -83,7 +83,9 @@ def fake_engines(
 
     monkeypatch.setattr("vitkit.engines.graph.make_runner", make_runner)
     monkeypatch.setattr("vitkit.jobs.export.refuse_precision", nothing)
-    monkeypatch.setattr("vitkit.engines.folder.version", lambda name: "1.0")
+    for place in ("engines.folder", "jobs.engines"):
+        monkeypatch.setattr(f"vitkit.{place}.version", lambda name: "1.0")
+    monkeypatch.setattr("vitkit.jobs.engines.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.libraries.require_engine", nothing)
     monkeypatch.setattr("vitkit.engines.libraries.refuse_precision", nothing)
     monkeypatch.setattr("vitkit.engines.folder.OpenVINORunner", lambda *arguments: runner)

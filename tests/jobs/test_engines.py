@@ -20,7 +20,9 @@ from tests.jobs.hearing import Hearing
 from vitkit.data.config import Splits
 from vitkit.data.decode.image import decode
 from vitkit.data.transforms import preprocess
+from vitkit.engines import folder as graphs
 from vitkit.engines import libraries
+from vitkit.jobs import engines, predict
 from vitkit.jobs.engines import thread_count
 from vitkit.jobs.export import read_calibration
 from vitkit.listener import SILENT
@@ -129,6 +131,56 @@ def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_fol
     refused(r"whose image size is .*leave that option out", vitkit.Predictor, out, image_size=32)
     refused("whose engine is", vitkit.Predictor, out, engine="torch")
     refused("is there already", vitkit.export, model, out, format=ENGINES[engine])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_graph_is_kept_for_the_next_command_and_made_anew_where_it_is_damaged(
+    engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(engine)
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    model, images = saved(tmp_path), sorted(photos(tmp_path / "photos").glob("[0-9]*.png"))
+    made: list[Path] = []
+    write = graphs.write_description
+
+    def noted(where: Path, *rest: Any) -> None:
+        made.append(where)
+        write(where, *rest)
+
+    monkeypatch.setattr(graphs, "write_description", noted)
+    expected = probabilities(vitkit.Predictor(model), images)
+    for _ in range(2):
+        assert np.abs(probabilities(vitkit.Predictor(model, engine=engine), images) - expected).max() < 1e-5
+    (graph,) = (tmp_path / "cache" / "graphs").iterdir()
+    assert len(made) == 1
+    (graph / graphs.FILES[engine][1]).write_bytes(b"")
+    assert np.abs(probabilities(vitkit.Predictor(model, engine=engine), images) - expected).max() < 1e-5
+    assert len(made) == 2
+    other = small()
+    torch.nn.init.normal_(other.get_parameter("head.weight"), std=0.1)
+    vitkit.Predictor(vitkit.save_model(other, tmp_path / "other"), engine=engine)
+    assert len(list((tmp_path / "cache" / "graphs").iterdir())) == 2
+    monkeypatch.setattr(engines, "GRAPH_BYTES", 0)
+    vitkit.Predictor(vitkit.save_model(other, tmp_path / "third"), engine=engine, image_size=32)
+    assert not list((tmp_path / "cache" / "graphs").iterdir())
+
+
+def test_many_images_are_computed_by_openvino_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path / "cache"))
+    model, source = small(), photos(tmp_path / "photos")
+    fake_engines(monkeypatch, model)
+    monkeypatch.setattr(predict, "ENGINE_PAYS", 31)
+    monkeypatch.setattr(predict, "find_spec", lambda name: name == "openvino")
+    command = ["predict", str(saved(tmp_path, model)), str(source), "--json"]
+    for more, by in (([], True), (["--engine", "torch"], False), (["--exact"], False)):
+        done = cli([*command, *more], code=1)
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        assert {line.get("engine") for line in lines if "error" not in line} == {"openvino" if by else None}
+        assert ("OpenVINO computes these in float32; --engine torch" in done.err) == by
+    monkeypatch.setattr(predict, "ENGINE_PAYS", 32)
+    assert "openvino" not in cli(command, code=1).out
 
 
 def test_an_export_is_evaluated_as_its_run_is(tmp_path: Path) -> None:

@@ -205,7 +205,8 @@ def _record(predicted: "PredictedImage") -> dict[str, object]:
         record["image_base64"] = base64.b64encode(os.fsencode(predicted.path)).decode("ascii")
     if predicted.reason is not None:
         return {**record, "error": predicted.reason}
-    return record | predicted.answering.guess_json(predicted.guesses)
+    engine = {} if predicted.engine == "torch" else {"engine": predicted.engine}
+    return record | predicted.answering.guess_json(predicted.guesses) | engine
 
 
 def _row(predicted: "PredictedImage", top: int) -> list[str | RichText]:

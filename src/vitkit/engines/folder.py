@@ -69,9 +69,12 @@ class OpenVINORunner:
         graph: an `openvino.Model`, or the folder that holds its files.
         precision: the type that matrix products are computed in; a quantised graph has int8 written into it.
         threads: number of threads to compute with.
+        compiled: the folder in which compiled graphs are kept; None: they are compiled anew.
     """
 
-    def __init__(self, graph: Any, precision: libraries.EnginePrecision, threads: int) -> None:
+    def __init__(
+        self, graph: Any, precision: libraries.EnginePrecision, threads: int, compiled: Path | None = None
+    ) -> None:
         self._core = libraries.import_package("openvino").Core()
         is_folder = isinstance(graph, Path)
         self._graph = self._core.read_model(graph / FILES["openvino"][0]) if is_folder else graph
@@ -81,6 +84,7 @@ class OpenVINORunner:
             "INFERENCE_PRECISION_HINT": "bf16" if short else "f32",
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
+            **({} if compiled is None else {"CACHE_DIR": str(compiled)}),
         }
         self._last = 0  # images of the call before
         self._fixed: tuple[int, Any] | None = None
@@ -376,8 +380,12 @@ def _require_inside(folder: Path, name: str) -> None:
         )
 
 
-def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]:
+def serve_folder(
+    folder: Path, threads: int, compiled: Path | None = None
+) -> tuple[EngineModel, EngineRecord]:
     """Have an engine compute the graph in a folder that `vitkit export` wrote.
+
+    OpenVINO keeps what it compiles in the folder `compiled`, if there is one.
 
     Raises:
         VitkitError: the folder is damaged, or describes another graph than its own; or the engine is not
@@ -391,7 +399,7 @@ def serve_folder(folder: Path, threads: int) -> tuple[EngineModel, EngineRecord]
     with libraries.refusing(record.engine, f"read the graph in {folder}", advice):
         runner: OpenVINORunner | OnnxRunner
         if record.engine == "openvino":
-            runner = OpenVINORunner(folder, record.precision, threads)
+            runner = OpenVINORunner(folder, record.precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
         shape, expected = runner.shape(), shape_of(record.described[0])

@@ -260,7 +260,11 @@ def refuse_model(engine: GraphEngine, config: ModelConfig) -> None:
 
 
 def serve(
-    model: ImageModel, engine: GraphEngine, precision: EnginePrecision, threads: int
+    model: ImageModel,
+    engine: GraphEngine,
+    precision: EnginePrecision,
+    threads: int,
+    into: Path | None = None,
 ) -> engines.EngineModel:
     """Have an engine compute a model in memory.
 
@@ -268,16 +272,20 @@ def serve(
         model: with weights, in the memory of the processor.
         engine, precision: as `refuse_precision` lets them pass; int8 is made by an export alone.
         threads: number of threads to compute with.
+        into: an empty folder, in which the graph and its description are left.
 
     Raises:
         VitkitError: the engine cannot convert the model, or computes something else.
     """
     refuse_model(engine, model.config)
     with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
-        place = Path(folder) if engine == "onnxruntime" else None
+        place = into or (Path(folder) if engine == "onnxruntime" else None)
         runner = make_runner(model, engine, precision, threads, place)
     images = example_images(model, COMPARED_IN_MEMORY).numpy()
-    refuse_other_logits(compare(model, runner, images, MADE_UP), engine, precision)
+    agreement = compare(model, runner, images, MADE_UP)
+    refuse_other_logits(agreement, engine, precision)
+    if into is not None:
+        engines.write_description(into, model, engine, precision, agreement, None)
     return engines.EngineModel(model.config, model.card, runner)
 
 

@@ -4,14 +4,23 @@ An exported folder is read without PyTorch; a checkpoint needs it.
 """
 
 import os
+import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from vitkit.data.config import Preprocessing
 from vitkit.engines.folder import EngineModel, describe_gelu, serve_folder
-from vitkit.engines.libraries import Engine, EnginePrecision, GraphEngine, refuse_precision
+from vitkit.engines.libraries import (
+    DESCRIPTION,
+    Engine,
+    EnginePrecision,
+    GraphEngine,
+    refuse_precision,
+)
 from vitkit.errors import VitkitError
 from vitkit.jobs.options import LoadingOptions
 from vitkit.models.config import Phase, Precision, height_and_width
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from vitkit.models.image_model import ImageModel
+    from vitkit.weights.loading import Loaded
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Ready:
     """The device that images are moved to."""
     precision: Precision
     """The precision of autocast."""
+    engine: Engine = "torch"
+    """The program that computes it."""
     max_pixels: int | None = None
     """Largest number of pixels of an image; None for the limit that the model was saved with."""
 
@@ -54,6 +66,7 @@ def load_ready(
     phase: Phase,
     *,
     answers: bool = True,
+    few: bool = False,
     device: str = "auto",
     precision: Precision = "auto",
     engine: Engine | None = None,
@@ -67,6 +80,7 @@ def load_ready(
         path: anything `load_model` reads, or a folder that `vitkit export` wrote.
         phase: evaluation or prediction.
         answers: whether the model has to answer, and not only to have features.
+        few: whether it computes so few images that compiling its kernels would not pay.
         device, precision, engine, exact, max_pixels, load: as `vitkit.jobs.options.ModelOptions` describes
             them.
 
@@ -93,7 +107,7 @@ def load_ready(
                     "export the model again."
                 )
         refuse_options(record.engine, device, exact)
-        ready = Ready(model, record.notes, "cpu", "float32", max_pixels)
+        ready = Ready(model, record.notes, "cpu", "float32", record.engine, max_pixels)
     elif engine is None or engine == "torch":
         from vitkit.runs.machine import find_device, prepare
         from vitkit.runs.start import load_any
@@ -103,24 +117,75 @@ def load_ready(
         loaded.model.to(place)
         checksum = loaded.identity.checksum
         weights = None if checksum is None else checksum.xxh3_128
-        chosen = prepare(loaded.model, precision, exact, phase, weights)
-        ready = Ready(loaded.model, loaded.notes, place, chosen, max_pixels)
+        chosen = prepare(loaded.model, precision, exact, phase, weights, compile_it=not few)
+        ready = Ready(loaded.model, loaded.notes, place, chosen, "torch", max_pixels)
     else:
         graph_precision: EnginePrecision = "float32" if precision == "auto" else precision
         refuse_options(engine, device, exact)
         refuse_precision(engine, graph_precision)  # before the weights are read
-        from vitkit.engines.graph import serve
         from vitkit.runs.start import load_any
 
         loaded = load_any(path, options)
-        model = serve(loaded.model, engine, graph_precision, thread_count())
+        model = _serve(loaded, engine, graph_precision)
         notes = (*loaded.notes, *describe_gelu(model.config, graph_precision))
-        ready = Ready(model, notes, "cpu", "float32", max_pixels)
+        ready = Ready(model, notes, "cpu", "float32", engine, max_pixels)
     if phase != "prediction":  # a prediction says its notes itself, or is quiet
         model_card.log_notes(path.name, ready.notes, {} if loaded is None else loaded.identity.left_out)
     if answers:
         require_answers(path.name, ready.model)
     return ready
+
+
+GRAPH_BYTES = 4 << 30
+"""Bytes of graphs that are kept for later commands; those that were used last stay."""
+
+
+def _serve(loaded: "Loaded", engine: GraphEngine, precision: EnginePrecision) -> EngineModel:
+    """Have an engine compute a model by the graph of an earlier command, or by a new one that is kept.
+
+    A graph takes seconds to make, to compare and to compile. It is kept by all that it depends on, in the
+    format of `vitkit export`.
+    """
+    from vitkit.engines import graph
+    from vitkit.runs import machine
+    from vitkit.runs.folder import beside
+    from vitkit.training.checkpoint import processor_name
+    from vitkit.weights.files.download import cache_folder
+
+    model, checksum = loaded.model, loaded.identity.checksum
+    if checksum is None or precision == "int8":
+        return graph.serve(model, engine, precision, thread_count())
+    facts = [engine, version(engine), precision, checksum.xxh3_128, processor_name()]
+    folder = cache_folder() / "graphs" / machine.hash_computation(model, facts)
+
+    def read() -> EngineModel:
+        served, _ = serve_folder(folder, thread_count(), folder / "compiled")
+        os.utime(folder)
+        return replace(served, config=model.config, card=model.card)
+
+    if (folder / DESCRIPTION).exists():
+        with suppress(VitkitError, OSError):
+            return read()
+        shutil.rmtree(folder, ignore_errors=True)  # it was damaged
+    try:
+        with beside(folder) as place:
+            made = place / folder.name
+            made.mkdir()
+            graph.serve(model, engine, precision, thread_count(), made)
+            made.rename(folder)
+        _forget_graphs(folder.parent)
+        return read()
+    except OSError:  # the cache cannot be written, or another process made it meanwhile
+        return graph.serve(model, engine, precision, thread_count())
+
+
+def _forget_graphs(place: Path) -> None:
+    """Remove the graphs that were used longest ago, beyond `GRAPH_BYTES`."""
+    total = 0
+    for folder in sorted(place.iterdir(), key=lambda folder: -folder.stat().st_mtime):
+        total += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        if total > GRAPH_BYTES:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_answers(name: str, model: model_card.Described) -> None:
@@ -169,7 +234,7 @@ def take_built(
         place = find_device(device)
         model.to(place)
     require_answers("The model", model)
-    return Ready(model, (), place, "float32" if precision == "auto" else precision, max_pixels)
+    return Ready(model, (), place, "float32" if precision == "auto" else precision, max_pixels=max_pixels)
 
 
 def refuse_options(engine: GraphEngine, device: str, exact: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, Unpack, overload
@@ -49,6 +50,13 @@ ImageLike: TypeAlias = (
 or an array (height, width, C), (C, height, width) or (height, width), or a tensor of the same, with the C
 channels of the model: of uint8, or with `unit_range` of floats from 0 to 1."""
 Pixels: TypeAlias = NDArray[np.uint8]
+MANY = 32
+"""Images from which on it pays to compile the kernels of a prediction, which takes some two seconds."""
+ENGINE_PAYS = 200
+"""Images from which on OpenVINO is faster than PyTorch with the graph that it has to make: from 135 with
+ViT-B/16 to 250 with ViT-Ti/16 (a core of a Zen 4, 24 November 2026)."""
+READERS = 2
+"""Threads that read images beside the computing: each has one whole photo in memory."""
 CountDone: TypeAlias = Callable[[int], None]
 """A function that is called with the number of images that are done."""
 SeveralImages: TypeAlias = "Sequence[ImageLike] | NDArray[Any] | torch.Tensor"
@@ -67,6 +75,8 @@ class PredictedImage:
     """The most probable classes, best first; none for a file that cannot be read."""
     reason: str | None = None
     """Why the file cannot be read; None if it can."""
+    engine: str = "torch"
+    """The program that computed them."""
     classes: int = 0
     """The number of the model's classes, of which `guesses` has the most probable."""
 
@@ -147,31 +157,80 @@ def _open(
     """Load the model, and list the images."""
     if not (names := options.as_names(images)):
         raise VitkitError("Which model, and which images? vitkit predict MODEL IMAGE... (- for a list)")
-    predictor = Predictor(path, **model)
+    named, unlisted = list[NamedImage](), None
+    try:
+        with listener.progress("listing images"):
+            named = list(find_images(names))
+    except VitkitError as error:
+        unlisted = error  # what there is to say of the model comes first
+    few, chosen = len(named) < MANY, _choose_engine(path, len(named), model)
+    try:
+        ready = engines.load_ready(path, "prediction", few=few, **chosen)
+    except VitkitError as error:
+        if chosen == model:
+            raise
+        listener.note(f"{path}: OpenVINO is not used: {error}")
+        chosen, ready = model, engines.load_ready(path, "prediction", few=few, **model)
+    if chosen != model:
+        listener.note("OpenVINO computes these in float32; --engine torch has PyTorch do it.")
+    predictor = Predictor(ready)
     for note in predictor.notes:
         listener.note(f"{path}: {note}.")
-    with listener.progress("listing images"):
-        return predictor, list(find_images(names))
+    if unlisted is not None:
+        raise unlisted
+    return predictor, named
+
+
+def _choose_engine(path: StrPath, count: int, model: ModelOptions) -> ModelOptions:
+    """Choose OpenVINO where it is installed, nothing else was asked for, and the images are enough to pay."""
+    given = {"engine", "exact", "precision", "device"}.intersection(
+        name for name, value in model.items() if value not in (None, False, "auto")
+    )
+    if (
+        given
+        or count < ENGINE_PAYS
+        or find_spec("openvino") is None
+        or kind_of(path).kind == "exported model"
+    ):
+        return model
+    from vitkit.runs.machine import find_device
+
+    return model if find_device("auto").type != "cpu" else {**model, "engine": "openvino"}
 
 
 def _predict(
     predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, progress: CountDone
 ) -> Iterator[PredictedImage]:
-    """Predict the readable images of each batch all at once."""
-    classes = len(predictor.class_names)
-    for start in range(0, len(images), batch_size):
-        batch = images[start : start + batch_size]
-        read: list[Pixels | DecodeError] = []
-        for image in batch:
-            try:
-                read.append(decode(image.content(), predictor.preprocessing.decode))
-            except DecodeError as error:
-                read.append(error)
-        guesses = iter(predictor.many([pixels for pixels in read if isinstance(pixels, np.ndarray)], top))
-        for image, pixels in zip(batch, read, strict=True):
-            named, reason = ([], str(pixels)) if isinstance(pixels, DecodeError) else (next(guesses), None)
-            yield PredictedImage(image.path, predictor.answering, named, reason, classes)
-        progress(start + len(batch))
+    """Predict the readable images of each batch all at once; while it is computed, the next one is read."""
+    classes, rule = len(predictor.class_names), predictor.preprocessing
+
+    def read(image: NamedImage) -> Pixels | DecodeError:
+        try:
+            # Shrunk at once: as many large photos are in memory as threads read them.
+            return preprocess(decode(image.content(), rule.decode), rule)
+        except DecodeError as error:
+            return error
+
+    # Decoding and resizing release Python's lock. Archives and Parquet files have one reader.
+    threads = READERS if all(image.files is None for image in images) else 1
+    readers = ThreadPoolExecutor(threads)
+    try:
+        batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+        ahead = [[readers.submit(read, image) for image in batch] for batch in batches[:1]]
+        for number, batch in enumerate(batches):
+            ahead += [[readers.submit(read, image) for image in each] for each in batches[number + 1 :][:1]]
+            results = [future.result() for future in ahead.pop(0)]
+            readable = [pixels for pixels in results if isinstance(pixels, np.ndarray)]
+            guesses = iter(predictor.guess(readable, top) if readable else [])
+            for image, pixels in zip(batch, results, strict=True):
+                answer, reason = (
+                    ([], str(pixels)) if isinstance(pixels, DecodeError) else (next(guesses), None)
+                )
+                engine = predictor.engine
+                yield PredictedImage(image.path, predictor.answering, answer, reason, engine, classes)
+            progress(number * batch_size + len(batch))
+    finally:  # after Ctrl-C, or where nobody wants more, no other photo is read
+        readers.shutdown(cancel_futures=True)
 
 
 def open_rows(
@@ -210,7 +269,7 @@ def open_rows(
         digest.update(os.fsencode(image.path.absolute()) + b"\0" + version.encode() + b"\0")
     facts = {
         "model": _hash_model(path, model.get("num_heads")),
-        "engine": model.get("engine"),
+        "engine": predictor.engine,
         "precision": model.get("precision", "auto"),
         "image_size": list(predictor.preprocessing.image_size),
         "position_interpolation": model.get("position_interpolation"),
@@ -258,7 +317,7 @@ class Predictor(Result):
 
     def __init__(
         self,
-        path: "StrPath | ImageModel",
+        path: "StrPath | ImageModel | engines.Ready",
         *,
         class_names: Sequence[str] | None = None,
         **model: Unpack[ModelOptions],
@@ -272,12 +331,15 @@ class Predictor(Result):
                 was saved with.
             model: as for `vitkit.evaluate`.
         """
-        if isinstance(path, str | os.PathLike):
-            ready = engines.load_ready(path, "prediction", **model)
+        if isinstance(path, engines.Ready):
+            ready = path
+        elif isinstance(path, str | os.PathLike):
+            ready = engines.load_ready(path, "prediction", few=True, **model)
         else:
             ready = engines.take_built(path, **model)
         self.notes, self.model = ready.notes, ready.model
         self.device, self.precision = ready.device, ready.precision
+        self.engine = ready.engine
         self.answering = answering_of(self.model.card)
         self.preprocessing = ready.preprocessing
         count = self.model.config.num_classes
@@ -332,7 +394,7 @@ class Predictor(Result):
     def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
         """Return the classes of several images at once: a list, a tuple, or an array of four dimensions."""
         _check_arguments(images, top, "many")
-        return self._guess(self._read(images, unit_range), top) if len(images) else []
+        return self.guess(self._read(images, unit_range), top) if len(images) else []
 
     def stream(
         self,
@@ -357,13 +419,13 @@ class Predictor(Result):
                 while batch := list(islice(given, batch_size)):
                     decoded, waiting = waiting, ahead.submit(self._read, batch, unit_range)
                     if decoded is not None:
-                        yield from self._guess(decoded.result(), top)
+                        yield from self.guess(decoded.result(), top)
                 if waiting is not None:
-                    yield from self._guess(waiting.result(), top)
+                    yield from self.guess(waiting.result(), top)
 
         return predicted()
 
-    def _guess(self, pixels: Sequence[Pixels], top: int) -> list[list[Guess]]:
+    def guess(self, pixels: Sequence[Pixels], top: int) -> list[list[Guess]]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
         if isinstance(self.model, folder.EngineModel):
