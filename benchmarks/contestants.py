@@ -34,21 +34,27 @@ Precisions: TypeAlias = tuple[TorchPrecision, ...]
 
 
 def timm_contestants(config: ViTConfig, images: Tensor, precisions: Precisions) -> Iterator[Contestant]:
-    """Give timm's own VisionTransformer with the sizes of a configuration."""
+    """Give timm's own VisionTransformer, or with rotary positions its Eva, with a configuration's sizes."""
     import_library("timm")
-    model: Any = (
-        import_module("timm.models.vision_transformer")
-        .VisionTransformer(
-            img_size=config.image_size,
-            patch_size=config.patch_size,
-            embed_dim=config.width,
-            depth=config.depth,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_dim / config.width,
-            num_classes=config.num_classes,
-        )
-        .to(images.device)
-    )
+    sizes = {
+        "img_size": config.image_size,
+        "patch_size": config.patch_size,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": config.mlp_dim / config.width,
+        "num_classes": config.num_classes,
+        "init_values": config.layer_scale,
+        "drop_path_rate": config.drop_path,
+        "pos_drop_rate": config.dropout,
+        "proj_drop_rate": config.dropout,
+    }
+    if config.rotary is None:
+        model: Any = import_module("timm.models.vision_transformer").VisionTransformer(**sizes)
+    else:
+        rotary = {"use_rot_pos_emb": True, "rope_type": "dinov3", "use_abs_pos_emb": False}
+        model = import_module("timm.models.eva").Eva(global_pool="token", **sizes, **rotary)
+    model.to(images.device)
     for precision, attention in itertools.product(precisions, ("fused", "explicit")):
 
         def prepare(fused: bool = attention == "fused") -> None:
@@ -71,6 +77,7 @@ def huggingface_contestants(
         num_attention_heads=config.num_heads,
         intermediate_size=config.mlp_dim,
         num_labels=config.num_classes,
+        hidden_dropout_prob=config.dropout,
     )
     model: Any = transformers.ViTForImageClassification(sizes).to(images.device)
 
@@ -96,6 +103,8 @@ def vit_pytorch_contestants(
         heads=config.num_heads,
         dim_head=config.head_dim,
         mlp_dim=config.mlp_dim,
+        dropout=config.dropout,
+        emb_dropout=config.dropout,
     )
     model.to(images.device)
     for precision in precisions:
@@ -226,6 +235,8 @@ def peer_contestants(
     vit: Any = config  # a configuration with tokens is a ViT or a hybrid
     if config.num_tokens is None or vit.backbone or vit.pool != "token" or not config.num_classes:
         raise VitkitError(f"{name} is left out: it is compared on plain ViTs with class token and head.")
+    if name != "timm" and (vit.rotary or vit.drop_path or vit.layer_scale is not None):
+        raise VitkitError(f"{name} is left out: it has no such blocks.")
     try:
         with warnings.catch_warnings():  # exporters warn of options that are meant
             warnings.simplefilter("ignore")

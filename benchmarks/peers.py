@@ -11,8 +11,9 @@ installed are left out, and all contestants take turns within a round.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from benchmarks.contestants import PEERS, installed_peers, peer_contestants
@@ -27,7 +28,7 @@ from vitkit.jobs.bench import (
     timed_precisions,
     vitkit_contestants,
 )
-from vitkit.models.config import ViTConfig
+from vitkit.models.config import DINOV3_ROTARY, ViTConfig
 from vitkit.models.zoo import vit_config
 from vitkit.runs.machine import keep_freed_memory
 from vitkit.runs.timing import BenchPhase, Clock
@@ -47,9 +48,21 @@ def vit(
     return ViTConfig((size, size), (patch, patch), width, depth, heads, mlp, classes)
 
 
+TI_16, S_16 = vit(224, 16, 192, 12, 3, 768), vit(224, 16, 384, 12, 6, 1536)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "erf": {"gelu": "erf"},
+    "stochastic depth": {"drop_path": 0.1},
+    "dropout": {"dropout": 0.1},
+    "layer scale": {"layer_scale": 1e-5},
+    "rotary": {"rotary": DINOV3_ROTARY, "position": "none"},
+}
+"""What models of other libraries, and training, have beside the plain blocks."""
 CASES = {
-    "Ti/16 batch 16": Case(vit(224, 16, 192, 12, 3, 768), 16),
-    "S/16 batch 8": Case(vit(224, 16, 384, 12, 6, 1536), 8),
+    "Ti/16 batch 16": Case(TI_16, 16),
+    "S/16 batch 8": Case(S_16, 8),
+    **{f"Ti/16 {name}, batch 16": Case(replace(TI_16, **own), 16) for name, own in VARIANTS.items()},
+    **{f"S/16 {name}, batch 8": Case(replace(S_16, **own), 8) for name, own in VARIANTS.items()},
+    "S/8 batch 1": Case(vit(224, 8, 384, 12, 6, 1536), 1),
     "B/16 batch 1": Case(vit(224, 16, 768, 12, 12, 3072), 1),
     "B/16 batch 4": Case(vit(224, 16, 768, 12, 12, 3072), 4),
     "digits batch 64": Case(vit(16, 4, 64, 4, 4, 128, 10), 64),
@@ -63,7 +76,7 @@ def speeds_of(
     """Time all contestants of a case; says which peers cannot take part."""
     device, config = torch.device("cpu"), case.config
     precisions = timed_precisions("auto", device)
-    contestants = list(vitkit_contestants(config, device, phase, precisions))
+    contestants = list(vitkit_contestants(config, device, phase, precisions, case.batch))
     images = torch.randn(case.batch, 3, *config.image_size, generator=torch.Generator().manual_seed(0))
     for peer in peers:
         try:

@@ -148,7 +148,8 @@ def main(arguments: list[str] | None = None) -> None:
     images = torch.randn(options.batch, config.in_channels, *config.image_size).to(device)
     phases: tuple[BenchPhase, ...] = ("training", "inference")
     for phase in phases:
-        *chosen, plain = vitkit_contestants(config, device, phase, timed_precisions("auto", device))
+        precisions = timed_precisions("auto", device)
+        *chosen, plain = vitkit_contestants(config, device, phase, precisions, options.batch)
         for contestant in (plain, *chosen):
             record = measure(options.model, options.batch, phase, contestant, images, options.steps)
             records.append(record)

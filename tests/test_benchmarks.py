@@ -61,7 +61,7 @@ def test_the_table_is_made_without_the_libraries_that_are_missing(
 @pytest.mark.parametrize("name", [MODEL, "BiT-R1-1-1x0.5", "R+ViT-64x2x2/16"])
 def test_the_plain_way_executes_the_flops_of_the_whole_model(name: str) -> None:
     config = model_config(name, 10, 64)
-    *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",))
+    *_, plain = vitkit_contestants(config, CPU, "inference", ("float32",), 2)
     images = torch.zeros(2, 3, 64, 64)
     # PyTorch's counter takes the zeros of padding for pixels.
     assert count_executed(plain, images) == 2 * forward_flops(config, head=True, padding=True)

@@ -235,3 +235,13 @@ def test_a_card_is_in_words(tmp_path: Path, cli: Cli) -> None:
         assert all(phrase in said for phrase in phrases)
         assert "{" not in said and '["' not in said and "0.30000" not in said
     assert json.loads(cli(["card", str(official), "--json"]).out)["dialect"] == "official"
+
+
+def test_a_card_says_why_blocks_are_not_compiled(tmp_path: Path, cli: Cli) -> None:
+    for name, reason in (
+        ("ViT-32x1x2/4", ""),
+        ("ViT-32x1x2/4-rms", "norm rms"),
+        ("ViT-8x1x2/4", "head_dim 4"),
+    ):
+        said = cli(["card", str(save_model(random_model(name), tmp_path / name.replace("/", "-")))]).out
+        assert ("operation by operation" in said) == bool(reason) and reason in said

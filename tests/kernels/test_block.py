@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,15 @@ from torch import Tensor
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block
 from vitkit.models.build import build_model
-from vitkit.models.config import Compute, Precision, ViTConfig
+from vitkit.models.config import (
+    DINOV3_ROTARY,
+    EVA02_ROTARY,
+    Compute,
+    Gelu,
+    Precision,
+    RotaryConfig,
+    ViTConfig,
+)
 from vitkit.models.fast import (
     HEAD_MULTIPLE,
     BlockFunction,
@@ -22,7 +31,8 @@ from vitkit.models.fast import (
 )
 from vitkit.models.image_model import autocast
 from vitkit.models.known_parts import Watch
-from vitkit.models.parts import MLP, Attention, Block
+from vitkit.models.parts import MLP, Attention, Block, keep_mask
+from vitkit.models.position import RotaryPosition2D
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -45,10 +55,33 @@ def block_or_skip(precision: Precision) -> kernel.Kernels:
     return function
 
 
-def make(width: int, heads: int, hidden: int) -> Block:
-    """A block whose every parameter matters."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "erf": {"gelu": "erf"},
+    "quick": {"gelu": "quick"},
+    "layer scale": {"layer_scale": 0.5},
+    "stochastic depth": {"drop_path": 0.5},
+    "dropout": {"dropout": 0.2},
+    "neighbours turned": {"rotary": EVA02_ROTARY},
+    "halves turned": {"rotary": DINOV3_ROTARY},
+    "all": {"gelu": "erf", "layer_scale": 0.5, "drop_path": 0.3, "dropout": 0.1, "rotary": EVA02_ROTARY},
+}
+
+
+def make(
+    width: int,
+    heads: int,
+    hidden: int,
+    *,
+    gelu: Gelu = "tanh",
+    dropout: float = 0.0,
+    rotary: RotaryConfig | None = None,
+    **options: Any,
+) -> Block:
+    """A block whose every parameter matters; rotary positions are of a class token and 4 x 4 patches."""
     torch.manual_seed(0)
-    block = Block(width, Attention(width, heads), MLP(width, hidden))
+    turns = None if rotary is None else RotaryPosition2D((4, 4), width // heads, 1, rotary)
+    mlp = MLP(width, hidden, gelu=gelu, dropout=dropout)
+    block = Block(width, Attention(width, heads, rotary=turns), mlp, dropout=dropout, **options)
     with torch.no_grad():
         block.init_weights(None)
         for parameter in block.parameters():
@@ -66,28 +99,36 @@ def results(block: Block, x: Tensor, grad: Tensor, precision: Precision = "float
     """Value, and the gradients of tokens and parameters."""
     block.zero_grad()
     x = x.clone().requires_grad_()
+    torch.manual_seed(7)  # of what is dropped
     with autocast(CPU, precision):
         out = block(x)
     out.backward(grad)
     return [out.detach(), *(t.grad for t in (x, *block.parameters()) if t.grad is not None)]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        *((size, {}) for size in SIZES),
+        *(pytest.param("an odd number of tokens", each, id=name) for name, each in VARIANTS.items()),
+    ],
+)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_values_and_gradients_are_as_near_to_the_exact_ones_as_the_modules(
-    size: str, precision: Precision
+    size: str, options: dict[str, Any], precision: Precision
 ) -> None:
-    """In the mean square, of what float64 gives: the roundings are others, and not more."""
+    """In the mean square, of what float64 gives: the roundings are others, and not more. The same numbers and
+    images are dropped."""
     function = block_or_skip(precision)
     images, tokens, width, heads, hidden = SIZES[size]
-    block = make(width, heads, hidden)
+    block = make(width, heads, hidden, **options)
     x, grad = torch.randn(2, images, tokens, width)
-    exact = results(make(width, heads, hidden).double(), x.double(), grad.double())
+    exact = results(make(width, heads, hidden, **options).double(), x.double(), grad.double())
     block.attention.__class__ = ExplicitAttention
     modules = results(block, x, grad, precision)
     compile_with(block, function)
     compiled = results(block, x, grad, precision)
-    assert len(compiled) == len(exact) == 14
+    assert len(compiled) == len(exact) == (16 if "layer_scale" in options else 14)
     unit = 2**-8 if precision == "bfloat16" else 2**-23
     for own, other, reference in zip(compiled, modules, exact, strict=True):
         error, theirs = (own - reference).norm(), (other - reference).norm()
@@ -112,10 +153,15 @@ def test_the_number_of_threads_changes_no_bit(precision: Precision) -> None:
             back = kernels.attention_backward(grad[..., :64].contiguous(), qkv, weights[3].detach(), attended)
             rows = x.view(-1, 64)
             normed = kernels.norm(rows, None, None, weights[0].detach(), weights[1].detach(), 1e-6)
+            keys = torch.arange(14, dtype=torch.int32).view(7, 2)
+            product, bias = qkv.view(-1, 192)[:, :64].contiguous(), weights[1].detach()
+            branch = kernel.Branch(bias, bias, torch.arange(7.0), kernel.Drop(keys, 0.3), 33)
             through = kernels.norm_backward(
-                normed[1], rows, normed[2], weights[0].detach(), rows, copied=True
+                normed[1], rows, normed[2], weights[0].detach(), rows, product, branch
             )
-            runs.append([mixed, attended, *back, *normed, *through, *kernels.split(rows)])
+            summed = kernels.norm(rows, product, branch, weights[0].detach(), bias, 1e-6)
+            of_branch = kernels.branch_backward(rows, product, branch)
+            runs.append([mixed, attended, *back, *normed, *through, *summed, *of_branch])
     finally:
         torch.set_num_threads(threads)
     for alone, threaded in zip(*runs, strict=True):
@@ -149,24 +195,31 @@ def test_a_block_can_be_compiled_where_there_are_no_gradients_but_not_without_a_
         assert (compiled_block.__wrapped__("float32") is not None) == is_compiled
 
 
-def test_blocks_that_drop_at_random_are_computed_by_modules_in_training_alone() -> None:
+def test_blocks_that_drop_attention_weights_are_computed_by_modules_in_training_alone() -> None:
     calls: list[int] = []
 
-    def function(x: Tensor, weights: tuple[Tensor, ...], heads: int, eps: float) -> Tensor:
-        calls.append(heads)
+    def function(x: Tensor, *_: object) -> Tensor:
+        calls.append(len(x))
         return x
 
-    for number, place in enumerate(("drop_path", "mlp.dropout.p", "attention.dropout")):
-        block = make(32, 2, 48)
-        owner, _, name = place.rpartition(".")
-        setattr(block.get_submodule(owner), name, 0.5)
-        compile_with(block, function)
-        block.train()(torch.randn(2, 5, 32))
-        assert calls == [2] * number
-        block.eval()(torch.randn(2, 5, 32))
-        assert calls == [2] * (number + 1)
-        block(torch.randn(2, 5, 32), taps={}, name="block00")
-        assert calls == [2] * (number + 1)
+    block = make(32, 2, 48)
+    block.attention.dropout = 0.5
+    compile_with(block, function)
+    block.train()(torch.randn(2, 5, 32))
+    assert calls == []
+    block.eval()(torch.randn(2, 5, 32))
+    block(torch.randn(2, 5, 32), taps={}, name="block00")
+    assert calls == [2]
+
+
+def test_the_kernel_drops_the_numbers_that_the_modules_drop() -> None:
+    """By itself too, where a block is computed by modules: of any shape and key."""
+    kernels = block_or_skip("float32")
+    keys = torch.tensor([[0, 0], [-1, 2**31 - 1], [-(2**31), 5]], dtype=torch.int32)
+    for rate in (0.0, 0.1, 0.5, 0.999):
+        for shape in ((3, 7, 33), (3, 1), (3, 70_000)):
+            like = torch.empty(shape)
+            assert torch.equal(kernels.keep_mask(keys, rate, like), keep_mask(keys, rate, like))
 
 
 def test_a_model_hands_the_kernel_to_its_blocks() -> None:
@@ -174,8 +227,8 @@ def test_a_model_hands_the_kernel_to_its_blocks() -> None:
     model = build_model(config)
     calls: list[int] = []
 
-    def function(x: Tensor, weights: tuple[Tensor, ...], heads: int, eps: float) -> None:
-        calls.append(heads)
+    def function(x: Tensor, *_: object) -> None:
+        calls.append(len(x))
 
     images = torch.randn(2, 3, 12, 20)
     before = model(images)
@@ -185,7 +238,17 @@ def test_a_model_hands_the_kernel_to_its_blocks() -> None:
         assert torch.equal(model(images), before) and len(calls) == expected
 
 
-@pytest.mark.parametrize("function", ["gelu(READ(in[i])", "logits[i] - most", "* gelu_slope("])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "function(READ(in[i])",
+        "logits[i] - most",
+        "* slope(READ",
+        "b * c +",
+        "* factor * (READ",
+        "* at.kept, factor",
+    ],
+)
 def test_a_kernel_that_computes_something_else_is_not_used(
     function: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -222,10 +285,10 @@ def test_c_has_the_numbers_by_which_python_makes_room(
     weights = torch.full((1, 2, 7, 64), 7.0)  # more room than any padding takes
     out = torch.empty(1, 7, 64)
     qkv = torch.randn(1, 7, 192, generator=torch.Generator().manual_seed(0))
-    assert kernels.call("attention", qkv, torch.zeros(192), out, weights, 1, 2, 7, 32, 1.0)
+    assert kernels.call("attention", qkv, torch.zeros(192), None, out, weights, 1, 2, 7, 32, 1.0)
     padded = 7 * 2 * 32
     assert (weights.view(-1)[:padded] <= 1).all() and (weights.view(-1)[padded:] == 7).all()
     rows = torch.randn(9, 64, generator=torch.Generator().manual_seed(1))
     parts, sums = torch.full((9, 64), 7.0), torch.empty(64)
-    kernels.call("bias_gelu_backward", rows, torch.zeros(64), rows, rows, sums, parts, 9, 64)
+    kernels.call("bias_gelu_backward", rows, torch.zeros(64), 0, None, 9, rows, rows, sums, parts, 9, 64)
     assert (parts[:3] != 7).all() and (parts[3:] == 7).all()  # pieces of 4 rows

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitkit.kernels import block as kernel
-from vitkit.kernels.block import Gelu, Kernels, compiled_block, compiled_gelu
+from vitkit.kernels.block import FORMS, Kernels, compiled_block, compiled_gelu, plain_gelu
 
+Gelu = Callable[[Tensor], Tensor]
 TYPES = (torch.float32, torch.bfloat16)
 GOLD = ["b8978870fcac22fc", "9bde459c26330077"]
 """SHA-256 of the values and slopes that the kernel gave before its ends were right: the same for every
@@ -27,7 +29,12 @@ def gelu() -> Gelu:
     if function is None:
         assert shutil.which("cc") is None, "there is a compiler, but it does not compile the kernel"
         pytest.skip("no C compiler")
-    return function
+    return lambda x: function(x, "tanh")
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def values_and_gradients(function: Gelu, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,6 +47,23 @@ def values_and_gradients(function: Gelu, x: Tensor, grad: Tensor) -> tuple[Tenso
 
 def plain(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
+
+
+@pytest.mark.usefixtures("gelu")
+def test_every_form_is_within_the_rounding_of_its_type(form: str) -> None:
+    """Of the exact values, computed in float64: all numbers of bfloat16, and many of float32."""
+    function = compiled_gelu()
+    assert function is not None
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16)
+    for x, unit, least in (
+        (halves[halves.isfinite() & (halves.abs() < 1e4)], 2**-8 * 1.01, 1e-6),
+        (torch.linspace(-30, 30, 100_003), 2**-22, 4e-6),
+    ):
+        grad = torch.ones_like(x)
+        exact = values_and_gradients(lambda x: plain_gelu(x, form), x.double(), grad.double())
+        own = values_and_gradients(lambda x: function(x, form), x, grad)
+        for value, reference in zip(own, exact, strict=True):
+            assert ((value.double() - reference).abs() <= unit * reference.abs() + least).all()
 
 
 def test_all_numbers_of_bfloat16_are_within_its_rounding(gelu: Gelu) -> None:
@@ -162,7 +186,9 @@ def test_numbers_that_are_none_stay_so(gelu: Gelu, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("gelu")
-@pytest.mark.parametrize("function", ["gelu(x[i])", "gelu(widen(x[i]))", "grad[i] *", "widen(grad[i]) *"])
+@pytest.mark.parametrize(
+    "function", ["function(x[i])", "function(widen(x[i]))", "grad[i] *", "widen(grad[i]) *", "x * normal("]
+)
 def test_a_kernel_that_computes_something_else_is_not_used(
     function: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -117,7 +117,13 @@ def test_every_way_gives_the_same_logits_and_gradients(variant: str, way: str) -
         ({"norm": "rms"}, "class_token", "compiled", "modules"),
         ({"qk_norm": True}, "every_token", "compiled", "modules"),
         ({"qkv_bias": False}, "every_token", "compiled", "modules"),
-        (VIT5, "every_token", "pytorch", "modules"),
+        (VIT5, "every_token", "compiled", "modules"),
+        (
+            {"gelu": "erf", "layer_scale": 0.1, "rotary": DINOV3_ROTARY, "dropout": 0.1, "drop_path": 0.1},
+            "every_token",
+            "compiled",
+            "compiled",
+        ),
     ],
 )
 def test_ways_that_know_a_part_are_said(
@@ -210,10 +216,11 @@ def test_blocks_are_compiled_where_the_kernel_can() -> None:
     changes: list[tuple[dict[str, Any], bool]] = [
         ({}, True),
         ({"pool": "mean", "register_tokens": 3}, True),
-        ({"layer_scale": 0.1}, False),
-        ({"gelu": "erf"}, False),
+        ({"layer_scale": 0.1}, True),
+        ({"gelu": "erf"}, True),
         ({"position": "relative"}, False),
-        ({"rotary": DINOV3_ROTARY}, False),
+        ({"rotary": DINOV3_ROTARY}, True),
+        ({"qk_norm": True}, False),
         ({"pool": "mean", "attention": "axial"}, False),
         ({"num_heads": 8}, False),
     ]
@@ -222,14 +229,14 @@ def test_blocks_are_compiled_where_the_kernel_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "way", "expected"), [("tanh", "compiled", 2), ("tanh", "pytorch", 0), ("erf", "compiled", 0)]
+    ("form", "way", "expected"), [("tanh", "compiled", 2), ("tanh", "pytorch", 0), ("erf", "compiled", 2)]
 )
-def test_a_gelu_that_is_handed_in_computes_the_tanh_form(form: str, way: str, expected: int) -> None:
+def test_a_gelu_that_is_handed_in_computes_the_models_form(form: str, way: str, expected: int) -> None:
     calls = []
 
-    def gelu(x: Tensor) -> Tensor:
+    def gelu(x: Tensor, form: str) -> Tensor:
         calls.append(x.shape)
-        return torch.nn.functional.gelu(x, approximate="tanh")
+        return torch.nn.functional.gelu(x, approximate="tanh" if form == "tanh" else "none")
 
     model = make(replace(SMALL, gelu=form))  # type: ignore[arg-type]
     before = model(images(SMALL))
@@ -270,8 +277,8 @@ def test_a_copy_computes_in_the_same_way_through_its_own_weights(copied: Callabl
 def test_a_pickle_computes_with_modules_where_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_fast()
     expected, pickled = model(images(SMALL)), pickle.dumps(model)
-    monkeypatch.setattr(block_kernel, "compiled_block", lambda precision: None)
-    monkeypatch.setattr(block_kernel, "compiled_gelu", lambda: None)
+    monkeypatch.setattr(block_kernel, "compiled_block", lambda *_: None)
+    monkeypatch.setattr(block_kernel, "compiled_gelu", lambda *_: None)
     other = pickle.loads(pickled)
     assert not [part for part in other.modules() if part.__dict__.get("compiled") is not None]
     torch.testing.assert_close(other(images(SMALL)), expected, rtol=1e-3, atol=1e-4)

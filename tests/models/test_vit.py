@@ -16,8 +16,8 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
 from vitkit.models.config import Precision, ViTConfig
-from vitkit.models.image_model import autocast
-from vitkit.models.parts import Attention, AttentionPool, Block, ConvStem, drop_path
+from vitkit.models.image_model import BatchRows, autocast
+from vitkit.models.parts import Attention, AttentionPool, Block, ConvStem, Dropout, drop_path
 from vitkit.models.vit import ViT
 from vitkit.models.zoo import model_config, vit_config
 from vitkit.runs.config import Architecture, Run
@@ -126,6 +126,35 @@ def test_dropout_stands_where_the_paper_names_it() -> None:
         assert 0.4 < (taps[name] == 0).float().mean() < 0.6, name
     for name in ("stem", "encoded", "pooled"):
         assert (taps[name] == 0).float().mean() < 0.01, name
+
+
+def test_dropout_keeps_the_mean_and_draws_every_number_by_itself() -> None:
+    """Within five standard errors: all of them, each place over images, and pairs of neighbours."""
+    drop = Dropout(0.3).train()
+    torch.manual_seed(1)
+    x = drop(torch.ones(400, 50, 40))
+    stays = (x != 0).double()
+    assert torch.equal(x[x != 0].unique(), torch.tensor([1 / (1 - 0.3)]))
+    assert abs(stays.mean() - 0.7) < 5 * (0.21 / x.numel()) ** 0.5
+    assert ((stays.mean(0) - 0.7).abs() < 5 * (0.21 / 400) ** 0.5).all()
+    centred = stays - 0.7
+    for axis in range(3):
+        for step in (1, 2, 7, 32):
+            pairs = centred.narrow(axis, 0, x.shape[axis] - step) * centred.narrow(
+                axis, step, x.shape[axis] - step
+            )
+            assert abs(pairs.mean()) < 5 * 0.21 / pairs.numel() ** 0.5
+    assert torch.equal(drop.eval()(x), x) and torch.equal(Dropout(0.0).train()(x), x)
+
+
+def test_dropout_does_not_depend_on_how_a_batch_is_divided() -> None:
+    x, drop = torch.randn(5, 3, 8), Dropout(0.5).train()
+    torch.manual_seed(3)
+    whole = drop(x)
+    for start, stop in ((0, 2), (2, 5)):
+        drop.batch_rows = BatchRows(start, stop, 5, seed=start)
+        torch.manual_seed(3)
+        assert torch.equal(drop(x[start:stop]), whole[start:stop])
 
 
 def test_weights_are_drawn_as_the_original_draws_them() -> None:

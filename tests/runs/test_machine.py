@@ -158,11 +158,13 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
     assert choose(features=(), precision="bfloat16") == Compute("bfloat16", "explicit", "class_token")
     assert choose(compiler=True) == replace(choose(), gelu="compiled", block="compiled")
     assert choose(compiler=True, phase="evaluation").gelu == "compiled"
-    assert choose(compiler=True, phase="prediction").gelu == "pytorch"
+    assert choose(compiler=True, phase="prediction").gelu == "compiled"
     assert choose(compiler=True, exact=True) == PLAIN
     assert choose(compiler=True, precision="float32").block == "compiled"
     assert choose(compiler=True, phase="evaluation").block == "compiled"
-    for facts in ({"exact": True}, {"phase": "prediction"}, {"device": "cuda"}):
+    assert choose(compiler=True, precision="float32", onednn=True).products == "onednn"
+    assert choose(compiler=True, onednn=True).products == choose(onednn=True).products == "pytorch"
+    for facts in ({"exact": True}, {"device": "cuda"}):
         assert choose(compiler=True, **facts).block == "modules"
     assert choose("ViT-64x4x4/4").precision == "float32"
     assert choose("ViT-96x6x3/4").precision == "bfloat16"
@@ -177,10 +179,26 @@ def test_what_is_chosen_follows_from_machine_and_model() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dropout", "attention_dropout", "drop_path"])
-def test_blocks_that_drop_at_random_are_compiled_for_evaluation_alone(kind: str) -> None:
+def test_blocks_that_drop_attention_weights_are_compiled_for_evaluation_alone(kind: str) -> None:
     config = replace(SMALL, width=64, **{kind: 0.1})  # type: ignore[arg-type]
-    assert choose(config, compiler=True).block == "modules"
+    way = choose(config, compiler=True).block
+    assert way == ("modules" if kind == "attention_dropout" else "compiled")
     assert choose(config, compiler=True, phase="evaluation").block == "compiled"
+
+
+def test_long_sequences_are_compiled_where_their_attention_weights_fit_into_memory() -> None:
+    """Which the fused attention does not hold: 12 layers of 6 heads of 785 tokens are 89 MB an image."""
+    config = vit_config("ViT-S/8", image_size=224)
+    weights = 12 * 6 * 785**2 * 2
+    for images, times, facts, way in (
+        (1, 4, {}, "compiled"),
+        (2, 4, {}, "modules"),
+        (0, 1000, {}, "modules"),
+        (12, 4, {"phase": "evaluation", "precision": "bfloat16"}, "compiled"),  # of a layer at a time
+        (1, 4, {"precision": "float32"}, "modules"),
+        (1, 8, {"precision": "float32"}, "compiled"),
+    ):
+        assert choose(config, compiler=True, images=images, memory=times * weights, **facts).block == way
 
 
 def test_long_sequences_are_compiled_in_bfloat16_alone() -> None:

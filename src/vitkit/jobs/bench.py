@@ -183,13 +183,17 @@ def timed_precisions(precision: Precision, device: torch.device) -> tuple[TorchP
 
 
 def vitkit_contestants(
-    config: ModelConfig, device: torch.device, phase: timing.BenchPhase, precisions: Sequence[TorchPrecision]
+    config: ModelConfig,
+    device: torch.device,
+    phase: timing.BenchPhase,
+    precisions: Sequence[TorchPrecision],
+    batch_size: int,
 ) -> Iterator[Contestant]:
     """Give vitkit's chosen way to compute in each precision, and last the plain way (`--exact`)."""
     model: image_model.ImageModel = build.build_model(config).to(device)
     for precision in precisions:
         of_phase: Literal["training", "evaluation"] = "training" if phase == "training" else "evaluation"
-        way = machine.choose_for(config, device, precision, phase=of_phase, exact=False)
+        way = machine.choose_for(config, device, precision, phase=of_phase, exact=False, images=batch_size)
         name = f"vitkit {precision}"
         yield Contestant(name, "vitkit", precision, model, model, partial(machine.compute_as, model, way))
     plain = partial(machine.compute_as, model, PLAIN)
@@ -448,7 +452,7 @@ def _measure(
     room = machine.available_memory()
     if room is not None and device.type == "cpu" and needed > room:
         raise VitkitError(f"It needs about {format_bytes(needed)}, and {format_bytes(room)} are free.")
-    ways, optimizers = list(vitkit_contestants(config, device, phase, precisions)), Optimizers()
+    ways, optimizers = list(vitkit_contestants(config, device, phase, precisions, batch)), Optimizers()
     shape, generator = (batch, config.in_channels, *config.image_size), torch.Generator().manual_seed(0)
     images = torch.randn(shape, generator=generator).to(device)
     # A forward pass of one image is timed; a training step takes three times as long.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 import torch
@@ -25,14 +25,14 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
-from vitkit.models import measure, zoo
-from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size
+from vitkit.models import fast, measure, zoo
+from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.runs.start import identify_any
 from vitkit.tasks import answers
-from vitkit.text import format_count, format_size
+from vitkit.text import format_count, format_size, join_names
 from vitkit.weights import format_names, loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
 
@@ -426,6 +426,7 @@ class CheckpointCard(Result):
             ("model", [described(identity), f"{measure.parameters(config):,} parameters, {flops} per image"]),
             ("architecture", [f"{key} {_plain(value, key)}" for key, value in _differences(config)]),
             ("numerics", numerics),
+            ("speed", list(_slow_parts(config))),
             ("preprocessing", _preprocessing(identity)),
             ("classes", [shown or classes]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
@@ -487,6 +488,17 @@ def described(identity: loading.Identity) -> str:
         f"{name} at {format_size(config.image_size)}, {classes}, "
         f"{format_count(measure.parameters(config))} parameters ({identity.format} format)"
     )
+
+
+def _slow_parts(config: zoo.ModelConfig) -> Iterator[str]:
+    """Say why a ViT's blocks are not compiled on a processor, where they are not."""
+    vit = cast("ViTConfig", config)  # if it has tokens
+    if config.num_tokens is not None and not fast.block_can_be_compiled(vit):
+        named = {name: getattr(config, name) for name in fast.COMPILED_BLOCK.left_out(config)}
+        if vit.head_dim % fast.HEAD_MULTIPLE:
+            named["head_dim"] = vit.head_dim
+        shown = join_names([f"{name} {_plain(value, name)}" for name, value in named.items()])
+        yield f"blocks are computed operation by operation, because of {shown}"
 
 
 def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:

@@ -110,8 +110,7 @@ def train_run(
             recorded = read_config(folder)
         else:
             # Before anything random happens: a run that is killed from here on can be continued.
-            precision, exact = plan.run.training.precision, plan.run.training.exact
-            chosen = machine.choose_for(plan.config, plan.device, precision, phase="training", exact=exact)
+            chosen = budget.choose_way(plan.run, plan.config, plan.device)
             recorded = {"vitkit_version": __version__, "command": command}
             recorded |= {"run": to_json(plan.run), "compute": to_json(chosen)}
             write(folder / "config.json", recorded)
@@ -239,8 +238,7 @@ def _finish(
 def _preview(plan: planning.Plan, folder: Path, has_begun: bool, listener: Listener) -> None:
     """Show data, splits, start, model, length, time, memory and folder of a run; nothing is written."""
     run, data, config = plan.run, plan.images, plan.config
-    precision, exact = run.training.precision, run.training.exact
-    compute = machine.choose_for(config, plan.device, precision, phase="training", exact=exact)
+    compute = budget.choose_way(run, config, plan.device)
     model = build.build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(planning.first_screen(plan, model, folder, from_paper))

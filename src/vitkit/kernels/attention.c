@@ -58,11 +58,37 @@ static void few_rows(long rows, const float *a, long row_step, long step, const 
 
 /* ---- Attention ---- */
 
-/* out[row] = (in[row] + bias) * scale, `(T, d)`; rows up to an even number are zeros. */
-static void take(const number *in, long stride, const float *bias, float scale, number *out, long tokens, long size) {
-    for (long row = 0; row < tokens; row++)
-        SIMD for (long i = 0; i < size; i++)
-            out[row * size + i] = WRITE((READ(in[row * stride + i]) + (bias ? bias[i] : 0.0f)) * scale);
+/* Rotary positions: pairs of a head's numbers are turned by the angles of their token; NULL: nothing is. */
+typedef struct {
+    const float *cos, *sin; /* (T, d), equal for both members of a pair */
+    long neighbours;        /* whether numbers 2i and 2i + 1 are a pair; else i and i + d / 2 */
+} rotary;
+
+/* Turn the numbers of a head at a token by its angles, or back where `direction` is -1. */
+static void turn_row(float *row, const rotary *turns, long token, float direction, long size) {
+    const float *cos = turns->cos + token * size, *sin = turns->sin + token * size;
+    long half = size / 2, step = turns->neighbours ? 2 : 1, other = turns->neighbours ? 1 : half;
+    SIMD for (long i = 0; i < half; i++) {
+        float a = row[i * step], b = row[i * step + other], c = cos[i * step], s = sin[i * step] * direction;
+        row[i * step] = a * c - b * s;
+        row[i * step + other] = b * c + a * s;
+    }
+}
+
+/* out[row] = (in[row] + bias) * scale, turned, `(T, d)`; rows up to an even number are zeros. */
+static void take(const number *in, long stride, const float *bias, float scale, const rotary *turns, number *out,
+                 long tokens, long size) {
+    if (turns) {
+        float values[size];
+        for (long row = 0; row < tokens; row++) {
+            SIMD for (long i = 0; i < size; i++) values[i] = (READ(in[row * stride + i]) + bias[i]) * scale;
+            turn_row(values, turns, row, 1.0f, size);
+            SIMD for (long i = 0; i < size; i++) out[row * size + i] = WRITE(values[i]);
+        }
+    } else
+        for (long row = 0; row < tokens; row++)
+            SIMD for (long i = 0; i < size; i++)
+                out[row * size + i] = WRITE((READ(in[row * stride + i]) + (bias ? bias[i] : 0.0f)) * scale);
     if (tokens % GROUP) memset(out + tokens * size, 0, size * sizeof(number));
 }
 
@@ -106,8 +132,8 @@ static void softmax(float *logits, number *weights, long tokens, long wide) {
 
 /* mixed = softmax(q k^T scale) v of every image and head: qkv `(B, T, 3, h, d)` without its bias `(3, h, d)`,
    mixed `(B, T, h, d)`; `weights` receives `(B, h, T, T padded)`. Returns 0 if there is no memory. */
-int attention(const number *qkv, const float *bias, number *mixed, number *weights, long images, long heads,
-              long tokens, long size, float scale, int threads) {
+int attention(const number *qkv, const float *bias, const rotary *turns, number *mixed, number *weights, long images,
+              long heads, long tokens, long size, float scale, int threads) {
     long width = heads * size, wide = padded(tokens), own = (tokens + 1) * size;
     int failed = 0;
     _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {
@@ -121,11 +147,11 @@ int attention(const number *qkv, const float *bias, number *mixed, number *weigh
             long image = task / heads, head = task % heads;
             const number *from = qkv + image * tokens * 3 * width + head * size;
             const float *b = bias + head * size;
-            take(from + width, 3 * width, b + width, 1.0f, k, tokens, size);
+            take(from + width, 3 * width, b + width, 1.0f, turns, k, tokens, size);
             by_columns(k, keys, tokens, size);
-            take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, k, tokens, size);
+            take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, NULL, k, tokens, size);
             const float *v = by_rows(k, values, tokens, size);
-            take(from, 3 * width, b, scale, q, tokens, size);
+            take(from, 3 * width, b, scale, turns, q, tokens, size);
             number *w = weights + task * tokens * wide;
             for (long start = 0; start < tokens; start += ROWS) {
                 long row = FROM(start, tokens), rows = FEW(start, tokens);
@@ -144,30 +170,34 @@ int attention(const number *qkv, const float *bias, number *mixed, number *weigh
     return !failed;
 }
 
-/* Write `rows` rows of a gradient, times a factor, and add them to the sums of its columns. */
-INLINE void give(const float *from, number *to, long stride, float *sums, float factor, long rows, long size) {
-    for (long m = 0; m < rows; m++)
+/* Write the gradients of `rows` tokens, times a factor and turned back, and add them to the sums of its columns. */
+INLINE void give(float *from, number *to, long stride, float *sums, float factor, const rotary *turns, long token,
+                 long rows, long size) {
+    for (long m = 0; m < rows; m++) {
+        if (turns) turn_row(from + m * size, turns, token + m, -1.0f, size);
         SIMD for (long i = 0; i < size; i++) {
             float value = from[m * size + i] * factor;
             to[m * stride + i] = WRITE(value);
             sums[i] += value;
         }
+    }
 }
 
 /* out = a^T b, `(T, d)`, of a `(T, T padded)` and words of b's rows; and the sums of its columns. */
-static void transposed(const float *a, const float *b, number *to, long stride, float *sums, float *out, long tokens,
-                       long size) {
+static void transposed(const float *a, const float *b, number *to, long stride, float *sums, const rotary *turns,
+                       float *out, long tokens, long size) {
     long wide = padded(tokens), depth = (tokens + GROUP - 1) / GROUP;
     for (long start = 0; start < tokens; start += ROWS) {
         long row = FROM(start, tokens), rows = FEW(start, tokens), again = start - row;
         few_rows(rows, a + row, 1, wide, b, size, depth, out, size);
-        give(out + again * size, to + start * stride, stride, sums, 1.0f, rows - again, size);
+        give(out + again * size, to + start * stride, stride, sums, 1.0f, turns, start, rows - again, size);
     }
 }
 
 /* The gradient of `attention`: of qkv, `(B, T, 3, h, d)`, and in `sums` `(B, 3, h, d)` of its bias, by image. */
-int attention_backward(const number *grad, const number *qkv, const float *bias, const number *weights, number *dqkv,
-                       float *sums, long images, long heads, long tokens, long size, float scale, int threads) {
+int attention_backward(const number *grad, const number *qkv, const float *bias, const rotary *turns,
+                       const number *weights, number *dqkv, float *sums, long images, long heads, long tokens,
+                       long size, float scale, int threads) {
     long width = heads * size, wide = padded(tokens), own = (tokens + 1) * size, square = (tokens + 1) * wide;
     int failed = 0;
     _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {
@@ -195,17 +225,17 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
             const number *w = weights + task * tokens * wide;
             for (int part = 0; part < 3; part++) memset(sum + part * width, 0, size * sizeof(float));
             /* Values: dv = weights^T dout. */
-            take(grad + image * tokens * width + head * size, width, NULL, 1.0f, douts, tokens, size);
+            take(grad + image * tokens * width + head * size, width, NULL, 1.0f, NULL, douts, tokens, size);
             const float *pairs = (const float *)w;
             if (GROUP > 1 && tokens > 0) { /* of no tokens there is no address to copy from */
                 memcpy(copied, w, tokens * wide * sizeof(number));
                 memset(copied + tokens * wide, 0, wide * sizeof(number));
                 pairs = by_rows(copied, paired, tokens, wide);
             }
-            transposed(pairs, by_rows(douts, other, tokens, size), to + 2 * width, 3 * width, sum + 2 * width, out,
-                       tokens, size);
+            transposed(pairs, by_rows(douts, other, tokens, size), to + 2 * width, 3 * width, sum + 2 * width,
+                       NULL, out, tokens, size);
             /* Logits: w (dw - sum(w dw)), with dw = dout v^T. */
-            take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, plain, tokens, size);
+            take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, NULL, plain, tokens, size);
             by_columns(plain, columns, tokens, size);
             memset(dlogits + tokens * wide, 0, wide * sizeof(number));
             for (long start = 0; start < tokens; start += ROWS) {
@@ -222,18 +252,18 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
                 }
             }
             /* Queries: dq = dlogits k scale. */
-            take(from + width, 3 * width, b + width, 1.0f, plain, tokens, size);
+            take(from + width, 3 * width, b + width, 1.0f, turns, plain, tokens, size);
             const float *keys = by_rows(plain, other, tokens, size);
             for (long start = 0; start < tokens; start += ROWS) {
                 long row = FROM(start, tokens), rows = FEW(start, tokens), again = start - row;
                 few_rows(rows, (float *)(dlogits + row * wide), wide / GROUP, 1, keys, size,
                          (tokens + GROUP - 1) / GROUP, out, size);
-                give(out + again * size, to + start * 3 * width, 3 * width, sum, scale, rows - again, size);
+                give(out + again * size, to + start * 3 * width, 3 * width, sum, scale, turns, start, rows - again, size);
             }
             /* Keys: dk = dlogits^T q scale. */
-            take(from, 3 * width, b, scale, plain, tokens, size);
+            take(from, 3 * width, b, scale, turns, plain, tokens, size);
             transposed(by_rows(dlogits, paired, tokens, wide), by_rows(plain, other, tokens, size), to + width,
-                       3 * width, sum + width, out, tokens, size);
+                       3 * width, sum + width, turns, out, tokens, size);
         }
         free(room);
     }

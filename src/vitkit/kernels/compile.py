@@ -106,6 +106,18 @@ def load(source: Source, *, compile_it: bool) -> Built:
         return Built(None, f"it could not be compiled or loaded: {error}")
 
 
+def cached_beside(source: Source, suffix: str) -> Path:
+    """Return the path of a file beside a compiled library that belongs to the same machine and versions.
+
+    Raises:
+        OSError: this machine has no library.
+    """
+    try:
+        return _place(source)[0].with_suffix(suffix)
+    except _Without as reason:
+        raise OSError(str(reason)) from reason
+
+
 class _Without(Exception):  # noqa: N818 (nothing is wrong: a machine may be without a compiler)
     """Why this machine has no kernel."""
 

@@ -618,6 +618,9 @@ class Compute:
     """Whether uint8 images are normalised, or the patch embedding's weights are instead."""
     block: Literal["modules", "compiled"] = "modules"
     """Whether a block is computed operation by operation, or by `kernels/block.c` between its products."""
+    products: Literal["pytorch", "onednn"] = "pytorch"
+    """The library of a compiled block's float32 products, forward and of the inputs' gradients: the one that
+    PyTorch calls by itself, or oneDNN."""
     graph: Literal["eager", "compiled"] = "eager"
     """Whether operations run one by one, or as the kernels that torch.compile makes of a model: on a GPU."""
 

@@ -15,8 +15,9 @@ Shapes: B images, N patches, T tokens, D = width, h = num_heads, d = head_dim = 
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -26,13 +27,26 @@ from torch import Tensor, nn
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
-from vitkit.models.parts import MLP, Attention, Block, ClassTokenPool, PatchStem, RelativeAttention, RMSNorm
+from vitkit.models.parts import (
+    MLP,
+    Attention,
+    Block,
+    ClassTokenPool,
+    Dropout,
+    PatchStem,
+    RelativeAttention,
+    RMSNorm,
+    path_factors,
+)
 from vitkit.models.position import RotaryPosition2D
 from vitkit.models.vit import ViT
 
-BlockFunction = Callable[[Tensor, tuple[Tensor, ...], int, float], Tensor | None]
-"""A function that computes a whole block: (tokens `(B, T, D)`, `block_weights`, h, epsilon of the norms) ->
-tokens `(B, T, D)`. It returns None where it cannot: for another type, device, size of a head or autocast."""
+BlockFunction = Callable[
+    [Tensor, tuple[Tensor, ...], int, float, Callable[[], Mapping[str, Any]]], Tensor | None
+]
+"""A function that computes a whole block: (tokens `(B, T, D)`, `block_weights`, h, epsilon of the norms,
+`block_extras`) -> tokens `(B, T, D)`. It returns None where it cannot: for another type, device, size of a
+head or autocast. Then nothing was drawn at random."""
 
 CENTRE = 128
 """The level subtracted from all pixels: a whole number, so that bfloat16 holds the differences exactly, and
@@ -48,8 +62,11 @@ BLOCK: Parts = {
     Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp"),
     Attention: ("num_heads", "dropout", "qkv", "out"),
     MLP: ("gelu", "dropout", "fc1", "fc2"),
+    Dropout: ("rate", "batch_rows", "faster_mask"),
 }
 """The parts that a block is made of in the original."""
+SCALED_BLOCK: Parts = {**BLOCK, Block: (*BLOCK[Block], "layer_scale", "attention_scale", "mlp_scale")}
+"""The same, with a layer scale or without."""
 RMS_NORM: Parts = {RMSNorm: contents(RMSNorm(1))}
 """RMSNorm, of ways that call it."""
 ROTARY: Parts = {
@@ -85,12 +102,11 @@ EXPLICIT_ATTENTION = Way(
     },
     CALLED,
 )
-COMPILED_GELU = Way(BLOCK, {**CALLED, "gelu": ("tanh",)})
+COMPILED_GELU = Way(BLOCK, CALLED)
 CLASS_TOKEN = Way(
     {
         **WHOLE,
-        **BLOCK,
-        Block: (*BLOCK[Block], "layer_scale", "attention_scale", "mlp_scale"),
+        **SCALED_BLOCK,
         ClassTokenPool: (),
         **RMS_NORM,
     },
@@ -101,7 +117,14 @@ FOLDED_PIXELS = Way(
     {**WHOLE, PatchStem: ("patch_size", "weight", "bias")},
     {**CALLED, "backbone": (None,), "stem_channels": ((),)},
 )
-COMPILED_BLOCK = Way(BLOCK, {**BY_CONTENT, "gelu": ("tanh",), "layer_scale": (None,)})
+COMPILED_BLOCK = Way(
+    {
+        **SCALED_BLOCK,
+        Attention: (*BLOCK[Attention], "rotary"),
+        RotaryPosition2D: ROTARY[RotaryPosition2D],
+    },
+    {**BY_CONTENT, "rotary": ANY},
+)
 
 
 class ExplicitAttention(Attention):
@@ -128,15 +151,15 @@ class ExplicitRelativeAttention(ExplicitAttention, RelativeAttention):
 
 
 class CompiledMLP(MLP):
-    """An MLP whose GELU is a compiled function of the tanh form: PyTorch's takes three times as long."""
+    """An MLP whose GELU is a compiled function: PyTorch's takes up to three times as long."""
 
     plain: ClassVar[type[nn.Module]] = MLP
 
-    compiled: Callable[[Tensor], Tensor] | None
+    compiled: Callable[[Tensor, str], Tensor] | None
     """None where an MLP was unpickled on a machine that cannot compile it."""
 
     def activate(self, x: Tensor) -> Tensor:
-        return super().activate(x) if self.compiled is None else self.compiled(x)
+        return super().activate(x) if self.compiled is None else self.compiled(x, self.gelu)
 
 
 class CompiledBlock(Block):
@@ -151,14 +174,14 @@ class CompiledBlock(Block):
     def forward(
         self, x: Tensor, taps: Taps | None = None, name: str = "", attention_taps: bool = False
     ) -> Tensor:
-        # The function drops nothing at random and writes no taps: both are left to the modules.
-        rates = (self.dropout.p, self.attention.dropout, self.mlp.dropout.p, self.drop_path)
-        drops = self.training and any(rates)
+        # The function drops no attention weights and writes no taps: both are left to the modules.
+        drops = self.training and self.attention.dropout > 0
         # Asked at every call: a hook may have been added since.
         parts = (self.norm1, self.attention, self.dropout, self.norm2, self.mlp)
         whole = self.watch.ask(lambda: can_compile(self), self, parts)
         if self.compiled is not None and taps is None and not drops and whole:
-            out = self.compiled(x, block_weights(self), self.attention.num_heads, self.norm1.eps or 0.0)
+            heads, epsilon = self.attention.num_heads, self.norm1.eps or 0.0
+            out = self.compiled(x, block_weights(self), heads, epsilon, partial(block_extras, self, x))
             if out is not None:
                 return out
         return super().forward(x, taps, name, attention_taps)
@@ -230,40 +253,43 @@ def can_fold_pixels(model: ImageModel) -> bool:
 
 def can_compile(block: Block) -> bool:
     """Whether `kernels/block.c` computes all that a block does. It checks the sizes itself, at each call."""
-    return COMPILED_BLOCK.knows(block) and block.mlp.gelu == "tanh"
+    return COMPILED_BLOCK.knows(block)
 
 
 def compute_as(
     model: ImageModel,
     chosen: Compute,
-    gelu: Callable[[Tensor], Tensor] | None = None,
+    gelu: Callable[[Tensor, str], Tensor] | None = None,
     block: BlockFunction | None = None,
+    mask: Callable[[Tensor, float, Tensor], Tensor] | None = None,
+    objective: nn.Module | None = None,
 ) -> None:
     """Have a model compute in the chosen ways from now on, as far as they know all of it.
 
+    The blocks of an objective, such as a decoder, compute as the model's.
+
     A way is taken for all parts of a kind or for none of them, and `model.chosen` records which ones were.
-    Results differ by rounding alone, except under dropout: the ways draw different random numbers. The
-    precision is the caller's to set: models do not enter autocast by themselves.
+    Results differ by rounding alone, except under dropout of attention weights: the ways draw different
+    random numbers. The precision is the caller's to set: models do not enter autocast by themselves.
 
     Args:
         model: a ViT; another family computes in the plain way.
         chosen: the ways to compute.
-        gelu: computes GELU's tanh form where `chosen.gelu` is "compiled".
+        gelu: computes a form of GELU where `chosen.gelu` is "compiled".
         block: computes an encoder block where `chosen.block` is "compiled".
+        mask: draws dropout as `parts.keep_mask` does, and faster: its results are the same bits.
+        objective: what the model is trained for, with parts of its own.
     """
 
-    attentions = [part for part in model.modules() if isinstance(part, Attention)]
-    mlps = [part for part in model.modules() if isinstance(part, MLP)]
-    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    every = [*model.modules(), *(() if objective is None else objective.modules())]
+    attentions = [part for part in every if isinstance(part, Attention)]
+    mlps = [part for part in every if isinstance(part, MLP)]
+    blocks = [part for part in every if isinstance(part, Block)]
     compiles = block is not None and block_can_be_compiled(model.config)
     ways: dict[str, tuple[Way, Sequence[nn.Module], Callable[[Any], bool]]] = {
         "attention": (EXPLICIT_ATTENTION, attentions, EXPLICIT_ATTENTION.knows),
         "last_block": (CLASS_TOKEN, [model], can_shorten),
-        "gelu": (
-            COMPILED_GELU,
-            mlps if gelu is not None else [],
-            lambda mlp: COMPILED_GELU.knows(mlp) and mlp.gelu == "tanh",
-        ),
+        "gelu": (COMPILED_GELU, mlps if gelu is not None else [], COMPILED_GELU.knows),
         "pixels": (FOLDED_PIXELS, [model], can_fold_pixels),
         "block": (COMPILED_BLOCK, blocks if compiles else [], can_compile),
     }
@@ -272,6 +298,8 @@ def compute_as(
         for name, (way, parts, knows) in ways.items()
         if not (way.computes(model.config) and parts and all(map(knows, parts)))
     }
+    if "block" in plain:
+        plain["products"] = PLAIN.products
     model.chosen = chosen = replace(chosen, **plain)
     for attention in attentions:
         _exchange(attention, chosen.attention == "explicit")
@@ -279,6 +307,8 @@ def compute_as(
         _exchange(mlp, chosen.gelu == "compiled", gelu)
     for part in blocks:
         _exchange(part, chosen.block == "compiled", block)
+    for dropout in (part for part in every if isinstance(part, Dropout)):
+        dropout.__dict__["faster_mask"] = mask
     _exchange(model, chosen.last_block == "class_token" or chosen.pixels == "folded")
     # The whole model is one graph, so that the sum at a block's end and the next norm are one kernel. PyTorch
     # has no method that undoes `compile`: the compiled call is removed as PyTorch does in copies of a model.
@@ -362,9 +392,42 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
     """
     attention, mlp = block.attention, block.mlp
     layers: tuple[Any, ...] = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
-    return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
+    scales = (block.attention_scale, block.mlp_scale)
+    return (
+        *(parameter for layer in layers for parameter in (layer.weight, layer.bias)),
+        *(scale for scale in scales if scale is not None),
+    )
+
+
+def block_extras(block: Block, x: Tensor) -> dict[str, Any]:
+    """Collect what a block computes beside its weights, and draw what training drops.
+
+    Random numbers are drawn in the order of `Block.add_branches`, so that the same images and numbers are
+    dropped.
+
+    Returns:
+        `form` of GELU; `paths`, the factors of both branches; `drops`, keys and rate of the three dropouts;
+        `rotary`, `(T, d)` cosines and sines and whether pairs are neighbours.
+    """
+    extras: dict[str, Any] = {"form": block.mlp.gelu}
+    if block.training and (block.drop_path or block.dropout.rate or block.mlp.dropout.rate):
+
+        def keys(part: Dropout) -> tuple[Tensor, float] | None:
+            return (part.draw_keys(len(x)), part.rate) if part.rate else None
+
+        def factors() -> Tensor | None:
+            return path_factors(x, block.drop_path, block.batch_rows) if block.drop_path else None
+
+        attended, first = keys(block.dropout), factors()
+        hidden, refined, second = keys(block.mlp.dropout), keys(block.mlp.dropout), factors()
+        extras |= {"paths": (first, second), "drops": (attended, hidden, refined)}
+    if isinstance(rotary := block.attention.rotary, RotaryPosition2D):
+        still = rotary.cos.new_ones(rotary.prefix_tokens, rotary.head_dim)  # tokens that are not turned
+        cos, sin = torch.cat([still, rotary.cos]), torch.cat([still * 0, rotary.sin])
+        extras["rotary"] = (cos, sin, rotary.config.pairs == "interleaved")
+    return extras
 
 
 def block_can_be_compiled(config: ViTConfig) -> bool:
-    """Whether `kernels/block.c` computes a model's blocks, as long as they drop nothing at random."""
+    """Whether `kernels/block.c` computes a model's blocks, as long as no attention weights are dropped."""
     return COMPILED_BLOCK.computes(config) and config.head_dim % HEAD_MULTIPLE == 0

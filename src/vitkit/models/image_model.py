@@ -28,9 +28,9 @@ AttentionWeights = bool | Collection[int]
 class BatchRows:
     """The images of a larger batch that a model computes at a time in training.
 
-    The images that skip a branch are drawn for the whole batch, so that they do not depend on how it is
-    divided. Dropout draws a number for every number of a token, too many to be drawn for other processes: it
-    follows from `seed`.
+    The images that skip a branch, and the keys of dropout, are drawn for the whole batch, so that they do not
+    depend on how it is divided. Dropout of attention weights draws a number for each of them, too many to be
+    drawn for other processes: it follows from `seed`.
     """
 
     start: int
@@ -38,7 +38,7 @@ class BatchRows:
     total: int
     """Images of the larger batch, of which these are `start` to `stop - 1`."""
     seed: int
-    """The seed of dropout."""
+    """The seed of dropout of attention weights."""
 
 
 class ImageModel(nn.Module):

@@ -28,7 +28,7 @@ def contents(part: nn.Module) -> set[str]:
 
 
 LAYERS: dict[type[nn.Module], set[str]] = {
-    type(layer): contents(layer) for layer in (nn.Linear(1, 1), nn.LayerNorm(1), nn.Dropout())
+    type(layer): contents(layer) for layer in (nn.Linear(1, 1), nn.LayerNorm(1))
 }
 """PyTorch's layers, of which every way computes the usual form, with a bias. They hold what this version of
 PyTorch gives them."""
@@ -60,11 +60,16 @@ class Way:
 
     def computes(self, config: Any) -> bool:
         """Whether it computes all that the configuration of a model asks for."""
+        return not self.left_out(config)
+
+    def left_out(self, config: Any) -> list[str]:
+        """Name the fields of a configuration whose value it does not compute."""
         table = {**FIELDS, **self.values}
-        return all(
-            (values := table.get(own.name, ())) is None or getattr(config, own.name) in values  # None: ANY
+        return [
+            own.name
             for own in fields(config)
-        )
+            if (values := table.get(own.name, ())) is not None and getattr(config, own.name) not in values
+        ]  # None: ANY
 
     def knows(self, part: nn.Module, alone: bool = False) -> bool:
         """Whether it computes all that a part and its children do; `alone`: whatever the children are.

@@ -521,7 +521,8 @@ def _observe(
         model.compute_buffers()
         # No kernels in C, which would read the numbers. PyTorch's GELU saves the same tensors, and `block`
         # takes the place of the block in C.
-        fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block)
+        mask = getattr(block, "keep_mask", None)
+        fast.compute_as(model, replace(compute, gelu="pytorch", graph="eager"), None, block, mask)
         model.recompute = recompute
         ledger, larger = (_pass(model, count, compute, training) for count in (batch, batch + 1))
     except RuntimeError as error:

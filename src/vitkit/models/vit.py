@@ -68,7 +68,7 @@ class ViT(ImageModel):
         # (Darcet et al. 2024). The pools "token", "mean" and "max" leave them out. The paper has none.
         self.register_tokens = nn.Parameter(torch.empty(1, registers, width)) if registers else None
         self.positions = nn.ModuleList(make_positions(config))  # none, one, or one for each block
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = parts.Dropout(config.dropout)
         made = (encoder_block(config, number) for number in range(config.depth))
         self.blocks = nn.ModuleList(made if blocks is None else blocks)
         # CLIP's models have a norm before the first block, the paper's have none.
@@ -106,7 +106,7 @@ class ViT(ImageModel):
         """Treat the next training images as these rows of a larger batch; None: as all of it."""
         super().take_rows(rows)
         for part in self.modules():
-            if isinstance(part, parts.Block):
+            if isinstance(part, parts.Block | parts.Dropout):
                 part.batch_rows = rows
 
     def layers(self) -> list[nn.Module]:
@@ -150,9 +150,9 @@ class ViT(ImageModel):
         tokens: Tensor = torch.cat([*expanded, patches], dim=1) if expanded else patches  # (B, T, D)
         if self.config.position_at == "stem" and len(self.positions):
             tokens = self._add_position(tokens, 0, grid)
-        drops = self.config.dropout or self.config.attention_dropout
-        if self.training and self.batch_rows is not None and drops:
-            # The objective has drawn for the whole batch before; dropout is drawn for these images alone.
+        if self.training and self.batch_rows is not None and self.config.attention_dropout:
+            # The objective has drawn for the whole batch before; PyTorch drops attention weights of these
+            # images alone.
             torch.manual_seed(self.batch_rows.seed)
         tokens = self.dropout(tokens)  # after the positions, as in vision_transformer
         if self.pre_norm is not None:

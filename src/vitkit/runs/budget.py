@@ -25,6 +25,7 @@ from vitkit.kernels.block import Outline
 from vitkit.listener import SILENT, Listener
 from vitkit.models import image_model, measure, zoo
 from vitkit.models.build import build_model
+from vitkit.models.config import Compute
 from vitkit.runs import build, timing
 from vitkit.runs.config import Run
 from vitkit.runs.machine import choose_for, compute_as, deterministic
@@ -117,7 +118,7 @@ def measure_pace(
     run = replace(run, training=training, fewshot=FewShotTracking())  # `choose_length` warns of it
     said = listener.progress("measuring the speed")
     with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
-        compute = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+        compute = choose_way(run, config, device)
         parts = build.build_parts(run, data, Path(folder), SILENT, compute, config, device)
         sample = build.read_images(_sample(parts), SILENT)
         trainer = build.build_trainer(sample)
@@ -228,8 +229,7 @@ def measure_cost(
     with listener.progress(f"measuring the speed of {run.model}"):
         # New weights do not change the time.
         model = build_model(config).to(device)
-        precision, exact = training.precision, training.exact
-        compute_as(model, choose_for(config, device, precision, phase="training", exact=exact))
+        compute_as(model, choose_way(run, config, device))
         scales = optim.rate_scales(model, run.optimizer)
         for parameter, scale in scales.items():
             parameter.requires_grad_(scale > 0)  # a frozen layer takes less time
@@ -255,10 +255,18 @@ def measure_cost(
     return Cost(run, steps, seconds, memory, float(measure.forward_flops(config, head=True)))
 
 
+def choose_way(run: Run, config: zoo.ModelConfig, device: torch.device) -> Compute:
+    """Choose how a run computes its steps on this machine, as its folder will record."""
+    training = run.training
+    images = training.micro_batch_size or training.batch_size
+    precision, exact = training.precision, training.exact
+    return choose_for(config, device, precision, phase="training", exact=exact, images=images)
+
+
 def step_memory(run: Run, config: zoo.ModelConfig, device: torch.device) -> int:
     """Estimate the most bytes of a training step, beside PyTorch's own, without building the model."""
     training = run.training
-    chosen = choose_for(config, device, training.precision, phase="training", exact=training.exact)
+    chosen = choose_way(run, config, device)
     batch = training.micro_batch_size or training.batch_size
     memory = measure.training_memory(
         config,

@@ -155,12 +155,13 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
         torch.manual_seed(step_seed(run.training.seed, -1, 0))
         objective = learning.objective(run.objective, parts.model.config, train)
     parts.model.recompute = run.training.recompute
+    chosen = parts.model.chosen
     if sharding != "replicas":
         machine.keep_freed_memory(False)
         # A sharded block is collected where it is called. The class token alone is computed by calls of the
         # parts of a block, a compiled block calls none of them, and a model in one graph calls no block.
-        called = replace(parts.model.chosen, last_block="every_token", block="modules", graph="eager")
-        machine.compute_as(parts.model, called)
+        chosen = replace(chosen, last_block="every_token", block="modules", graph="eager")
+    machine.compute_as(parts.model, chosen, objective)
     parts.model.to(device)
     if compares:
         with prepared_together(world):  # in all processes or in none, else those that go on would wait

@@ -34,10 +34,11 @@ from vitkit.config import to_json
 from vitkit.data.stream.loader import Batch
 from vitkit.errors import VitkitError
 from vitkit.evaluation.run_model import evaluation_mode
-from vitkit.kernels.block import compiled_block, compiled_gelu
+from vitkit.kernels.block import compiled_block, compiled_gelu, onednn_is_faster
 from vitkit.models import build, fast, zoo
 from vitkit.models.config import PLAIN, Compute, Phase, Precision, ResNetConfig, ViTConfig
 from vitkit.models.image_model import ImageModel, autocast
+from vitkit.models.parts import Dropout
 from vitkit.weights.files.download import cache_folder
 from vitkit.world import world_of_environment
 
@@ -53,8 +54,15 @@ MOST_EXPLICIT_TOKENS = 640
 grows with the square. 384 pixels in patches of 16 are 577 tokens; 640 leaves room for a few more."""
 
 MOST_COMPILED_FLOAT32_TOKENS = 256
-"""Tokens up to which a block is compiled in float32. It holds the attention weights, which PyTorch's fused
-attention does not: at 197 tokens a step takes a fifth more memory for it, at 577 two thirds more."""
+"""Tokens up to which a block is compiled in float32 whatever the memory. It holds the attention weights,
+which PyTorch's fused attention does not: at 197 tokens a step takes a fifth more memory for it, at 577 two
+thirds more."""
+
+ATTENTION_SHARE = 0.25
+"""Fraction of the free memory that the attention weights of a step may take where there are more tokens."""
+
+EVALUATED = 128
+"""Images that an evaluation computes at a time unless another number is given."""
 
 BFLOAT16_FEATURES = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets with products of bfloat16, as `torch.cpu.get_capabilities` names them."""
@@ -252,8 +260,11 @@ def choose_compute(
     precision: Precision = "auto",
     exact: bool = False,
     compiler: bool = False,
+    images: int = 0,
+    memory: int = 0,
+    onednn: bool = False,
 ) -> Compute:
-    """Choose how a model computes, by its configuration and the machine's features; nothing is timed.
+    """Choose how a model computes, by its configuration and the machine; nothing is timed.
 
     Args:
         config: of the model.
@@ -263,7 +274,10 @@ def choose_compute(
         precision: "auto" leaves the choice to the rule.
         exact: Whether to compute in the plain way, and on a processor in float32 unless `precision` is
             bfloat16.
-        compiler: whether kernels can be compiled, which takes a second or two.
+        compiler: whether there are compiled kernels, or they can be compiled.
+        images: computed at a time.
+        memory: free bytes.
+        onednn: whether oneDNN multiplies faster in float32.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto" and device == "cpu":
@@ -277,12 +291,15 @@ def choose_compute(
         precision = "bfloat16" if "bfloat16" in features else "float32"
     if exact or vit is None:
         return Compute(precision)
-    # A prediction of a few images would not pay for the two seconds of compiling.
-    compiled = compiler and device == "cpu" and phase != "prediction" and fast.COMPILED_GELU.computes(vit)
-    most = MOST_EXPLICIT_TOKENS if precision == "bfloat16" else MOST_COMPILED_FLOAT32_TOKENS
-    # A compiled block drops nothing at random.
-    drops = phase == "training" and any((vit.dropout, vit.attention_dropout, vit.drop_path))
-    block = compiled and fast.block_can_be_compiled(vit) and vit.num_tokens <= most and not drops
+    compiled = compiler and device == "cpu" and fast.COMPILED_GELU.computes(vit)
+    most, size = (MOST_EXPLICIT_TOKENS, 2) if precision == "bfloat16" else (MOST_COMPILED_FLOAT32_TOKENS, 4)
+    # A training step holds the weights of all layers.
+    layers = vit.depth if phase == "training" else 1
+    weights = images * layers * vit.num_heads * vit.num_tokens**2 * size
+    fits = vit.num_tokens <= most or 0 < weights <= ATTENTION_SHARE * memory
+    # A compiled block drops no attention weights.
+    drops = phase == "training" and vit.attention_dropout > 0
+    block = compiled and fast.block_can_be_compiled(vit) and fits and not drops
     explicit = device == "cpu" and precision == "bfloat16" and vit.num_tokens <= MOST_EXPLICIT_TOKENS
     explicit = explicit and fast.EXPLICIT_ATTENTION.computes(vit)
     return Compute(
@@ -292,15 +309,30 @@ def choose_compute(
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and fast.FOLDED_PIXELS.computes(vit) else "normalized",
         block="compiled" if block else "modules",
+        products="onednn" if block and onednn and precision == "float32" else "pytorch",
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
 
 
 def choose_for(
-    config: zoo.ModelConfig, device: torch.device, precision: Precision, *, phase: Phase, exact: bool
+    config: zoo.ModelConfig,
+    device: torch.device,
+    precision: Precision,
+    *,
+    phase: Phase,
+    exact: bool,
+    images: int = EVALUATED,
+    compile_it: bool = True,
 ) -> Compute:
-    """Choose how a model computes on a device, by `choose_compute` with the features of this machine."""
+    """Choose how a model computes on a device, by `choose_compute` with the features of this machine.
+
+    Args:
+        config, precision, phase, exact: as for `choose_compute`.
+        device: where it computes.
+        images: computed at a time.
+        compile_it: whether kernels are compiled that are not in the cache.
+    """
     chosen = choose_compute(
         config,
         device=device.type,
@@ -308,35 +340,49 @@ def choose_for(
         phase=phase,
         precision=precision,
         exact=exact,
-        compiler=not exact and phase != "prediction" and compiled_gelu() is not None,
+        compiler=not exact and compiled_gelu(compile_it) is not None,
+        images=images,
+        memory=available_memory() or 0,
+        onednn=device.type == "cpu" and precision != "bfloat16" and compile_it and onednn_is_faster(),
     )
     if is_plain(chosen):
         return chosen
     # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
     # that what is written down is what is computed. A block is compiled for the chosen precision alone.
     trial = build.build_empty(replace(cast("ViTConfig", config), depth=1))
-    compute_as(trial, replace(chosen, graph="eager"))
+    compute_as(trial, replace(chosen, graph="eager"), compile_it=compile_it)
     return replace(trial.chosen, graph=chosen.graph)
 
 
-def compute_as(model: ImageModel, chosen: Compute) -> None:
-    """Have a model compute as chosen, as far as this machine can.
+def compute_as(
+    model: ImageModel, chosen: Compute, objective: nn.Module | None = None, compile_it: bool = True
+) -> None:
+    """Have a model, and the blocks of its objective, compute as chosen, as far as this machine can.
 
     Without a compiler PyTorch's operations are used; without a GPU there is no torch.compile.
     """
-    gelu = compiled_gelu() if chosen.gelu == "compiled" else None
-    block = compiled_block(chosen.precision) if chosen.block == "compiled" else None
+    gelu = compiled_gelu(compile_it) if chosen.gelu == "compiled" else None
+    onednn = chosen.products == "onednn"
+    block = compiled_block(chosen.precision, compile_it, onednn) if chosen.block == "compiled" else None
     here = replace(
         chosen,
         gelu=chosen.gelu if gelu is not None else "pytorch",
         block=chosen.block if block is not None else "modules",
+        products=chosen.products if block is not None and block.onednn else "pytorch",
         graph=chosen.graph if torch.cuda.is_available() else "eager",
     )
-    fast.compute_as(model, here, gelu, block)
+    drops = any(isinstance(part, Dropout) and part.rate for part in model.modules())
+    drawing = compiled_block("float32", compile_it) if drops else None
+    fast.compute_as(model, here, gelu, block, None if drawing is None else drawing.keep_mask, objective)
 
 
 def prepare(
-    model: ImageModel, precision: Precision, exact: bool, phase: Phase, weights: str | None = None
+    model: ImageModel,
+    precision: Precision,
+    exact: bool,
+    phase: Phase,
+    weights: str | None = None,
+    compile_it: bool = True,
 ) -> Precision:
     """Have a model compute its predictions in the fastest way chosen for the device that it is on.
 
@@ -345,6 +391,7 @@ def prepare(
         precision, exact, phase: as for `choose_for`.
         weights: the checksum of its weights, by which the comparison of the ways is remembered; None if it
             is not known.
+        compile_it: whether kernels are compiled that were not before, which takes some seconds.
 
     Returns:
         The precision for autocast.
@@ -353,7 +400,8 @@ def prepare(
         VitkitError: the fastest way gives another result than the plain one.
     """
     device = model.pixel_mean.device
-    compute_as(model, choose_for(model.config, device, precision, phase=phase, exact=exact))
+    chosen = choose_for(model.config, device, precision, phase=phase, exact=exact, compile_it=compile_it)
+    compute_as(model, chosen, compile_it=compile_it)
     if weights is None:
         require_same_features(model)
     else:
@@ -427,7 +475,8 @@ def require_same_gradients(model: ImageModel, objective: nn.Module, batch: Batch
             of_weights = {f"the gradient of {name}": grad for name, grad in named if grad is not None}
             return {"the loss": loss.detach(), **of_weights}
 
-        _refuse_difference(trial, gradients, "Train in the plain way: begin the run with --exact.")
+        compute_as(trial, model.chosen, task)
+        _refuse_difference(trial, gradients, "Train in the plain way: begin the run with --exact.", task)
 
 
 def compare_once(model: ImageModel, facts: Sequence[Any], compare: Callable[[], None]) -> None:
@@ -438,19 +487,30 @@ def compare_once(model: ImageModel, facts: Sequence[Any], compare: Callable[[], 
         facts: all that the comparison depends on beside the model's configuration and way, as plain data.
         compare: raises an error where the ways do not agree.
     """
-    own = to_json(model.config), to_json(model.chosen), model.pixel_mean.device.type, torch.__version__
-    digest = xxhash.xxh3_128(json.dumps([*own, *facts]).encode())
-    # The source, too: somebody may have changed a part and not its copy.
-    source = Path(__file__).parents[1]
-    for path in sorted(path for room in ("kernels", "models") for path in (source / room).rglob("*")):
-        if path.suffix in (".c", ".py"):
-            digest.update(path.read_bytes())
-    remembered = cache_folder() / "compared" / digest.hexdigest()
+    remembered = cache_folder() / "compared" / hash_computation(model, facts)
     if not remembered.exists():
         compare()
         with suppress(OSError):  # then it is compared again next time
             remembered.parent.mkdir(parents=True, exist_ok=True)
             remembered.touch()
+
+
+def hash_computation(model: ImageModel, facts: Sequence[Any]) -> str:
+    """Hash all that the result of a model's computation depends on.
+
+    Args:
+        model: its configuration and way are hashed, and the source that computes it: somebody may have
+            changed a part and not its copy.
+        facts: the weights and what else there is, as plain data.
+    """
+    own = to_json(model.config), to_json(model.chosen), model.pixel_mean.device.type, torch.__version__
+    digest = xxhash.xxh3_128(json.dumps([*own, *facts]).encode())
+    source = Path(__file__).parents[1]
+    rooms = ("kernels", "models", "engines")
+    for path in sorted(path for room in rooms for path in (source / room).rglob("*")):
+        if path.suffix in (".c", ".py"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def require_same_features(model: ImageModel) -> None:
@@ -482,7 +542,12 @@ def require_same_features(model: ImageModel) -> None:
         _refuse_difference(trial, features, "Compute in the plain way: with --exact.")
 
 
-def _refuse_difference(model: ImageModel, compute: Callable[[Precision], Results], advice: str) -> None:
+def _refuse_difference(
+    model: ImageModel,
+    compute: Callable[[Precision], Results],
+    advice: str,
+    objective: nn.Module | None = None,
+) -> None:
     """Refuse a model whose chosen way gives other results than the plain one, by more than rounding.
 
     Results of the plain way that are not finite are for the step or the answer itself to refuse.
@@ -491,15 +556,16 @@ def _refuse_difference(model: ImageModel, compute: Callable[[Precision], Results
         model: with its way chosen; the plain way is chosen for it here.
         compute: computes the results by the model, in a precision.
         advice: ends the error.
+        objective: as for `compute_as`.
     """
     chosen, plain_way = model.chosen, replace(PLAIN, precision=model.chosen.precision)
     quick = compute(chosen.precision)
-    compute_as(model, plain_way)
+    compute_as(model, plain_way, objective)
     plain = compute(chosen.precision)
     name, difference = largest_difference(quick, plain)
     tolerance = FLOAT32_TOLERANCE
     if plain_way != PLAIN:  # the plain way in float32 shows the rounding of bfloat16
-        compute_as(model, PLAIN)
+        compute_as(model, PLAIN, objective)
         tolerance = ROUNDINGS * largest_difference(plain, compute(PLAIN.precision))[1]
         if model.config.pool == "max":
             tolerance = max(tolerance, MAXIMUM_TOLERANCE)
