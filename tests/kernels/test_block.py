@@ -187,12 +187,14 @@ def test_what_the_kernel_was_not_made_for_is_computed_by_modules() -> None:
 
 @pytest.mark.parametrize(("compiler", "is_compiled"), [("no-such-compiler", False), ("cc", True)])
 def test_a_block_can_be_compiled_where_there_are_no_gradients_but_not_without_a_compiler(
-    compiler: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    compiler: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     block_or_skip("float32")
     monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
     with torch.inference_mode():
         assert (compiled_block.__wrapped__("float32") is not None) == is_compiled
+        assert (kernel.compiled_gelu.__wrapped__() is not None) == is_compiled
 
 
 def test_blocks_that_drop_attention_weights_are_computed_by_modules_in_training_alone() -> None:

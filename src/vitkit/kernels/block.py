@@ -67,12 +67,14 @@ def plain_gelu(x: Tensor, form: str) -> Tensor:
     return F.gelu(x, approximate="tanh" if form == "tanh" else "none")
 
 
+@torch.inference_mode(False)  # a caller may be inside of it, where there are no gradients to compare
 def _computes_gelu(library: ctypes.CDLL) -> bool:
     """Whether a few values and slopes of each form agree with PyTorch's in float64."""
     exact = torch.linspace(-9, 9, 401, dtype=torch.double).requires_grad_()
     for number, form in enumerate(FORMS):
-        value = plain_gelu(exact, form)
-        (slope,) = torch.autograd.grad(value.sum(), exact)
+        with torch.enable_grad():
+            value = plain_gelu(exact, form)
+            (slope,) = torch.autograd.grad(value.sum(), exact)
         # bfloat16 rounds x itself by up to 2^-9 of it, so by 0.018 here, and the result again.
         for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05)):
             x = exact.detach().to(dtype)
@@ -267,7 +269,7 @@ def onednn_is_faster() -> bool:
     return faster
 
 
-@torch.inference_mode(False)  # a caller may be inside of it, where there are no gradients to compare
+@torch.inference_mode(False)  # as above
 def _computes_block(number: torch.dtype, library: ctypes.CDLL) -> bool:
     """Whether a small block gives the values and gradients of PyTorch's own functions in float64."""
     kernels = Kernels(library, number)
