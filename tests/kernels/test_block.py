@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitkit.kernels import block as kernel
 from vitkit.kernels.block import compiled_block
+from vitkit.kernels.compile import cached_beside
 from vitkit.models.build import build_model
 from vitkit.models.config import (
     DINOV3_ROTARY,
@@ -222,6 +223,21 @@ def test_the_kernel_drops_the_numbers_that_the_modules_drop() -> None:
         for shape in ((3, 7, 33), (3, 1), (3, 70_000)):
             like = torch.empty(shape)
             assert torch.equal(kernels.keep_mask(keys, rate, like), keep_mask(keys, rate, like))
+
+
+def test_which_library_multiplies_is_timed_once_and_the_first_answer_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    block_or_skip("float32")
+    monkeypatch.setenv("VITKIT_CACHE", str(tmp_path))
+    cached_beside(kernel.SOURCES[torch.float32], "").parent.mkdir(parents=True)
+    faster = kernel.onednn_is_faster.__wrapped__
+    first = faster()
+    (answer,) = tmp_path.rglob("*.products")
+    assert answer.read_text() == ("onednn" if first else "pytorch")
+    for text in ("onednn", "pytorch"):
+        answer.write_text(text)
+        assert faster() == (text == "onednn")
 
 
 def test_a_model_hands_the_kernel_to_its_blocks() -> None:
