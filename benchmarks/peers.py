@@ -56,7 +56,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layer scale": {"layer_scale": 1e-5},
     "rotary": {"rotary": DINOV3_ROTARY, "position": "none"},
 }
-"""What models of other libraries, and training, have beside the plain blocks."""
+"""Each adds to the plain blocks what models of other libraries, or trainings, have."""
 CASES = {
     "Ti/16 batch 16": Case(TI_16, 16),
     "S/16 batch 8": Case(S_16, 8),

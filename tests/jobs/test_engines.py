@@ -162,7 +162,7 @@ def test_a_graph_is_kept_for_the_next_command_and_made_anew_where_it_is_damaged(
     assert len(list((tmp_path / "cache" / "graphs").iterdir())) == 2
     monkeypatch.setattr(engines, "GRAPH_BYTES", 0)
     vitkit.Predictor(vitkit.save_model(other, tmp_path / "third"), engine=engine, image_size=32)
-    assert not list((tmp_path / "cache" / "graphs").iterdir())
+    assert len(list((tmp_path / "cache" / "graphs").iterdir())) == 1  # the one in use
 
 
 def test_many_images_are_computed_by_openvino_and_it_says_so(

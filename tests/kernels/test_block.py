@@ -264,7 +264,7 @@ def test_a_model_hands_the_kernel_to_its_blocks() -> None:
         "* slope(READ",
         "b * c +",
         "* factor * (READ",
-        "* at.kept, factor",
+        "* at.path, factor",
     ],
 )
 def test_a_kernel_that_computes_something_else_is_not_used(

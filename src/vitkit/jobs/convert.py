@@ -494,7 +494,7 @@ def _slow_parts(config: zoo.ModelConfig) -> Iterator[str]:
     """Say why a ViT's blocks are not compiled on a processor, where they are not."""
     vit = cast("ViTConfig", config)  # if it has tokens
     if config.num_tokens is not None and not fast.block_can_be_compiled(vit):
-        named = {name: getattr(config, name) for name in fast.COMPILED_BLOCK.left_out(config)}
+        named = {name: getattr(config, name) for name in fast.COMPILED_BLOCK.lacking(config)}
         if vit.head_dim % fast.HEAD_MULTIPLE:
             named["head_dim"] = vit.head_dim
         shown = join_names([f"{name} {_plain(value, name)}" for name, value in named.items()])

@@ -173,18 +173,19 @@ def _serve(loaded: "Loaded", engine: GraphEngine, precision: EnginePrecision) ->
             made.mkdir()
             graph.serve(model, engine, precision, thread_count(), made)
             made.rename(folder)
-        _forget_graphs(folder.parent)
+        with suppress(OSError):  # of another process that removes them too
+            _forget_graphs(folder.parent)
         return read()
     except OSError:  # the cache cannot be written, or another process made it meanwhile
         return graph.serve(model, engine, precision, thread_count())
 
 
 def _forget_graphs(place: Path) -> None:
-    """Remove the graphs that were used longest ago, beyond `GRAPH_BYTES`."""
-    total = 0
-    for folder in sorted(place.iterdir(), key=lambda folder: -folder.stat().st_mtime):
+    """Remove the graphs that were used longest ago, beyond `GRAPH_BYTES`; the last one stays."""
+    total, graphs = 0, [folder for folder in place.iterdir() if not folder.name.startswith(".")]
+    for number, folder in enumerate(sorted(graphs, key=lambda folder: -folder.stat().st_mtime)):
         total += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        if total > GRAPH_BYTES:
+        if number and total > GRAPH_BYTES:
             shutil.rmtree(folder, ignore_errors=True)
 
 

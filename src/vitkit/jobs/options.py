@@ -48,7 +48,7 @@ class ModelOptions(LoadingOptions, total=False):
     float32; left out, auto."""
     engine: Engine | None
     """inference engine: torch, or an extra, openvino or onnxruntime; left out, the engine of a folder of
-    `vitkit export`, else torch."""
+    `vitkit export`, else torch; predictions of 200 images and more take openvino where it is installed."""
     exact: bool
     """compute in the plain way, without the faster ways to the same result."""
     max_pixels: int | None

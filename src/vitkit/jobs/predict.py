@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -213,22 +214,35 @@ def _predict(
 
     # Decoding and resizing release Python's lock. Archives and Parquet files have one reader.
     threads = READERS if all(image.files is None for image in images) else 1
-    readers = ThreadPoolExecutor(threads)
-    try:
-        batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
-        ahead = [[readers.submit(read, image) for image in batch] for batch in batches[:1]]
-        for number, batch in enumerate(batches):
-            ahead += [[readers.submit(read, image) for image in each] for each in batches[number + 1 :][:1]]
-            results = [future.result() for future in ahead.pop(0)]
+    with closing(_read_ahead(images, batch_size, read, threads)) as batches:
+        for start, results in zip(range(0, len(images), batch_size), batches, strict=True):
             readable = [pixels for pixels in results if isinstance(pixels, np.ndarray)]
             guesses = iter(predictor.guess(readable, top) if readable else [])
-            for image, pixels in zip(batch, results, strict=True):
-                answer, reason = (
-                    ([], str(pixels)) if isinstance(pixels, DecodeError) else (next(guesses), None)
-                )
+            for image, pixels in zip(images[start : start + batch_size], results, strict=True):
+                is_bad = isinstance(pixels, DecodeError)
+                answer, reason = ([], str(pixels)) if is_bad else (next(guesses), None)
                 engine = predictor.engine
                 yield PredictedImage(image.path, predictor.answering, answer, reason, engine, classes)
-            progress(number * batch_size + len(batch))
+            progress(start + len(results))
+
+
+Given = TypeVar("Given")
+Read = TypeVar("Read")
+
+
+def _read_ahead(
+    images: Iterable[Given], batch_size: int, read: Callable[[Given], Read], threads: int = 1
+) -> Generator[list[Read]]:
+    """Yield what is read of each batch of images; the next batch is read while the caller computes one."""
+    given, readers = iter(images), ThreadPoolExecutor(threads)
+    try:
+        following = [readers.submit(read, image) for image in islice(given, batch_size)]
+        while following:
+            batch, following = (
+                following,
+                [readers.submit(read, image) for image in islice(given, batch_size)],
+            )
+            yield [future.result() for future in batch]
     finally:  # after Ctrl-C, or where nobody wants more, no other photo is read
         readers.shutdown(cancel_futures=True)
 
@@ -326,7 +340,8 @@ class Predictor(Result):
 
         Args:
             path: a run folder, any checkpoint that `vitkit convert` reads, or a folder of `vitkit export`; or
-                a model of `create_model` or `load_model`, which computes as it stands and where it stands.
+                a model of `create_model` or `load_model`, which computes as it stands and where it stands; or
+                what `vitkit.jobs.engines.load_ready` made ready.
             class_names: names of the classes in the order of the outputs; left out, the names that the model
                 was saved with.
             model: as for `vitkit.evaluate`.
@@ -411,17 +426,14 @@ class Predictor(Result):
         """
         _check_arguments(images, top, "stream")
         options.require_at_least(1, batch_size=batch_size)
-        given = iter(images)
+
+        def read(image: ImageLike) -> Pixels:
+            return preprocess(self._pixels(image, unit_range), self.preprocessing)
 
         def predicted() -> Iterator[list[Guess]]:
-            with ThreadPoolExecutor(1) as ahead:
-                waiting: Future[list[Pixels]] | None = None
-                while batch := list(islice(given, batch_size)):
-                    decoded, waiting = waiting, ahead.submit(self._read, batch, unit_range)
-                    if decoded is not None:
-                        yield from self.guess(decoded.result(), top)
-                if waiting is not None:
-                    yield from self.guess(waiting.result(), top)
+            with closing(_read_ahead(images, batch_size, read)) as batches:
+                for pixels in batches:
+                    yield from self.guess(pixels, top)
 
         return predicted()
 

@@ -58,7 +58,7 @@ typedef struct {
    reads no memory for them. */
 typedef struct {
     uint32_t first_key, second_key, start, threshold;
-    float factor, kept;
+    float factor, path;
 } place;
 
 INLINE float drawn(place at, uint32_t number) {
@@ -68,8 +68,8 @@ INLINE float drawn(place at, uint32_t number) {
     return (x ^ x >> 16) < at.threshold ? 0.0f : at.factor;
 }
 
-INLINE place place_of(const dropout *drop, const float *kept, long tokens, long row, long width) {
-    place at = {0, 0, (uint32_t)(row % tokens * width), 0, 1.0f, kept ? kept[row / tokens] : 1.0f};
+INLINE place place_of(const dropout *drop, const float *path, long tokens, long row, long width) {
+    place at = {0, 0, (uint32_t)(row % tokens * width), 0, 1.0f, path ? path[row / tokens] : 1.0f};
     if (drop && drop->keys) {
         at.first_key = drop->keys[row / tokens * 2], at.second_key = drop->keys[row / tokens * 2 + 1];
         at.threshold = drop->threshold, at.factor = drop->factor;
@@ -91,7 +91,7 @@ void dropout_kept(const dropout *drop, uint8_t *out, long images, long size, int
 typedef struct {
     const float *bias;
     const float *gain; /* layer scale: a factor for each column; or NULL */
-    const float *kept; /* stochastic depth: a factor for each image, 0 where it skips the branch; or NULL */
+    const float *path; /* stochastic depth: a factor for each image, 0 where it skips the branch; or NULL */
     dropout drop;
     long tokens;
 } branch;
@@ -104,12 +104,12 @@ INLINE void add_row(const int drops, const int gains, const float *in, const num
         float value = READ(product[i]) + bias[i];
         if (drops) value *= drawn(at, (uint32_t)i);
         if (gains) value *= gain[i];
-        out[i] = in[i] + value * at.kept;
+        out[i] = in[i] + value * at.path;
     }
 }
 
 static void add_branch(const float *in, const number *product, const branch *b, float *out, long row, long width) {
-    place at = place_of(&b->drop, b->kept, b->tokens, row, width);
+    place at = place_of(&b->drop, b->path, b->tokens, row, width);
     in += row * width, product += row * width, out += row * width;
     if (b->drop.keys)
         b->gain ? add_row(1, 1, in, product, b, at, out, width) : add_row(1, 0, in, product, b, at, out, width);
@@ -166,7 +166,7 @@ INLINE void branch_row(const int drops, const int gains, const float *restrict g
                        float *restrict gained, long width) {
     const float *bias = b->bias, *gain = b->gain;
     SIMD for (long i = 0; i < width; i++) {
-        float value = g[i] * at.kept, factor = drops ? drawn(at, (uint32_t)i) : 1.0f;
+        float value = g[i] * at.path, factor = drops ? drawn(at, (uint32_t)i) : 1.0f;
         if (gains) {
             gained[i] += value * factor * (READ(product[i]) + bias[i]);
             value *= gain[i];
@@ -211,7 +211,7 @@ void norm_backward(const number *dy, const float *x, const float *statistics, co
                 g = out;
             }
             if (b) {
-                place at = place_of(&b->drop, b->kept, b->tokens, row, width);
+                place at = place_of(&b->drop, b->path, b->tokens, row, width);
                 const number *in = product + row * width;
                 number *to = copy + row * width;
                 if (b->drop.keys)

@@ -128,7 +128,7 @@ class Drop:
 
     def structure(self) -> "ctypes.Structure":
         """Return the same for C."""
-        return _Drop(self.keys.data_ptr(), round(self.rate * 2**32), 1 / (1 - self.rate))
+        return _Drop(self.keys.data_ptr(), min(round(self.rate * 2**32), 2**32 - 1), 1 / (1 - self.rate))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Drop(ctypes.Structure):
 
 class _Branch(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("bias", "gain", "kept")),
+        *((name, ctypes.c_void_p) for name in ("bias", "gain", "path")),
         ("drop", _Drop),
         ("tokens", ctypes.c_long),
     ]

@@ -611,7 +611,7 @@ class Compute:
     last_block: Literal["every_token", "class_token"] = "every_token"
     """The tokens that the last block computes, where only the class token is read."""
     gelu: Literal["pytorch", "compiled"] = "pytorch"
-    """The kernel that computes the tanh form: PyTorch's, or `kernels/gelu.c`, handed to the model. It kept
+    """The kernel that computes it: PyTorch's, or `kernels/gelu.c`, handed to the model. The tanh form kept
     its name when its results for numbers beyond 10^10 were mended: all others have the same bits, and a run
     that comes so far has diverged."""
     pixels: Literal["normalized", "folded"] = "normalized"

@@ -60,16 +60,17 @@ class Way:
 
     def computes(self, config: Any) -> bool:
         """Whether it computes all that the configuration of a model asks for."""
-        return not self.left_out(config)
+        return not self.lacking(config)
 
-    def left_out(self, config: Any) -> list[str]:
+    def lacking(self, config: Any) -> list[str]:
         """Name the fields of a configuration whose value it does not compute."""
         table = {**FIELDS, **self.values}
         return [
             own.name
             for own in fields(config)
+            # None stands for ANY.
             if (values := table.get(own.name, ())) is not None and getattr(config, own.name) not in values
-        ]  # None: ANY
+        ]
 
     def knows(self, part: nn.Module, alone: bool = False) -> bool:
         """Whether it computes all that a part and its children do; `alone`: whatever the children are.

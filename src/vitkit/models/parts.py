@@ -219,7 +219,7 @@ class Dropout(nn.Module):
         return keys if self.batch_rows is None else keys[self.batch_rows.start : self.batch_rows.stop]
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or not self.rate:
+        if not self.training or not self.rate or not len(x):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.rate)
@@ -243,7 +243,7 @@ def keep_mask(keys: Tensor, rate: float, like: Tensor) -> Tensor:
         x = (places + first) & whole
         x = ((x ^ x >> 16) * 0x7FEB352D + second) & whole
         x = ((x ^ x >> 15) * 0x846CA68B) & whole
-        return (x ^ x >> 16) >= round(rate * 2**32)
+        return (x ^ x >> 16) >= min(round(rate * 2**32), whole)
 
     return torch.stack([of_image(*pair) for pair in (keys.long() & whole).tolist()]).view(like.shape)
 

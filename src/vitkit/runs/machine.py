@@ -262,7 +262,6 @@ def choose_compute(
     compiler: bool = False,
     images: int = 0,
     memory: int = 0,
-    onednn: bool = False,
 ) -> Compute:
     """Choose how a model computes, by its configuration and the machine; nothing is timed.
 
@@ -277,7 +276,6 @@ def choose_compute(
         compiler: whether there are compiled kernels, or they can be compiled.
         images: computed at a time.
         memory: free bytes.
-        onednn: whether oneDNN multiplies faster in float32.
     """
     vit = config if isinstance(config, ViTConfig) else None  # a ResNet computes in the plain way alone
     if precision == "auto" and device == "cpu":
@@ -309,7 +307,6 @@ def choose_compute(
         gelu="compiled" if compiled else "pytorch",
         pixels="folded" if phase != "training" and fast.FOLDED_PIXELS.computes(vit) else "normalized",
         block="compiled" if block else "modules",
-        products="onednn" if block and onednn and precision == "float32" else "pytorch",
         # Half a minute of compiling pays in training alone; on a processor it did not pay at all.
         graph="compiled" if device == "cuda" and phase == "training" and "triton" in features else "eager",
     )
@@ -343,10 +340,11 @@ def choose_for(
         compiler=not exact and compiled_gelu(compile_it) is not None,
         images=images,
         memory=available_memory() or 0,
-        onednn=device.type == "cpu" and precision != "bfloat16" and compile_it and onednn_is_faster(),
     )
     if is_plain(chosen):
         return chosen
+    if chosen.block == "compiled" and chosen.precision == "float32" and compile_it and onednn_is_faster():
+        chosen = replace(chosen, products="onednn")
     # A configuration says nothing of a part that the source has besides: a model of one block is asked, so
     # that what is written down is what is computed. A block is compiled for the chosen precision alone.
     trial = build.build_empty(replace(cast("ViTConfig", config), depth=1))
