@@ -144,6 +144,7 @@ def test_dropout_keeps_the_mean_and_draws_every_number_by_itself() -> None:
                 axis, step, x.shape[axis] - step
             )
             assert abs(pairs.mean()) < 5 * 0.21 / pairs.numel() ** 0.5
+    assert drop(torch.ones(0, 3)).shape == (0, 3)
     assert torch.equal(drop.eval()(x), x) and torch.equal(Dropout(0.0).train()(x), x)
 
 
