@@ -235,13 +235,11 @@ def _read_ahead(
 ) -> Generator[list[Read]]:
     """Yield what is read of each batch of images; the next batch is read while the caller computes one."""
     given, readers = iter(images), ThreadPoolExecutor(threads)
+    most = min(batch_size, sys.maxsize)  # `islice` counts no further
     try:
-        following = [readers.submit(read, image) for image in islice(given, batch_size)]
+        following = [readers.submit(read, image) for image in islice(given, most)]
         while following:
-            batch, following = (
-                following,
-                [readers.submit(read, image) for image in islice(given, batch_size)],
-            )
+            batch, following = following, [readers.submit(read, image) for image in islice(given, most)]
             yield [future.result() for future in batch]
     finally:  # after Ctrl-C, or where nobody wants more, no other photo is read
         readers.shutdown(cancel_futures=True)
