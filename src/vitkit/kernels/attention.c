@@ -1,6 +1,30 @@
 /* Attention of all images and heads, forward and backward, with the small matrix products that it is made of.
    Included by `block.c`, which says what a number and a word are. */
 
+/* Write a vector of floats as numbers. */
+INLINE void store(number *out, vector values) {
+#ifdef BFLOAT16
+    _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh((__m512)values));
+#else
+    *(vector *)out = values;
+#endif
+}
+
+/* Read numbers as a vector of floats. */
+INLINE vector load(const number *in) {
+#ifdef BFLOAT16
+    return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)in)), 16);
+#else
+    return *(const vector *)in;
+#endif
+}
+
+INLINE float sum_of(vector values) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += values[i];
+    return sum;
+}
+
 /* ---- Small matrix products ---- */
 
 /* sums += the products of a word and a vector of words. */
@@ -75,21 +99,30 @@ static void turn_row(float *row, const rotary *turns, long token, float directio
     }
 }
 
-/* out[row] = (in[row] + bias) * scale, turned, `(T, d)`; rows up to an even number are zeros. */
+/* out[row] = (in[row] + bias) * scale, turned, `(T, d)`. */
 static void take(const number *in, long stride, const float *bias, float scale, const rotary *turns, number *out,
                  long tokens, long size) {
     if (turns) {
         float values[size];
         for (long row = 0; row < tokens; row++) {
-            SIMD for (long i = 0; i < size; i++) values[i] = (READ(in[row * stride + i]) + bias[i]) * scale;
+            for (long i = 0; i < size; i += LANES)
+                *(vector *)(values + i) = (load(in + row * stride + i) + *(const vector *)(bias + i)) * scale;
             turn_row(values, turns, row, 1.0f, size);
-            SIMD for (long i = 0; i < size; i++) out[row * size + i] = WRITE(values[i]);
+            for (long i = 0; i < size; i += LANES) store(out + row * size + i, *(vector *)(values + i));
         }
     } else
         for (long row = 0; row < tokens; row++)
-            SIMD for (long i = 0; i < size; i++)
-                out[row * size + i] = WRITE((READ(in[row * stride + i]) + (bias ? bias[i] : 0.0f)) * scale);
-    if (tokens % GROUP) memset(out + tokens * size, 0, size * sizeof(number));
+            for (long i = 0; i < size; i += LANES) {
+                vector values = load(in + row * stride + i);
+                if (bias) values = (values + *(const vector *)(bias + i)) * scale;
+                store(out + row * size + i, values);
+            }
+}
+
+/* Have rows of the next task come into the cache: they lie so far apart that the processor does not foresee them. */
+INLINE void fetch(const number *in, long stride, long row, long rows, long size) {
+    for (long m = row; m < row + rows; m++)
+        for (long i = 0; i < size; i += 64 / (long)sizeof(number)) __builtin_prefetch(in + m * stride + i, 0, 2);
 }
 
 /* `(T, d)` as words of rows that stand together, (T / group, d): what is summed over are tokens. */
@@ -97,9 +130,11 @@ static const float *by_rows(const number *in, float *room, long tokens, long siz
     if (GROUP == 1) return (const float *)in;
     const uint16_t *half = (const uint16_t *)in;
     uint32_t *out = (uint32_t *)room;
-    for (long pair = 0; pair < (tokens + 1) / 2; pair++)
+    for (long pair = 0; pair < tokens / 2; pair++)
         SIMD for (long i = 0; i < size; i++)
             out[pair * size + i] = half[2 * pair * size + i] | (uint32_t)half[(2 * pair + 1) * size + i] << 16;
+    if (tokens % 2) /* with a row of zeros */
+        SIMD for (long i = 0; i < size; i++) out[tokens / 2 * size + i] = half[(tokens - 1) * size + i];
     return room;
 }
 
@@ -115,15 +150,16 @@ static void by_columns(const number *in, float *out, long tokens, long size) {
 
 static void softmax(float *logits, number *weights, long tokens, long wide) {
     float most = logits[0], sum = 0;
-    _Pragma("omp simd reduction(max : most)") for (long i = 0; i < tokens; i++)
+    for (long i = tokens; i < wide; i++) logits[i] = -FLT_MAX; /* whole vectors, and no numbers left at the end */
+    _Pragma("omp simd reduction(max : most)") for (long i = 0; i < wide; i++)
         most = logits[i] > most ? logits[i] : most;
-    _Pragma("omp simd reduction(+ : sum)") for (long i = 0; i < tokens; i++) {
+    _Pragma("omp simd reduction(+ : sum)") for (long i = 0; i < wide; i++) {
         float below = logits[i] - most;
         logits[i] = exponential(below < -87.0f ? -87.0f : below);
         sum += logits[i];
     }
     float inverse = 1.0f / sum;
-    SIMD for (long i = 0; i < tokens; i++) weights[i] = WRITE(logits[i] * inverse);
+    for (long i = 0; i < wide; i += LANES) store(weights + i, *(vector *)(logits + i) * inverse);
     memset(weights + tokens, 0, (wide - tokens) * sizeof(number));
 }
 
@@ -146,6 +182,7 @@ int attention(const number *qkv, const float *bias, const rotary *turns, number 
             if (!room) continue;
             long image = task / heads, head = task % heads;
             const number *from = qkv + image * tokens * 3 * width + head * size;
+            const number *next = from + (head + 1 < heads ? size : tokens * 3 * width - head * size);
             const float *b = bias + head * size;
             take(from + width, 3 * width, b + width, 1.0f, turns, k, tokens, size);
             by_columns(k, keys, tokens, size);
@@ -159,9 +196,11 @@ int attention(const number *qkv, const float *bias, const rotary *turns, number 
                 for (long m = 0; m < rows; m++) softmax(logits + m * wide, w + (row + m) * wide, tokens, wide);
                 few_rows(rows, (float *)(w + row * wide), wide / GROUP, 1, v, size, (tokens + GROUP - 1) / GROUP, out,
                          size);
+                for (int part = 0; part < 3; part++)
+                    fetch(next + part * width, 3 * width, row, rows, size);
                 for (long m = 0; m < rows; m++) {
                     number *to = mixed + (image * tokens + row + m) * width + head * size;
-                    SIMD for (long i = 0; i < size; i++) to[i] = WRITE(out[m * size + i]);
+                    for (long i = 0; i < size; i += LANES) store(to + i, *(vector *)(out + m * size + i));
                 }
             }
         }
@@ -175,10 +214,10 @@ INLINE void give(float *from, number *to, long stride, float *sums, float factor
                  long rows, long size) {
     for (long m = 0; m < rows; m++) {
         if (turns) turn_row(from + m * size, turns, token + m, -1.0f, size);
-        SIMD for (long i = 0; i < size; i++) {
-            float value = from[m * size + i] * factor;
-            to[m * stride + i] = WRITE(value);
-            sums[i] += value;
+        for (long i = 0; i < size; i += LANES) {
+            vector values = *(vector *)(from + m * size + i) * factor;
+            store(to + m * stride + i, values);
+            *(vector *)(sums + i) += values;
         }
     }
 }
@@ -202,13 +241,12 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
     int failed = 0;
     _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {
         char *room = aligned_alloc(
-            64, 3 * ROOM(own) + ROOM(wide * size) + 3 * ROOM(square) + 2 * ROOM(ROWS * (wide + size)));
+            64, 3 * ROOM(own) + ROOM(wide * size) + 2 * ROOM(square) + 2 * ROOM(ROWS * (wide + size)));
         failed |= !room;
         char *next = room;
 #define TAKE(type, name, count) type *name = (type *)next; next += ROOM(count)
         TAKE(number, plain, own);
         TAKE(float, other, own);
-        TAKE(number, copied, square);
         TAKE(number, dlogits, square);
         TAKE(float, paired, square);
         TAKE(float, columns, wide * size);
@@ -220,35 +258,33 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
             long image = task / heads, head = task % heads;
             const number *from = qkv + image * tokens * 3 * width + head * size;
             const float *b = bias + head * size;
+            const number *came = grad + image * tokens * width + head * size; /* the gradient of this head */
+            long next = head + 1 < heads ? size : tokens * width - head * size;
             number *to = dqkv + image * tokens * 3 * width + head * size;
             float *sum = sums + image * 3 * width + head * size;
             const number *w = weights + task * tokens * wide;
             for (int part = 0; part < 3; part++) memset(sum + part * width, 0, size * sizeof(float));
             /* Values: dv = weights^T dout. */
-            take(grad + image * tokens * width + head * size, width, NULL, 1.0f, NULL, douts, tokens, size);
-            const float *pairs = (const float *)w;
-            if (GROUP > 1 && tokens > 0) { /* of no tokens there is no address to copy from */
-                memcpy(copied, w, tokens * wide * sizeof(number));
-                memset(copied + tokens * wide, 0, wide * sizeof(number));
-                pairs = by_rows(copied, paired, tokens, wide);
-            }
-            transposed(pairs, by_rows(douts, other, tokens, size), to + 2 * width, 3 * width, sum + 2 * width,
+            take(came, width, NULL, 1.0f, NULL, douts, tokens, size);
+            transposed(by_rows(w, paired, tokens, wide), by_rows(douts, other, tokens, size), to + 2 * width, 3 * width, sum + 2 * width,
                        NULL, out, tokens, size);
             /* Logits: w (dw - sum(w dw)), with dw = dout v^T. */
             take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, NULL, plain, tokens, size);
             by_columns(plain, columns, tokens, size);
-            memset(dlogits + tokens * wide, 0, wide * sizeof(number));
             for (long start = 0; start < tokens; start += ROWS) {
                 long row = FROM(start, tokens), rows = FEW(start, tokens);
+                fetch(came + next, width, row, rows, size);
                 few_rows(rows, (float *)(douts + row * size), size / GROUP, 1, columns, wide, size / GROUP, values,
                          wide);
                 for (long m = 0; m < rows; m++) {
                     const float *dw = values + m * wide;
                     const number *p = w + (row + m) * wide;
                     number *restrict d = dlogits + (row + m) * wide;
-                    float dot = 0;
-                    _Pragma("omp simd reduction(+ : dot)") for (long i = 0; i < wide; i++) dot += READ(p[i]) * dw[i];
-                    SIMD for (long i = 0; i < wide; i++) d[i] = WRITE(READ(p[i]) * (dw[i] - dot));
+                    vector dots = {0};
+                    for (long i = 0; i < wide; i += LANES) dots += load(p + i) * *(const vector *)(dw + i);
+                    float dot = sum_of(dots);
+                    for (long i = 0; i < wide; i += LANES)
+                        store(d + i, load(p + i) * (*(const vector *)(dw + i) - dot));
                 }
             }
             /* Queries: dq = dlogits k scale. */
@@ -258,6 +294,9 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
                 long row = FROM(start, tokens), rows = FEW(start, tokens), again = start - row;
                 few_rows(rows, (float *)(dlogits + row * wide), wide / GROUP, 1, keys, size,
                          (tokens + GROUP - 1) / GROUP, out, size);
+                const number *following = from + (head + 1 < heads ? size : tokens * 3 * width - head * size);
+                for (int part = 0; part < 3; part++)
+                    fetch(following + part * width, 3 * width, row, rows, size);
                 give(out + again * size, to + start * 3 * width, 3 * width, sum, scale, turns, start, rows - again, size);
             }
             /* Keys: dk = dlogits^T q scale. */

@@ -10,6 +10,7 @@
    Work is divided into pieces that do not depend on the number of threads, and so no bit does. Letters: T
    tokens of an image, d = size of a head, D = width. */
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
