@@ -15,6 +15,7 @@ from PIL import Image
 
 from tests.helpers.augmenting import augment
 from tests.pixel_cases import CASES, image, preprocessing_of_case
+from vitkit.data import transforms
 from vitkit.data.config import Augmentation, Preprocessing, Resize
 from vitkit.data.transforms import preprocess
 from vitkit.kernels import compile as compiling
@@ -119,6 +120,24 @@ def test_samples_without_averaging_are_those_of_the_arrays(
         np.testing.assert_array_equal(out, preprocess(source, rule))
     around[:, 1:-1, 1:-1] = 0
     assert not around.any()  # nothing is written beside its place
+
+
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60), st.integers(1, 5)),
+    st.tuples(st.integers(-9, 9), st.integers(-9, 9)),
+    st.floats(-180, 180).filter(bool),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_turned_image_has_pillows_bits(
+    kernel: None, shape: tuple[int, int, int], shift: tuple[int, int], degrees: float, planes: bool
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape[::-1] if planes else shape, np.uint8)
+    pixels = pixels.T if planes else pixels
+    turned = transforms._move(pixels, *shift, degrees)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transforms, "turn", lambda *_: None)
+        np.testing.assert_array_equal(turned, transforms._move(pixels, *shift, degrees))
 
 
 def test_training_draws_the_same_pixels_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:

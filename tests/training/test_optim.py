@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -412,3 +414,21 @@ def test_frozen_weights_keep_their_bits_and_get_no_gradient(tmp_path: Path) -> N
             assert torch.equal(after[name], before[name]) == name.startswith(frozen), name
     for name, parameter in trainer.state.model.named_parameters():
         assert (parameter.grad is None) == name.startswith(frozen)
+
+
+def test_no_optimizer_imports_pytorchs_compiler() -> None:
+    """It takes a second, before the first step of every run."""
+    code = """if True:
+        import sys, torch
+        from vitkit.training.optim import SGD, AdamW, BFloat16AdamW
+        weight = torch.nn.Parameter(torch.ones(2, 2))
+        groups = [{"params": [weight], "weight_decay": 0.1}]
+        betas = (0.9, 0.99)
+        for made in (AdamW(groups, betas), BFloat16AdamW(groups, betas), SGD(groups, 0.9, torch.float32)):
+            weight.sum().backward()
+            made.step()
+            made.zero_grad()
+            made.load_state_dict(made.state_dict())
+        assert "torch._dynamo" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,7 +16,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitkit.data.channels import border_of, by_threes, to_rgb
 from vitkit.data.config import Augmentation, Preprocessing
-from vitkit.kernels.resample import PILLOW_FILTERS, Neighbours, resample, sample
+from vitkit.kernels.resample import PILLOW_FILTERS, Matrix, Neighbours, resample, sample, turn
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), 3 unless the rule of decoding says otherwise
 
@@ -329,23 +329,26 @@ def _move(image: Pixels, down: int, right: int, degrees: float) -> Pixels:
     """
     if not degrees:
         return _shift(image, down, right)
-    if image.shape[2] != 3:
-        return by_threes(image, lambda part: _move(part, down, right, degrees))
     height, width = image.shape[:2]
     # Half of the diagonal reaches this far beyond half of the shorter side; 1 for the interpolation.
     pad = math.ceil((math.hypot(height, width) - min(height, width)) / 2) + 1
-    rows = np.clip(np.arange(-pad, height + pad) - down, 0, height - 1)
-    columns = np.clip(np.arange(-pad, width + pad) - right, 0, width - 1)
-    moved = image[rows[:, None], columns]
     cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     middle_x, middle_y = width / 2, height / 2
-    matrix = (
-        *(cosine, -sine, middle_x + pad - cosine * middle_x + sine * middle_y),
-        *(sine, cosine, middle_y + pad - sine * middle_x - cosine * middle_y),
-    )
-    padded = Image.frombytes("RGB", (width + 2 * pad, height + 2 * pad), moved.tobytes())
-    turned = padded.transform((width, height), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-    return np.asarray(turned, np.uint8)
+    over = middle_x + pad - cosine * middle_x + sine * middle_y
+    under = middle_y + pad - sine * middle_x - cosine * middle_y
+    matrix: Matrix = (cosine, -sine, over, sine, cosine, under)
+    if (turned := turn(image, (down, right), pad, matrix)) is not None:
+        return turned
+    rows = np.clip(np.arange(-pad, height + pad) - down, 0, height - 1)
+    columns = np.clip(np.arange(-pad, width + pad) - right, 0, width - 1)
+
+    def turn_part(part: Pixels) -> Pixels:
+        moved = part[rows[:, None], columns]
+        padded = Image.frombytes("RGB", (width + 2 * pad, height + 2 * pad), moved.tobytes())
+        affine, bilinear = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+        return np.asarray(padded.transform((width, height), affine, matrix, bilinear), np.uint8)
+
+    return turn_part(image) if image.shape[2] == 3 else by_threes(image, turn_part)
 
 
 def distort(image: Pixels, augmentation: Augmentation, rng: np.random.Generator) -> Pixels:

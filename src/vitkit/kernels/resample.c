@@ -237,6 +237,31 @@ int sample(const uint8_t *in, ptrdiff_t row_stride, int width, const int64_t *ab
     return 1;
 }
 
+static int inside(int at, int size) { return at < 0 ? 0 : at < size ? at : size - 1; }
+
+/* Shift an image down and to the right, its edges repeated, and turn it: result (y, x) is taken from the place of the
+ * shifted image, with `pad` more rows and columns around it, to which `matrix` takes (x + 0.5, y + 0.5). Bilinear, in
+ * double precision and without rounding, as in Pillow's libImaging/Geometry.c. out is contiguous. */
+void turn(const uint8_t *in, ptrdiff_t by_row, ptrdiff_t by_column, ptrdiff_t by_channel, int height, int width,
+          int channels, int down, int right, int pad, const double *matrix, uint8_t *out) {
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            double across = matrix[0] * (x + 0.5) + matrix[1] * (y + 0.5) + matrix[2] - 0.5;
+            double along = matrix[3] * (x + 0.5) + matrix[4] * (y + 0.5) + matrix[5] - 0.5;
+            int column = (int)floor(across), row = (int)floor(along);
+            across -= column, along -= row;
+            ptrdiff_t left = inside(column - pad - right, width) * by_column;
+            ptrdiff_t after = inside(column + 1 - pad - right, width) * by_column;
+            const uint8_t *above = in + inside(row - pad - down, height) * by_row;
+            const uint8_t *below = in + inside(row + 1 - pad - down, height) * by_row;
+            for (int c = 0; c < channels; c++, above += by_channel, below += by_channel) {
+                double first = above[left] + (above[after] - above[left]) * across;
+                double second = below[left] + (below[after] - below[left]) * across;
+                *out++ = (uint8_t)(first + (second - first) * along);
+            }
+        }
+}
+
 int trial(void) {
     uint8_t in[3 * 8 * 8] = {0}, out[3 * 5 * 5];
     float box[] = {0, 0, 8, 8};

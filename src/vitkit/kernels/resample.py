@@ -1,4 +1,4 @@
-"""Pillow's resize to the same bits, five times as fast, where the machine has a C compiler and AVX2.
+"""Pillow's resize and rotation to the same bits, four to five times as fast, by a C compiler and AVX2.
 
 The kernel (resample.c) is compiled when a loader begins, if it has not been yet (`compile.py`). It is used if
 it makes the same pixels as the installed Pillow. Without it Pillow does the work, and nothing but the speed
@@ -74,6 +74,7 @@ def resample(
     return out
 
 
+Matrix = tuple[float, float, float, float, float, float]
 Neighbours = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 """Along one axis: index before, index after, and weight of the one after."""
 
@@ -109,6 +110,28 @@ def sample(image: Pixels, down: Neighbours, across: Neighbours, out: Pixels | No
     return out
 
 
+def turn(
+    image: Pixels, shift: tuple[int, int], pad: int, matrix: Matrix, library: ctypes.CDLL | None = None
+) -> Pixels | None:
+    """Shift an image and turn it as Pillow does, to the same bits; None where there is no kernel.
+
+    Args:
+        image: (H, W, C), of any strides.
+        shift: pixels down and to the right; edge pixels are repeated.
+        pad: rows and columns of edge pixels around the shifted image; the matrix leads to none beyond.
+        matrix: of Pillow's affine transform: from a place of the result to one of the padded image.
+        library: as for `resample`.
+    """
+    if (library := library or _library()) is None:
+        return None
+    out = np.empty(image.shape, np.uint8)
+    strides = map(ctypes.c_ssize_t, image.strides)
+    library.turn(
+        image.ctypes, *strides, *image.shape, *shift, pad, (ctypes.c_double * 6)(*matrix), out.ctypes
+    )
+    return out
+
+
 def prepare_resampling() -> bool:
     """Compile the kernel if this machine can and has not yet, and tell whether there is one.
 
@@ -137,7 +160,10 @@ def _makes_pillows_pixels(library: ctypes.CDLL) -> bool:
             assert resized is not None
             if not np.array_equal(resized, expected):
                 return False
-    return True
+    matrix = (0.9, -0.3, 24.0, 0.3, 0.9, 2.5)
+    padded = Image.fromarray(np.pad(noise, ((20, 20), (20, 20), (0, 0)), "edge"))
+    turned = padded.transform((47, 61), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
+    return np.array_equal(turn(noise, (0, 0), 20, matrix, library), np.asarray(turned))  # type: ignore[arg-type]
 
 
 # Without contraction: a fused multiply-add would change the last bits of the weights, and then pixels.

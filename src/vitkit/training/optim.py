@@ -107,8 +107,7 @@ def create_optimizer(
         case "adamw" | "adam":  # "adam" is the same with a weight decay of 0
             if config.momentum_dtype == "bfloat16":
                 return BFloat16AdamW(groups, betas)
-            # Fused: one kernel for all parameters of a group.
-            return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=EPS, fused=True)
+            return AdamW(groups, betas)
 
 
 def state_names(optimizer: torch.optim.Optimizer, parameter: Tensor) -> set[str]:
@@ -132,7 +131,30 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
     return [dense.weight for layer in layers for dense in layer.modules() if isinstance(dense, nn.Linear)]
 
 
-class SGD(torch.optim.Optimizer):
+def _undecorated(method: Any) -> Any:
+    """Take off the decorator at whose first call PyTorch imports its compiler, which takes a second."""
+    return getattr(method, "__wrapped__", method)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """PyTorch's, without `torch._dynamo`: no optimiser is in a compiled graph here."""
+
+    add_param_group = _undecorated(torch.optim.Optimizer.add_param_group)
+    zero_grad = _undecorated(torch.optim.Optimizer.zero_grad)
+    state_dict = _undecorated(torch.optim.Optimizer.state_dict)
+    load_state_dict = _undecorated(torch.optim.Optimizer.load_state_dict)
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """PyTorch's fused one: one kernel for all parameters of a group. Its rate is 0 until it is set."""
+
+    step = torch.no_grad()(_undecorated(torch.optim.AdamW.step))
+
+    def __init__(self, params: Any, betas: tuple[float, float]) -> None:
+        super().__init__(params, lr=0.0, betas=betas, eps=EPS, fused=True)
+
+
+class SGD(Optimizer):
     """SGD with momentum as optax computes it: the update is exact, the stored momentum may be bfloat16.
 
     Args:
@@ -174,7 +196,7 @@ class SGD(torch.optim.Optimizer):
                 torch._foreach_copy_(stored, momentum)
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(Optimizer):
     """Muon for the matrices of the blocks, and AdamW for all other parameters.
 
     Muon (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks") replaces the
@@ -203,7 +225,7 @@ class Muon(torch.optim.Optimizer):
         # The two use the groups and the state of this optimiser, not copies, so that rates are set and states
         # loaded in one place. The momentum is 0.95, as in the release.
         self.muon = torch.optim.Muon(hidden, lr=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-        self.adamw = torch.optim.AdamW(others, lr=0.0, betas=betas, eps=EPS, fused=True)
+        self.adamw = AdamW(others, betas)
         self.muon.state = self.adamw.state = self.state
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -212,7 +234,7 @@ class Muon(torch.optim.Optimizer):
         self.adamw.step()
 
 
-class BFloat16AdamW(torch.optim.Optimizer):
+class BFloat16AdamW(Optimizer):
     """AdamW whose first moment is stored as bfloat16, as big_vision's (`scale_by_adam(mu_dtype)`).
 
     Args:
