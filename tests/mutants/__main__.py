@@ -6,16 +6,20 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
-from tests.mutants.forked_tests import Ended, Recorded, record_tests, run_tests, warm_up
+from tests.helpers.guard.watch_files import TEMPORARY
+from tests.mutants.forked_tests import Ended, run_tests, warm_up
 from tests.mutants.generated import Mutant, draw, room_of
+from tests.mutants.recording import REPORT
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/vitkit")
@@ -25,15 +29,20 @@ LEFT_OUT = (".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "*.egg-i
 """Names of what is not copied, and does not decide what tests do."""
 MADE = {"runs", "dist", "build"}
 """Folders that commands make in the root, and no others: `runs` is a room of the source too."""
-REACHES = ("near", "room", "far")
-WIDE = ("jobs", "cli", "report")
-"""Rooms whose tests run whole commands, and so lines of every other room."""
 LEFT_ALONE = ("faults", "mutants", "peers", "test_architecture.py", "test_docs.py")
 """Tests that attack by themselves, or read the source and run none of it."""
 AT_ONCE = 40
 """Tests that one process runs. Starting another one costs seconds."""
-RECORDING_SECONDS = 1800
-"""Seconds that a test file may take while its lines are recorded."""
+COVERAGE = """\
+[run]
+source = {package}
+data_file = {data}
+parallel = true
+patch =
+    subprocess
+disable_warnings = no-data-collected, module-not-imported, module-not-measured
+"""
+"""What coverage is told. Contexts are tests: `recording.py` names them."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +54,16 @@ class Result:
     """noticed, survived or undecided."""
     detail: str
     seconds: float
-    reach: str
-    """How far from the mutant's file tests were looked for."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The tests as they ran on the unbroken tree."""
+
+    tests: dict[str, tuple[float, bool]]
+    """By name, their seconds and whether they passed."""
+    lines: dict[str, dict[str, list[str]]]
+    """By file below the source folder and by line, the tests that run it in their own process."""
 
 
 class Runner:
@@ -63,8 +80,7 @@ class Runner:
         self, root: Path, work: Path, copy: Path, package: Path = PACKAGE, seconds: float = 600
     ) -> None:
         self.work, self.copy, self.package, self.seconds = work, copy / "tree", package, seconds
-        self.scratch, self.memory = copy / "scratch", dict[Path, dict[str, Recorded]]()
-        by_name = shutil.ignore_patterns(*LEFT_OUT)
+        self.scratch, by_name = copy / "scratch", shutil.ignore_patterns(*LEFT_OUT)
 
         def left_out(folder: str, names: list[str]) -> set[str]:
             made = MADE & set(names) if Path(folder) == root else set()
@@ -73,13 +89,13 @@ class Runner:
         shutil.copytree(root, self.copy, ignore=left_out, symlinks=True)
         os.environ["VITKIT_CACHE"] = str(work / "cache")  # of kernels: a mutant's stay out of the user's own
 
-    def try_mutant(self, mutant: Mutant, reach: str) -> tuple[str, str]:
+    def try_mutant(self, mutant: Mutant) -> tuple[str, str]:
         """Return verdict and detail of a mutant; the copy is as it was afterwards."""
         path = self.copy / self.package / mutant.file
         source = path.read_text()
         text = mutant.apply(source)
         left, tried = self.seconds, 0
-        for tests in self._batches(mutant, reach):
+        for tests in self._batches(mutant):
             while tests:
                 _mutate(path, text)
                 try:
@@ -106,8 +122,7 @@ class Runner:
 
     def _passes_unbroken(self, tests: Sequence[str], ended: Ended) -> bool:
         """Whether what failed passes without the mutant."""
-        records = [tests[ended.failed] for tests in self.memory.values() if ended.failed in tests]
-        if ended.how == "test" and any(recorded.passed for recorded in records):
+        if ended.how == "test" and self._recorded.tests.get(ended.failed, (0.0, False))[1]:
             return True
         suspects = [ended.failed] if "::" in ended.failed else tests
         return not run_tests(self.copy, self.scratch, suspects, self.seconds, keep_code=True).failed
@@ -119,84 +134,78 @@ class Runner:
             return "undecided", f"out of time after {ended.seconds:.0f} s, and the tests are slow without it"
         return "noticed", f"by the time limit: {ended.seconds:.0f} s, {unbroken.seconds:.0f} s without it"
 
-    def _batches(self, mutant: Mutant, reach: str) -> Iterator[list[str]]:
-        """Yield the tests that run the line, those near the file first, quick ones first."""
-        groups, seen = self._groups(mutant, reach), set[str]()
-        for files in groups:
-            run = {
-                test: recorded.seconds
-                for file in files
-                for test, recorded in self._recorded(file, mutant.file).items()
-                if mutant.line in recorded.lines.get(mutant.file, ())
-            }
-            yield from _in_batches(run)
-            seen.update(run)
-        # What other processes run, and what runs at import alone, is not recorded.
-        starting = [
-            file
-            for files in groups
-            for file in files
-            if any(word in (self.copy / file).read_text() for word in STARTERS)
-        ]
-        nearest = next((files for files in groups if files), [])
-        yield from _in_batches(
-            {
-                test: recorded.seconds
-                for file in dict.fromkeys([*nearest, *starting])
-                for test, recorded in self._recorded(file, mutant.file).items()
-                if test not in seen
-            }
-        )
-
-    def _groups(self, mutant: Mutant, reach: str) -> list[list[str]]:
-        """Give test files in groups, the most likely to notice a mutant first.
-
-        Near are the file that mirrors the mutant's, then those that name it, of its own room and of others.
-        """
-        module = mutant.file.removesuffix(".py").replace("/", ".")
-        above, _, stem = module.rpartition(".")
-        names = (module, f"{above} import {stem}") if above else (f"vitkit.{module}", f"vitkit import {stem}")
-        groups: list[list[str]] = [[], [], [], [], []]
+    def _batches(self, mutant: Mutant) -> Iterator[list[str]]:
+        """Yield the tests that run the line, those of its room first, quick ones first."""
+        recorded, room = self._recorded, f"tests/{room_of(mutant.file)}/"
+        run = recorded.lines.get(mutant.file, {}).get(str(mutant.line), [])
+        near = [test for test in run if test.startswith(room)]
+        others = [test for test in run if not test.startswith(room)]
+        yield from _in_batches({test: recorded.tests[test][0] for test in near})
+        yield from _in_batches({test: recorded.tests[test][0] for test in others})
+        # What runs in other processes, at import alone, or in a fixture for another test, is not recorded.
+        stem, seen = Path(mutant.file).stem, {*run}
+        files = {test.partition("::")[0] for test in near}
         for path in sorted((self.copy / "tests").rglob("test_*.py")):
             inside = path.relative_to(self.copy / "tests")
-            is_own = inside.parts[0] == room_of(mutant.file)
-            if inside.parts[0] in LEFT_ALONE:
-                continue
-            if path.name == f"test_{stem}.py" and (is_own or not above):
-                group = 0
-            elif any(name in path.read_text() for name in names):
-                group = 1 if is_own else 2
-            elif is_own:
-                group = 3
-            elif inside.parts[0] in WIDE or len(inside.parts) == 1:
-                group = 4
-            else:
-                continue
-            groups[group].append(str(path.relative_to(self.copy)))
-        return groups[: REACHES.index(reach) + 3]
+            is_own = inside.parts[0] == room_of(mutant.file) or len(inside.parts) == 1
+            starts = any(word in path.read_text() for word in STARTERS)
+            if is_own and (starts or path.name == f"test_{stem}.py") and inside.parts[0] not in LEFT_ALONE:
+                files.add(str(path.relative_to(self.copy)))
+        left = {test: took[0] for test, took in recorded.tests.items() if test.partition("::")[0] in files}
+        yield from _in_batches({test: took for test, took in left.items() if test not in seen})
 
-    def _recorded(self, file: str, source: str) -> dict[str, Recorded]:
-        """Return what the tests of a file run, recorded now if file or source has changed since."""
-        record, package = self.work / "recorded" / f"{file.replace('/', '-')}.json", self.copy / self.package
-        hashes = {file: _digest(self.copy / file), source: _digest(package / source)}
+    @cached_property
+    def _recorded(self) -> Recorded:
+        """The lines that each test runs, recorded now if sources or tests have changed since."""
+        record, tree = self.work / "recorded.json", tree_digest(self.copy)
         if record.exists():
             data = json.loads(record.read_text())
-            if data["hashes"].items() >= hashes.items():
-                if record not in self.memory:
-                    self.memory[record] = {name: Recorded(**fields) for name, fields in data["tests"].items()}
-                return self.memory[record]
-        print(f"  recording {file}", end="", flush=True)
-        start = time.monotonic()
-        tests = record_tests(self.copy, package, self.scratch, file, RECORDING_SECONDS)
-        print(f": {time.monotonic() - start:.0f} s" if tests is not None else ": out of time", flush=True)
-        hashes |= {str(path.relative_to(package)): _digest(path) for path in package.rglob("*.py")}
-        self.memory[record] = tests or {}
-        record.parent.mkdir(parents=True, exist_ok=True)
-        fields = {name: vars(recorded) for name, recorded in self.memory[record].items()}
-        new = record.with_suffix(".new")
-        new.write_text(json.dumps({"hashes": hashes, "tests": fields}))
-        new.replace(record)
-        return self.memory[record]
+            if data.pop("tree") == tree:
+                return Recorded(**data)
+        print("  recording which lines each test runs", flush=True)
+        recorded = self._record(self.work / "recording")
+        record.write_text(json.dumps({"tree": tree, **vars(recorded)}))
+        return recorded
+
+    def _record(self, folder: Path) -> Recorded:
+        """Run all tests under coverage."""
+        import coverage
+
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        source, settings, seconds = self.copy / self.package, folder / "settings", folder / "seconds"
+        settings.write_text(COVERAGE.format(package=source, data=folder / "data"))
+        changed = {
+            "PYTHONPATH": os.pathsep.join(map(str, (self.copy / "src", self.copy, Path(__file__).parent))),
+            REPORT: str(seconds),
+            TEMPORARY: str(folder),  # each test would fail by what is recorded of it
+        }
+        command = (
+            *("coverage", "run", f"--rcfile={settings}", "-m"),
+            *("pytest", "-q", "-p", "recording", "-n", "auto", "--dist", "worksteal"),
+            *(f"--ignore=tests/{name}" for name in LEFT_ALONE),
+        )
+        with (folder / "output").open("w") as output:
+            subprocess.run(
+                [sys.executable, "-m", *command],
+                cwd=self.copy,
+                env=os.environ | changed,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        tests = dict[str, tuple[float, bool]]()
+        for name, took, passed in map(json.loads, seconds.read_text().splitlines()):
+            before = tests.get(name, (0.0, True))
+            tests[name] = before[0] + took, before[1] and passed
+        measured = coverage.Coverage(config_file=str(settings))
+        measured.combine()
+        data, lines = measured.get_data(), dict[str, dict[str, list[str]]]()
+        for file in data.measured_files():
+            run = data.contexts_by_lineno(file)
+            lines[str(Path(file).relative_to(source))] = {
+                str(line): sorted({*contexts} & {*tests}) for line, contexts in run.items()
+            }
+        return Recorded(tests, lines)
 
 
 def _mutate(path: Path, text: str) -> None:
@@ -238,15 +247,8 @@ def read_results(path: Path, tree: str) -> dict[str, Result]:
     return results
 
 
-def is_settled(result: Result | None, reach: str) -> bool:
-    """Whether a mutant need not be tried again: a survivor must be, if tests are looked for further away."""
-    if result is None or result.verdict == "undecided":
-        return False
-    return result.verdict == "noticed" or REACHES.index(result.reach) >= REACHES.index(reach)
-
-
 def try_all(
-    runner: Runner, chosen: Sequence[Mutant], record: Path, tree: str, reach: str, seconds: float, again: bool
+    runner: Runner, chosen: Sequence[Mutant], record: Path, tree: str, seconds: float, again: bool
 ) -> list[Result]:
     """Try the mutants that have no result yet, or all of them `again`; a line for each that is tried.
 
@@ -256,12 +258,12 @@ def try_all(
     end = time.monotonic() + seconds
     for mutant in chosen:
         result = before.get(mutant.name)
-        if not is_settled(result, reach):
+        if result is None or result.verdict == "undecided":
             if time.monotonic() > end:
                 continue
             start = time.monotonic()
-            verdict, detail = runner.try_mutant(mutant, reach)
-            result = Result(mutant.name, verdict, detail, round(time.monotonic() - start, 1), reach)
+            verdict, detail = runner.try_mutant(mutant)
+            result = Result(mutant.name, verdict, detail, round(time.monotonic() - start, 1))
             with record.open("a") as file:
                 file.write(json.dumps({"tree": tree, **asdict(result)}) + "\n")
             print(f"{mutant.name}: {verdict}: {detail} ({result.seconds:.0f} s)", flush=True)
@@ -281,7 +283,6 @@ def given_options(rooms: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the mutants and what is known of them")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant after so many")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one mutant")
-    parser.add_argument("--reach", choices=REACHES, default="far", help="test files that are looked at")
     parser.add_argument("--work", type=Path, default=Path("runs/mutants"), help="results, recorded lines")
     parser.add_argument("--again", action="store_true", help="forget the results of earlier calls")
     return parser.parse_args()
@@ -315,7 +316,7 @@ def main() -> int:
     warm_up()
     with tempfile.TemporaryDirectory(prefix="vitkit-mutants-") as copy:
         runner = Runner(ROOT, work, Path(copy), seconds=given.limit)
-        results = try_all(runner, chosen, record, tree, given.reach, given.seconds, bool(given.mutant))
+        results = try_all(runner, chosen, record, tree, given.seconds, bool(given.mutant))
     for room in rooms:
         counts = Counter(result.verdict for result in results if room_of(result.name) == room)
         if judged := counts["noticed"] + counts["survived"]:

@@ -12,15 +12,11 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import pytest
 
@@ -84,9 +80,6 @@ def run_forked(action: Callable[[], int], out: Path, err: Path, limit: float) ->
 
 WARM = ("torch", "numpy", "PIL.Image", "pyarrow.parquet", "sklearn.linear_model", "matplotlib.figure")
 """Modules that take long to import and that know nothing of vitkit."""
-TRACED_SECONDS = 5.0
-"""Seconds after which the lines of a test are not followed any more: what takes longer mostly repeats itself,
-and following makes it ten times as slow."""
 ARGUMENTS = ("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=0")
 
 
@@ -102,16 +95,6 @@ class Ended:
     output: str
     how: str = "test"
     """By what it was noticed: a failed "test", a "crash" of the process, or "import" of the test file."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """One test as it ran on the unbroken copy."""
-
-    seconds: float
-    passed: bool
-    lines: dict[str, list[int]]
-    """By file below the source folder, the lines it ran."""
 
 
 def warm_up() -> None:
@@ -145,16 +128,6 @@ def run_tests(tree: Path, scratch: Path, tests: Sequence[str], seconds: float, *
     return Ended(failed, passed, code is None, taken, (scratch / "output").read_text(errors="replace"), how)
 
 
-def record_tests(
-    tree: Path, source: Path, scratch: Path, file: str, seconds: float
-) -> dict[str, Recorded] | None:
-    """Run all tests of a file and note the lines of the source that each of them runs; None: out of time."""
-    recording = _Recording(scratch / "report.jsonl", source)
-    if _forked(tree, scratch, [file], recording, seconds, keep_code=True)[0] is None:
-        return None
-    return {name: Recorded(**fields) for name, fields in map(json.loads, _lines(scratch / "report.jsonl"))}
-
-
 def _lines(path: Path) -> list[str]:
     """Read whole lines: a process that was killed may have written half of the last one."""
     text = path.read_text() if path.exists() else ""
@@ -186,15 +159,9 @@ def _forked(
             # Each test would fail by what is recorded of it.
             TEMPORARY: os.pathsep.join(filter(None, [os.environ.get(TEMPORARY), str(scratch)])),
         }
-        os.register_at_fork(after_in_child=lambda: sys.settrace(None))  # whose lines nobody hears of
         return int(pytest.main([*ARGUMENTS, f"--basetemp={scratch / 'tests'}", *arguments], [plugin]))
 
     return run_forked(act, scratch / "output", scratch / "output", seconds)
-
-
-@cache
-def _lines_of(code: CodeType) -> frozenset[int]:
-    return frozenset(line for *_, line in code.co_lines() if line is not None)
 
 
 class _Watching:
@@ -222,77 +189,3 @@ class _Watching:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed or (report.when == "call" and report.passed):
             self.tell("test" if report.failed else "passed", report.nodeid)
-
-
-class _Recording:
-    """A pytest plugin that writes the lines of the source that each test runs, and those of its fixtures.
-
-    What a fixture of a module runs counts for every test that uses it, not for the first alone. Lines that
-    other processes run are not seen.
-    """
-
-    def __init__(self, report: Path, source: Path) -> None:
-        self.report, self.source = report, f"{source}{os.sep}"
-        self.lines: dict[CodeType, set[int]] = {}
-        self.of_fixtures: dict[str, dict[str, set[int]]] = {}
-        self.failed, self.calls, self.start = False, 0, 0.0
-
-    def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
-        self.calls += 1
-        if self.calls % 1000 == 0 and time.monotonic() - self.start > TRACED_SECONDS:
-            sys.settrace(None)
-        code = frame.f_code
-        if not code.co_filename.startswith(self.source):
-            return None
-        lines = self.lines.setdefault(code, set())
-        lines.add(frame.f_lineno)
-        if lines >= _lines_of(code):
-            return None  # all of it has run: further calls teach nothing
-
-        def local(inner: FrameType, _event: str, _what: object) -> Callable[..., Any]:
-            lines.add(inner.f_lineno)
-            return local
-
-        return local
-
-    def taken(self) -> dict[str, set[int]]:
-        """Give the lines since the last call by file, and begin anew."""
-        lines, self.lines = self.lines, {}
-        lines_by_file: dict[str, set[int]] = {}
-        for code, numbers in lines.items():
-            lines_by_file.setdefault(code.co_filename.removeprefix(self.source), set()).update(numbers)
-        return lines_by_file
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-        before = self.lines
-        if fixturedef.scope != "function":
-            self.lines = {}
-        try:
-            return (yield)
-        finally:
-            if fixturedef.scope != "function":
-                self.of_fixtures[fixturedef.argname] = self.taken()
-                self.lines = before
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        self.lines, self.failed, self.calls, self.start = {}, False, 0, time.monotonic()
-        threading.settrace(self.trace)
-        sys.settrace(self.trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)
-            lines_by_file = self.taken()
-            for name in getattr(item, "fixturenames", ()):
-                for file, numbers in self.of_fixtures.get(name, {}).items():
-                    lines_by_file.setdefault(file, set()).update(numbers)
-            lines = {file: sorted(numbers) for file, numbers in lines_by_file.items()}
-            recorded = Recorded(round(time.monotonic() - self.start, 3), not self.failed, lines)
-            with self.report.open("a") as report:
-                report.write(json.dumps((item.nodeid, vars(recorded))) + "\n")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed |= report.failed or report.skipped

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import Result, Runner, is_settled, read_results, tree_digest
+from tests.mutants.__main__ import Runner, read_results, tree_digest
 from tests.mutants.generated import draw, list_places
 
 SCRIPT = """
@@ -23,7 +23,7 @@ operators = ("NumberReplacer", "ReplaceBinaryOperator_Sub_Add", "ReplaceBinaryOp
 mutants = [one for place in places for one in place if one.operator in operators and one.occurrence == 0]
 (folder / "work").mkdir()
 runner = Runner(folder / "tree", folder / "work", folder / "copy", Path("src/toy"))
-results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", "far", 1e9, False)
+results = try_all(runner, mutants, folder / "work/results.jsonl", "tree", 1e9, False)
 (folder / "ended.json").write_text(json.dumps({one.name.split(":")[2]: one.detail for one in results}))
 """
 MATHS = "def double(x):\n    return 2 * x\ndef half(x):\n    return x / 2\ndef less(x):\n    return x - 1\n"
@@ -74,12 +74,6 @@ def test_what_commands_made_is_not_copied_and_decides_nothing(
     assert tree_digest(copy) == before
     write(copy, **{"tests/test_a.py": "x"})
     assert tree_digest(copy) != before
-
-
-def test_a_survivor_is_tried_again_where_tests_are_looked_for_further_away() -> None:
-    ended = [("noticed", "near"), ("survived", "far"), ("survived", "near"), ("undecided", "far")]
-    settled = [is_settled(Result("name", verdict, "", 0.0, reach), "far") for verdict, reach in ended]
-    assert settled == [True, True, False, False]
 
 
 def test_a_draw_is_the_same_every_time_and_compiles_to_something_else(tmp_path: Path) -> None:
