@@ -41,7 +41,7 @@ from vitkit.models.build import build_model
 from vitkit.models.config import Compute, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import vit_config
-from vitkit.runs.machine import choose_for, compute_as, find_device
+from vitkit.runs.machine import choose_for, compute_as, deterministic, find_device
 from vitkit.runs.timing import BenchPhase, Clock, Step
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.training.objectives import Classification
@@ -220,7 +220,7 @@ def loop(name: str, config: ViTConfig, device: torch.device, batch: int, steps: 
     chosen = choose_for(config, device, "auto", phase="training", exact=False)
     model: ImageModel = build_model(config).to(device)
     compute_as(model, chosen)
-    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="vitkit-") as folder, deterministic(device):
         objective = Classification(ClassificationConfig(), config.num_classes)
         training = TrainingConfig(steps=steps, batch_size=batch)
         trainer = Trainer(

@@ -179,7 +179,7 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     # What a run is going to do is told before the images are read; how long it takes, once that is known.
     moments = ["listing images", "folder", "reading train images", "time"]
     assert sorted(moments, key=heard.order.index) == moments
-    assert dict(heard.rows)["time"] == ["about 0 s left (measured on step 2)"]
+    assert dict(heard.rows)["time"] == ["about 0 s left (measured on 1 step)"]
     assert [(loop, done) for loop, done, _ in heard.milestones] == [("training", 2), ("training", 4)]
     assert all("  val " in detail and "images/s" in detail for _, _, detail in heard.milestones)
     validations = [line for line in heard.measured if line["kind"] == "validation"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn.utils import parametrize
 
 from vitkit.errors import VitkitError
@@ -293,15 +294,20 @@ def test_a_fast_model_is_freed_with_its_last_name() -> None:
     assert [part() for part in freed] == [None, None]
 
 
-def test_a_compiled_model_is_one_graph_and_its_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # PyTorch looks itself
+def test_blocks_are_compiled_once_for_all_and_their_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """With PyTorch's own kernels behind the graph: those of Triton need a GPU."""
+    counted = CompileCounter()
 
-    def compile_whole(model: nn.Module) -> None:
-        model._compiled_call_impl = torch.compile(model._call_impl, backend="eager", fullgraph=True)
+    def compile_part(part: nn.Module) -> None:
+        part._compiled_call_impl = torch.compile(part._call_impl, backend=counted, fullgraph=True)
 
-    monkeypatch.setattr(nn.Module, "compile", compile_whole)
+    monkeypatch.setattr(nn.Module, "compile", compile_part)
     generator = torch.Generator().manual_seed(0)
-    model = build_model(SMALL).train()
+    model = build_model(replace(SMALL, depth=12, drop_path=0.2)).eval()
+    assert isinstance(model, ViT)
     nn.init.normal_(model.head.weight, generator=generator)  # type: ignore[arg-type]
     images = torch.randint(0, 256, (2, 3, 12, 20), dtype=torch.uint8, generator=generator)
 
@@ -313,14 +319,20 @@ def test_a_compiled_model_is_one_graph_and_its_copies_are_not(monkeypatch: pytes
 
     plain = logits_and_gradients()
     compute_as(model, Compute(last_block="class_token", graph="compiled"))
-    assert model._compiled_call_impl is not None
-    assert copy.deepcopy(model)._compiled_call_impl is None  # else it would compute with these weights
+    block = model.blocks[0]
+    assert block._compiled_call_impl is not None
+    assert copy.deepcopy(block)._compiled_call_impl is None  # else it would compute with these weights
     for recompute in (False, True):
         model.recompute = recompute
         for value, expected in zip(logits_and_gradients(), plain, strict=True):
             torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4)
+    model.train()
+    logits_and_gradients()
+    assert (
+        counted.frame_count <= 4
+    )  # for evaluation, with and without recomputing, and training: not for 12 blocks
     compute_as(model, PLAIN)
-    assert model._compiled_call_impl is None
+    assert block._compiled_call_impl is None
 
 
 # Whatever is put into a model is computed in every way, or the way is not taken.

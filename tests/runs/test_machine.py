@@ -7,10 +7,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from vitkit.errors import VitkitError
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.zoo import ModelConfig, model_config, vit_config
 from vitkit.runs.machine import available_memory, choose_compute, deterministic, device_features, find_device
@@ -92,14 +94,31 @@ def test_kernels_are_deterministic_while_a_run_lasts(
         monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before)
     with deterministic(torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
+    switches: Any = torch.utils.deterministic  # without type hints
+    fills = switches.fill_uninitialized_memory
     with pytest.raises(KeyboardInterrupt), deterministic(torch.device("cuda")):
         assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert not switches.fill_uninitialized_memory
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (before or ":4096:8")
         raise KeyboardInterrupt
     assert not torch.are_deterministic_algorithms_enabled()
-    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert switches.fill_uninitialized_memory is fills
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == before
+
+
+def test_an_operation_without_a_fixed_order_is_refused_by_name() -> None:
+    """`put_` without accumulation has none on any device."""
+    numbers = torch.zeros(4)
+    with (
+        pytest.raises(VitkitError, match=r"put_.*no fixed order.*fast"),
+        deterministic(torch.device("cuda")),
+    ):
+        numbers.put_(torch.tensor([0, 0]), torch.ones(2))
+    with deterministic(torch.device("cuda"), fast=True):
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 ROUNDS = """

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from vitkit.models.zoo import VIT5
 from vitkit.training.config import OptimizerConfig
 from vitkit.training.optim import (
     LINEAR_END,
+    SGD,
     Muon,
     clip_gradients,
     create_optimizer,
@@ -432,3 +434,28 @@ def test_no_optimizer_imports_pytorchs_compiler() -> None:
         assert "torch._dynamo" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sgd_skips_a_step_that_is_not_finite_by_itself(dtype: torch.dtype) -> None:
+    """As the trainer marks it for a GPU, whose numbers are read a step later."""
+    weights = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((2, 2), 3.0))]
+    made = SGD([{"params": weights, "weight_decay": 0.1}], 0.9, dtype)
+    assert vars(made)["_step_supports_amp_scaling"]
+    copied = [nn.Parameter(weight.detach().clone()) for weight in weights]
+    plain = SGD([{"params": copied, "weight_decay": 0.1}], 0.9, dtype)
+    for optimizer in (made, plain):
+        optimizer.param_groups[0]["lr"] = 0.5
+
+    def step(optimizer: SGD, parameters: list[nn.Parameter], gradient: float) -> None:
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step()
+
+    for gradient, is_skipped in ((0.25, 0.0), (math.nan, 1.0), (math.inf, 1.0), (-0.5, 0.0)):
+        setattr(made, "found_inf", torch.tensor(is_skipped))  # noqa: B010
+        step(made, weights, gradient)
+        if not is_skipped:
+            step(plain, copied, gradient)
+        for weight, expected in zip(weights, copied, strict=True):
+            torch.testing.assert_close(weight, expected, rtol=1e-6, atol=0)

@@ -7,7 +7,10 @@ logits; its outputs are numpy arrays here.
 import contextlib
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +50,10 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def output_function(
     model: Model, device: torch.device, precision: Precision, features: bool = False
-) -> Iterator[Callable[[Tensor], Rows]]:
-    """Give the function that computes a model's outputs of a batch of images, as float32 in numpy.
+) -> Iterator[Callable[[Tensor], Callable[[], Rows]]]:
+    """Give the function that begins to compute a model's outputs of a batch of images.
+
+    What it returns waits for them, and gives them as float32 in numpy: a GPU computes meanwhile.
 
     Args:
         model: a module is already on `device`.
@@ -57,11 +62,27 @@ def output_function(
         features: whether a module computes its features and not its logits; an engine always gives logits.
     """
     if not isinstance(model, nn.Module):
-        yield lambda images: model(images.numpy())
+        yield lambda images: partial(np.asarray, model(images.numpy()))
         return
     compute: Any = model.features if features else model  # mypy takes it for a Tensor or Module
+
+    def launch(images: Tensor) -> Callable[[], Rows]:
+        values = compute(images.to(device)).float().to("cpu", non_blocking=True)
+        if device.type != "cuda":
+            return lambda: values.numpy()
+        arrived: Any = torch.cuda.Event  # its constructor and its methods have no type hints
+        event = arrived()
+        event.record(torch.cuda.current_stream(device))
+
+        def read() -> Rows:
+            event.synchronize()
+            rows: Rows = values.numpy()
+            return rows
+
+        return read
+
     with evaluation_mode(model), autocast(device, precision):
-        yield lambda images: compute(images.to(device)).float().cpu().numpy()
+        yield launch
 
 
 def run_model(
@@ -93,13 +114,18 @@ def run_model(
         VitkitError: the model does not give a single row for each image.
     """
     device = torch.device(device)
+    ahead = device.type == "cuda"  # while a GPU computes a batch, the next one is read and copied
+    launched = deque[tuple[Callable[[], Rows], Batch]]()
     with output_function(model, device, precision, features) as compute:
         left = iter(batches)
         while True:
             own = None
             with prepared_together(world):  # else the others would wait for a process that has failed
-                if (batch := next(left, None)) is not None:
-                    rows = compute(batch.to(device).images)
+                for batch in islice(left, 1 + ahead - len(launched)):
+                    launched.append((compute(batch.to(device).images), batch))
+                if launched:
+                    read, batch = launched.popleft()
+                    rows = read()
                     if rows.ndim != 2:
                         raise VitkitError(
                             f"Expected one row of {'features' if features else 'logits'} per image, found an "

@@ -217,7 +217,15 @@ def step_of(
     if phase == "training" and model is not None:
         if model not in optimizers:
             optimizers[model] = create_optimizer(model, OptimizerConfig())
-        return timing.training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
+        step = timing.training_step(model, contestant.logits, contestant.precision, images, optimizers[model])
+        if not contestant.library.startswith("vitkit"):
+            return step
+
+        def train() -> None:
+            with machine.deterministic(images.device):  # as `vitkit train` does
+                step()
+
+        return train
     if model is not None:
         model.eval()
     is_cast = model is not None and contestant.precision == "bfloat16"

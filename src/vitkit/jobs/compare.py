@@ -565,7 +565,7 @@ def _measure_speeds(pair: Pair, seconds: float, listener: Listener) -> Speeds:
 def _compute(ready: Ready, images: torch.Tensor) -> None:
     """Compute the logits of a batch of images, as an evaluation does."""
     with run_model.output_function(ready.model, torch.device(ready.device), ready.precision) as compute:
-        compute(images)
+        compute(images)()
 
 
 def load_contenders(first: str, second: str, device: str, precision: Precision) -> Pair:

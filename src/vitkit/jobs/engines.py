@@ -109,14 +109,13 @@ def load_ready(
         refuse_options(record.engine, device, exact)
         ready = Ready(model, record.notes, "cpu", "float32", record.engine, max_pixels)
     elif engine is None or engine == "torch":
-        from vitkit.runs.machine import find_device, prepare
+        from vitkit.runs.machine import find_device, hash_weights, prepare
         from vitkit.runs.start import load_any
 
         place = find_device(device)
         loaded = load_any(path, options)
+        weights = hash_weights(loaded.model)
         loaded.model.to(place)
-        checksum = loaded.identity.checksum
-        weights = None if checksum is None else checksum.xxh3_128
         chosen = prepare(loaded.model, precision, exact, phase, weights, compile_it=not few)
         ready = Ready(loaded.model, loaded.notes, place, chosen, "torch", max_pixels)
     else:
@@ -152,10 +151,10 @@ def _serve(loaded: "Loaded", engine: GraphEngine, precision: EnginePrecision) ->
     from vitkit.training.checkpoint import processor_name
     from vitkit.weights.files.download import cache_folder
 
-    model, checksum = loaded.model, loaded.identity.checksum
-    if checksum is None or precision == "int8":
+    model = loaded.model
+    if precision == "int8":
         return graph.serve(model, engine, precision, thread_count())
-    facts = [engine, version(engine), precision, checksum.xxh3_128, processor_name()]
+    facts = [engine, version(engine), precision, machine.hash_weights(model), processor_name()]
     folder = cache_folder() / "graphs" / machine.hash_computation(model, facts)
 
     def read() -> EngineModel:

@@ -446,7 +446,7 @@ class Predictor(Result):
             from vitkit.evaluation.run_model import output_function
 
             with output_function(self.model, torch.device(self.device), self.precision) as compute:
-                logits = compute(torch.from_numpy(images))
+                logits = compute(torch.from_numpy(images))()
         if damaged := int((~np.isfinite(logits).all(-1)).sum()):
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "

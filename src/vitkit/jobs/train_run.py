@@ -103,7 +103,8 @@ def train_run(
         folder, has_begun = next(folders_for(owner, own, numbered))
         _preview(plan, folder, has_begun, listener)
         return folder
-    with claim(owner, own, numbered) as folder, machine.deterministic(plan.device):
+    ordered = machine.deterministic(plan.device, plan.run.training.fast)
+    with claim(owner, own, numbered) as folder, ordered:
         if (folder / EVENTS).is_dir() and not isinstance(listener, TrackingListener):
             listener = TrackingListener((), listener)  # which continues them without their names
         if (folder / "config.json").exists():
@@ -176,6 +177,8 @@ def _complete(
             f"--sharding {run.training.sharding} divides a run among processes, and there is one: start more "
             "with --processes, or by torchrun."
         )
+    if run.training.fast and parts.device.type == "cpu":
+        listener.note("--fast is of GPUs: a processor adds up in one order anyway.")
     if sharding != "replicas":
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])
@@ -315,7 +318,8 @@ def follow(world: World) -> Path | None:
     model.card = invitation.card
     parts = build.Parts(run, data, folder, model, invitation.rejects, device, world)
     checkpoint = folder / FOLDER / invitation.checkpoint if invitation.checkpoint is not None else None
-    with machine.deterministic(device), stop_signals() as stop, processes.lost_processes_explained(world):
+    ordered = machine.deterministic(device, run.training.fast)
+    with ordered, stop_signals() as stop, processes.lost_processes_explained(world):
         trainer, _, parts = build.begin_steps(parts, checkpoint, sharding=invitation.sharding)
         steps.fit(trainer, parts.rejects, stop, SILENT)
     return folder

@@ -622,7 +622,7 @@ class Compute:
     """The library of a compiled block's float32 products, forward and of the inputs' gradients: the one that
     PyTorch calls by itself, or oneDNN."""
     graph: Literal["eager", "compiled"] = "eager"
-    """Whether operations run one by one, or as the kernels that torch.compile makes of a model: on a GPU."""
+    """Whether operations run one by one, or as the kernels that torch.compile makes of a block: on a GPU."""
 
 
 PLAIN = Compute()

@@ -59,7 +59,16 @@ kernels, so that a test compares the two."""
 Parts = dict[type[nn.Module], Collection[str]]
 
 BLOCK: Parts = {
-    Block: ("drop_path", "batch_rows", "norm1", "attention", "dropout", "norm2", "mlp"),
+    Block: (
+        "drop_path",
+        "batch_rows",
+        "norm1",
+        "attention",
+        "dropout",
+        "norm2",
+        "mlp",
+        "_compiled_call_impl",
+    ),
     Attention: ("num_heads", "dropout", "qkv", "out"),
     MLP: ("gelu", "dropout", "fc1", "fc2"),
     Dropout: ("rate", "batch_rows", "faster_mask"),
@@ -77,7 +86,7 @@ ROTARY: Parts = {
 """Attention with rotary positions and norms of queries and keys, of ways that call them."""
 WHOLE: Parts = {
     ViT: (
-        *("config", "card", "chosen", "recompute", "batch_rows", "_compiled_call_impl"),
+        *("config", "card", "chosen", "recompute", "batch_rows"),
         *("pixel_mean", "pixel_std"),
         *("stem", "class_token", "register_tokens", "positions", "dropout", "pre_norm", "blocks", "norm"),
         *("pooling", "pre_logits", "head"),
@@ -210,11 +219,8 @@ class FastViT(ViT):
         if self.chosen.last_block != "class_token":
             return None
         last = self.blocks[-1] if len(self.blocks) else self.norm
-        # In one graph `compute_as` has asked, and PyTorch does not see a hook that is added later either.
-        if not torch.compiler.is_compiling():
-            parts = (last, self.norm, self.pooling)
-            if not self.watch_last.ask(lambda: can_shorten(self), self, parts):
-                return None
+        if not self.watch_last.ask(lambda: can_shorten(self), self, (last, self.norm, self.pooling)):
+            return None
         assert isinstance(last, Block)
         return last
 
@@ -306,14 +312,15 @@ def compute_as(
         _exchange(mlp, chosen.gelu == "compiled", gelu)
     for part in blocks:
         _exchange(part, chosen.block == "compiled", block)
+        # A graph for each kind of block and not one of the whole model: it is compiled once for all blocks,
+        # and is there where an objective calls blocks by itself. PyTorch has no method that undoes `compile`:
+        # the compiled call is removed as PyTorch does in copies of a model.
+        part.__dict__.pop("_compiled_call_impl", None)
+        if chosen.graph == "compiled":
+            part.compile()
     for dropout in (part for part in every if isinstance(part, Dropout)):
         dropout.__dict__["faster_mask"] = mask
     _exchange(model, chosen.last_block == "class_token" or chosen.pixels == "folded")
-    # The whole model is one graph, so that the sum at a block's end and the next norm are one kernel. PyTorch
-    # has no method that undoes `compile`: the compiled call is removed as PyTorch does in copies of a model.
-    model._compiled_call_impl = None
-    if chosen.graph == "compiled":
-        model.compile()
 
 
 WATCHES = ("watch", "watch_last")

@@ -117,7 +117,7 @@ def measure_pace(
     training = replace(training, batch_size=each, micro_batch_size=micro)
     run = replace(run, training=training, fewshot=FewShotTracking())  # `choose_length` warns of it
     said = listener.progress("measuring the speed")
-    with tempfile.TemporaryDirectory() as folder, deterministic(device), said:
+    with tempfile.TemporaryDirectory() as folder, deterministic(device, training.fast), said:
         compute = choose_way(run, config, device)
         parts = build.build_parts(run, data, Path(folder), SILENT, compute, config, device)
         sample = build.read_images(_sample(parts), SILENT)

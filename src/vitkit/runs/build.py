@@ -176,6 +176,7 @@ def build_trainer(parts: Parts, sharding: Sharding = "replicas", compares: bool 
         bad_quota=run.loading.bad_quota,
         places=places_of(portions, mixes),
         worker_timeout=run.loading.worker_timeout,
+        pinned=device.type == "cuda",
     )
     loader.rejects = parts.rejects.of_split["train"]  # files rejected before a resume count towards the quota
     # Where every core computes, writing a checkpoint beside the steps costs what waiting for it costs, and

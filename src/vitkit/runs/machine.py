@@ -6,8 +6,8 @@ and so a run is repeatable (`docs/decisions.md`). `docs/results/speed.md` has me
 The chosen way is compared with the plain one before anything depends on it. `models/known_parts.py` finds
 what is added to a part; a line that is changed within a part's `forward` it cannot see, and its copy in
 another way would go on computing the old line. So before the first step of a run and before the first answer
-of a model that was loaded, a few images are computed in both ways. That both agree is remembered, of an
-answer where its weights have a checksum: a machine pays once for an architecture.
+of a model that was loaded, a few images are computed in both ways. That both agree is remembered: a machine
+pays once for an architecture that is trained, and once for the weights of an answer.
 """
 
 import copy
@@ -130,25 +130,48 @@ def require_threads(threads: int | None) -> None:
 
 
 @contextmanager
-def deterministic(device: torch.device) -> Iterator[None]:
-    """Have a GPU use kernels that add up in a fixed order, where PyTorch has them, within the block.
+def deterministic(device: torch.device, fast: bool = False) -> Iterator[None]:
+    """Have a GPU add up in a fixed order within the block, so that a run ends with the same bits again.
 
-    They are slower, and the switches are global to the process: only training sets them. Not measured: the
-    promise of the same bits is for CPUs.
+    The switches are global to the process: only training sets them. On a processor nothing is switched.
+
+    Args:
+        device: that computes.
+        fast: add up in the quickest order instead, and multiply float32 by TF32.
+
+    Raises:
+        VitkitError: an operation has no kernel with a fixed order on this GPU.
     """
     if device.type != "cuda":
         yield
         return
+    switches: Any = torch.utils.deterministic  # without type hints
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills, products = switches.fill_uninitialized_memory, torch.get_float32_matmul_precision()
     workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    # cuBLAS adds up in a fixed order with a workspace of one of two sizes; this is the larger, faster size.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if fast:
+        torch.set_float32_matmul_precision("high")
+    else:
+        # cuBLAS adds up in a fixed order with a workspace of one of two sizes: this is the faster one.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        # All memory would be written once more, with NaN, before it is written.
+        switches.fill_uninitialized_memory = False
     try:
         yield
+    except RuntimeError as error:
+        operation, without, _ = str(error).partition(" does not have a deterministic implementation")
+        if not without:
+            raise
+        raise VitkitError(
+            f"{operation} has no fixed order of adding up on this GPU, so that the run could not end with "
+            "the same bits again. Train with --fast, which gives that up, or on a processor."
+        ) from error
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        torch.set_float32_matmul_precision(products)
+        switches.fill_uninitialized_memory = fills
         if workspace is None:
             os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
@@ -387,8 +410,7 @@ def prepare(
     Args:
         model: on its device.
         precision, exact, phase: as for `choose_for`.
-        weights: the checksum of its weights, by which the comparison of the ways is remembered; None if it
-            is not known.
+        weights: their hash, by which the comparison of the ways is remembered; None: it is made anew.
         compile_it: whether kernels are compiled that were not before, which takes some seconds.
 
     Returns:
@@ -491,6 +513,15 @@ def compare_once(model: ImageModel, facts: Sequence[Any], compare: Callable[[], 
         with suppress(OSError):  # then it is compared again next time
             remembered.parent.mkdir(parents=True, exist_ok=True)
             remembered.touch()
+
+
+def hash_weights(model: ImageModel) -> str:
+    """Hash a model's parameters and buffers, whatever file they are from: a tenth of a second for ViT-B."""
+    digest = xxhash.xxh3_128()
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def hash_computation(model: ImageModel, facts: Sequence[Any]) -> str:

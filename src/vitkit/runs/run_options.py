@@ -89,6 +89,7 @@ class RunOptions(TypedDict, total=False):
     seed: int
     precision: config.Precision
     exact: bool
+    fast: bool
     log_every: int
     evaluate_every: int | None
     checkpoint_every: int | None

@@ -35,7 +35,7 @@ from vitkit.runs.start import model_is_whole, tell_damage
 from vitkit.runs.trained_model import RejectedFiles, write_evaluation, write_examples
 from vitkit.signals import StopSignals
 from vitkit.tasks import Answering, answering_of, find_task
-from vitkit.text import format_bytes, format_duration
+from vitkit.text import format_bytes, format_duration, pluralize
 from vitkit.training import checkpoint as checkpoints
 from vitkit.training import gradients
 from vitkit.training.checkpoint import FOLDER
@@ -45,6 +45,8 @@ from vitkit.world import ALONE, World, prepared_together
 
 EXAMPLES = 8
 """Images in the picture of a model's predictions."""
+SOON = 60.0
+"""Seconds to the first validation within which it is waited for before a run says how long it takes."""
 EVALUATED = ("val", "test")
 """The splits that a finished run is evaluated on, where its data has them; the test split only with
 `TrainingConfig.evaluate_test`."""
@@ -77,16 +79,27 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
             progress(start)
         else:
             stop.point = "before the first checkpoint was committed"
-        seconds, steps = 0.0, 0  # since the last line of the speed log
+        seconds, steps, estimated = 0.0, 0, False  # the first two since the last line of the speed log
+        began_at = time.monotonic()
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
         reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
         for report in reports:
             steps, seconds = steps + 1, seconds + report.seconds
-            # The first step of a session is slower: it takes memory. Minutes that were asked for are shown.
-            if report.step == start + 2 and not report.finished and trainer.config.minutes is None:
-                left = format_duration((trainer.total_steps - report.step) * report.seconds)
-                listener.show([("time", [f"about {left} left (measured on step {report.step})"])])
+            done = (
+                report.step - start - 1
+            )  # without the first step of a session, which takes memory and is slower
+            if not done:
+                began_at = time.monotonic()
+            # A validation and a checkpoint that come soon are waited for, so that they count. Minutes that
+            # were asked for are shown.
+            soon = bool(trainer.evaluators) and trainer.evaluate_every * report.seconds < SOON
+            if done > 0 and not estimated and (report.measured or not soon):
+                estimated = True
+                if not report.finished and trainer.config.minutes is None:
+                    each = (time.monotonic() - began_at) / done
+                    left = format_duration((trainer.total_steps - report.step) * each)
+                    listener.show([("time", [f"about {left} left (measured on {pluralize(done, 'step')})"])])
             rejects.share(world)
             for name, numbers in report.measured.items():
                 lines[name] = trainer.evaluators[name].line(numbers)

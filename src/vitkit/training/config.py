@@ -244,6 +244,10 @@ class TrainingConfig(Valid):
     exact: bool = False
     """Compute in the plain way, without the faster ways to the same result. Then precision auto chooses
     bfloat16 on a GPU only."""
+    fast: bool = False
+    """On a GPU, add up in the quickest order and multiply float32 numbers by TF32, so that the same command
+    no longer ends with the same bits. Left out, an operation without a fixed order is refused there. A
+    processor computes as without it."""
     log_every: AtLeastOne = 10
     """Steps between lines of the metrics log."""
     evaluate_every: AtLeastOne | None = None

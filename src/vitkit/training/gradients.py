@@ -306,9 +306,8 @@ class Gradients:
             # A process without images passes one that counts for nothing.
             for start in range(0, max(len(share), self.is_sharded), max(self.size, 1)):
                 # All randomness of the micro-batch (dropout, mixup) follows from its number: a resumed run
-                # draws the same, and a checkpoint stores no state of any random generator. This seeds the
-                # generators of the CPU and of every GPU.
-                torch.manual_seed(step_seed(self.seed, step, share.part))
+                # draws the same, and a checkpoint stores no state of any random generator.
+                self._seed(step_seed(self.seed, step, share.part))
                 part, rows = self._take(batch, at, share, start, step)
                 micro = send_batch(part, self.device, self.copies)
                 self._set_rows(rows)
@@ -323,6 +322,15 @@ class Gradients:
                     totals[name] = before + value.detach() * fraction
         self._set_rows(None)  # the next training images may be a whole batch
         return totals
+
+    def _seed(self, seed: int) -> None:
+        """Seed the generator of the processor, and those of all GPUs where one computes."""
+        if (
+            self.device.type == "cpu"
+        ):  # `torch.manual_seed` keeps a stack trace for every other kind of device
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _take(
         self, batch: Batch, at: int, share: Share, start: int, step: int

@@ -169,6 +169,8 @@ class SGD(Optimizer):
         self.decay = torch.tensor(momentum, dtype=momentum_dtype).item()
         self.momentum_dtype = momentum_dtype
         super().__init__(params, {"lr": 0.0, "weight_decay": 0.0})
+        # As PyTorch's fused optimisers have it: a step changes nothing where `found_inf` is 1.
+        self._step_supports_amp_scaling = True
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -176,6 +178,7 @@ class SGD(Optimizer):
 
         Momentum is summed in float32 and rounded only when it is stored, after the update has used it.
         """
+        skipped: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
@@ -184,16 +187,36 @@ class SGD(Optimizer):
                 if not self.state[p]:
                     self.state[p]["momentum"] = torch.zeros_like(p, dtype=self.momentum_dtype)
             stored = [take_local(self.state[p]["momentum"]) for p in parameters]
+            gradients = [take_local(p.grad) for p in parameters]
             momentum = [m.float() for m in stored]
-            torch._foreach_mul_(momentum, self.decay)
-            torch._foreach_add_(momentum, [take_local(p.grad) for p in parameters])
+            rate: float | Tensor = group["lr"]
+            decay: float | Tensor = self.decay
             # Decoupled: the decay takes lr * weight_decay off the weights and never enters the momentum.
+            shrinkage: float | Tensor = 1 - rate * group["weight_decay"]
+            if skipped is not None:
+                gradients = _zero_where(skipped > 0, gradients)
+                rate, decay, shrinkage = (
+                    torch.where(skipped > 0, still, value)
+                    for still, value in ((0.0, rate), (1.0, decay), (1.0, shrinkage))
+                )
+            torch._foreach_mul_(momentum, decay)
+            torch._foreach_add_(momentum, gradients)
             weights = [take_local(p) for p in parameters]
             if group["weight_decay"]:
-                torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, momentum, alpha=-group["lr"])
+                torch._foreach_mul_(weights, shrinkage)
+            if isinstance(rate, Tensor):
+                torch._foreach_add_(weights, torch._foreach_mul(momentum, -rate))
+            else:
+                torch._foreach_add_(weights, momentum, alpha=-rate)
             if self.momentum_dtype != torch.float32:  # else they are one
                 torch._foreach_copy_(stored, momentum)
+
+
+def _zero_where(condition: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """Give tensors, or zeros where a scalar condition holds, without waiting for it."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    parts = torch.split(torch.where(condition, 0.0, flat), [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 class Muon(Optimizer):
@@ -253,25 +276,36 @@ class BFloat16AdamW(Optimizer):
         """Make one update. `closure` is PyTorch's and is not called."""
         beta1, beta2 = self.betas
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            states = [self.state[p] for p in parameters]
+            for p, state in zip(parameters, states, strict=True):
                 if not state:
                     state["step"] = torch.zeros(())  # a tensor, as PyTorch's Adam keeps it
                     state["exp_avg"] = torch.zeros_like(p, dtype=torch.bfloat16)
                     state["exp_avg_sq"] = torch.zeros_like(p)
                 state["step"] += 1
-                count = int(state["step"])
-                # The update uses the moment before it is rounded to bfloat16, which happens in the last line.
-                first = state["exp_avg"].float().mul_(self.decay).add_(p.grad, alpha=1 - beta1)
-                second = state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-                # Moments begin at 0; dividing by 1 - beta**count makes up for it (Kingma and Ba 2015). eps is
-                # added after the root, as optax and PyTorch do.
-                scale = (second / (1 - beta2**count)).sqrt_().add_(EPS)
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.addcdiv_(first / (1 - beta1**count), scale, value=-group["lr"])
-                state["exp_avg"].copy_(first)
+            counts = [int(state["step"]) for state in states]
+            weights = [take_local(p) for p in parameters]
+            gradients = [take_local(p.grad) for p in parameters]
+            stored = [take_local(state["exp_avg"]) for state in states]
+            # The update uses the moment before it is rounded to bfloat16, which happens in the last line.
+            first = [moment.float() for moment in stored]
+            torch._foreach_mul_(first, self.decay)
+            torch._foreach_add_(first, gradients, alpha=1 - beta1)
+            second = [take_local(state["exp_avg_sq"]) for state in states]
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
+            # Moments begin at 0; dividing by 1 - beta**count makes up for it (Kingma and Ba 2015). eps is
+            # added after the root, as optax and PyTorch do.
+            scales = torch._foreach_div(second, [1 - beta2**count for count in counts])
+            torch._foreach_sqrt_(scales)
+            torch._foreach_add_(scales, EPS)
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            moments = torch._foreach_div(first, [1 - beta1**count for count in counts])
+            torch._foreach_addcdiv_(weights, moments, scales, value=-group["lr"])
+            torch._foreach_copy_(stored, first)
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> Tensor:

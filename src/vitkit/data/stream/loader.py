@@ -174,7 +174,8 @@ class Batch:
         def move(tensor: Tensor) -> Tensor:
             if device.type == "cuda" and tensor.device.type == "cpu":
                 # Only from pinned memory can the GPU copy while this process goes on.
-                return tensor.pin_memory().to(device, non_blocking=True)
+                pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+                return pinned.to(device, non_blocking=True)
             return tensor.to(device)
 
         return self._each(move)
@@ -235,6 +236,8 @@ class TrainLoader:
     it yields their images; None: the whole batch."""
     worker_timeout: float = WORKER_TIMEOUT
     """Seconds to wait for a batch before its worker is considered stuck; 0 waits for ever."""
+    pinned: bool = False
+    """Whether what workers prepare is copied to pinned memory, for a GPU, beside the training thread."""
     rejects: dict[str, str] = field(default_factory=dict)
     """The reason, by key, of every file so far that could not be read."""
 
@@ -255,7 +258,9 @@ class TrainLoader:
         places = np.arange(self.batch_size) if self.places is None else self.places
         rule, changes = self.preprocessing, self.augmentation
         batches = _Batches(self.samples, rule, self.batch_size, None, places, changes, self.seed)
-        for batch, bad in _computed(batches, range(start, stop), self.workers, self.worker_timeout):
+        for batch, bad in _computed(
+            batches, range(start, stop), self.workers, self.worker_timeout, self.pinned
+        ):
             # Checked before the batch is yielded, so that no step trains on data beyond the quota.
             self.rejects.update(bad)
             if len(self.rejects) > allowed:
@@ -365,7 +370,7 @@ class _Batches:
 
 
 def _computed(
-    batches: _Batches, numbers: range, workers: int, worker_timeout: float
+    batches: _Batches, numbers: range, workers: int, worker_timeout: float, pinned: bool = False
 ) -> Iterator[tuple[Batch, dict[str, str]]]:
     """Yield batch n for every n of `numbers`, in order, computed here or ahead of time by worker processes;
     beside it key and reason of the files in it that could not be read.
@@ -378,7 +383,7 @@ def _computed(
     with ExitStack() as stack:
         pool = None
         if workers and len(numbers):
-            pool = _Pool(batches, numbers, min(workers, len(numbers)), worker_timeout)
+            pool = _Pool(batches, numbers, min(workers, len(numbers)), worker_timeout, pinned)
             stack.callback(pool.end)  # at once when the caller stops early
         for number in numbers:
             # The index of the sample serves to name the image at which a worker hangs: without one, nothing.
@@ -490,7 +495,9 @@ class _Pool:
     morning, that its workers took too long.
     """
 
-    def __init__(self, batches: _Batches, numbers: range, workers: int, seconds: float) -> None:
+    def __init__(
+        self, batches: _Batches, numbers: range, workers: int, seconds: float, pinned: bool = False
+    ) -> None:
         self.batches, self.numbers, self.seconds = batches, numbers, seconds
         self.awaited: int | None = None  # number of the batch that is waited for
         self.waited = 0.0  # seconds so far, for the same batch
@@ -510,6 +517,7 @@ class _Pool:
                     batch_size=None,
                     sampler=numbers,
                     num_workers=workers,
+                    pin_memory=pinned,
                     worker_init_fn=_begin,
                     timeout=POLL_SECONDS,  # `result` waits again until the workers are killed
                 )
