@@ -43,7 +43,7 @@ class Photos(Dataset):
     def __getitem__(self, index):
         image = Image.open(paths[index]).convert("RGB")
         scale = 248 / min(image.size)
-        image = image.resize([max(248, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
+        image = image.resize([max(248, int(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - 224) / 2) for side in image.size)
         pixels = np.asarray(image.crop((left, top, left + 224, top + 224)), np.float32)
         return torch.from_numpy((pixels / 255 - 0.5) / 0.5).permute(2, 0, 1)

@@ -133,6 +133,8 @@ OVERHEAD_BYTES = 16_000_000
 _FEWEST_PIXELS = 16_000_000
 Level = Annotated[int, Range("from 0 to 255", 0, 255)]
 Part = Annotated[float, Range("from 0 to 1", 0, 1)]
+JPEG_SCALES = (8, 4, 2)
+"""How many times smaller libjpeg decodes the sides of an image."""
 MOST_CHANNELS = 1024
 """The most channels of an image: a hyperspectral one has some hundreds."""
 
@@ -155,6 +157,19 @@ class DecodeRule(Valid):
     """Channels of the model's input. 3: red, green, blue; grey images are repeated. 1: grey; colours become
     their luma. 4: with alpha, which is kept instead of shown on the background. Any number from arrays: .npy
     of (height, width, channels), and TIFF files of so many grey pages. 16 bits are scaled to 8."""
+
+    jpeg_side: AtLeastOne | None = None
+    """Decode JPEGs at a half, a quarter or an eighth of their size where the shorter side keeps at least this
+    many pixels: large photographs are read several times as fast, in less memory. The pixels are libjpeg's,
+    which shrinks by its own rule, so that a model should be trained with what it is used with. Left out, all
+    are decoded at their whole size."""
+
+    def jpeg_scale(self, height: int, width: int) -> int:
+        """Return how many times smaller each side of a JPEG is decoded, rounded up: 1, 2, 4 or 8."""
+        if self.jpeg_side is None:
+            return 1
+        side = min(height, width)
+        return next((scale for scale in JPEG_SCALES if side >= scale * self.jpeg_side), 1)
 
     @property
     def max_bytes(self) -> int:

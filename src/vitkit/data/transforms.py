@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
 from vitkit.data.channels import border_of, by_threes, to_rgb
-from vitkit.data.config import Augmentation, Preprocessing
+from vitkit.data.config import JPEG_SCALES, Augmentation, Preprocessing
 from vitkit.kernels.resample import PILLOW_FILTERS, Matrix, Neighbours, resample, sample, turn
 
 Pixels = NDArray[np.uint8]  # (height, width, channels), 3 unless the rule of decoding says otherwise
@@ -214,7 +214,7 @@ class RandomView:
             return 1
         rows, columns = self.preprocessing.image_size
         most = min(self.crop[2] // rows, self.crop[3] // columns)
-        return next((scale for scale in (8, 4, 2) if scale <= most), 1)
+        return next((scale for scale in JPEG_SCALES if scale <= most), 1)
 
     def pixels(self, image: Pixels, out: Pixels | None = None) -> Pixels:
         """Make the view (height, width, C) of an image, and write it into `out` if that is given.

@@ -45,6 +45,7 @@ class RunOptions(TypedDict, total=False):
     apply_exif: bool
     background: tuple[int, int, int]
     max_pixels: int
+    jpeg_side: int | None
     channels: int
     interpolation: Interpolation
     crop_offset: Literal["even", "down"]

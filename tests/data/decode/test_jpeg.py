@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from PIL import Image
 from tests.helpers.augmenting import augment
 from tests.helpers.image_zoo import encoded
 from tests.pixel_cases import image
-from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
-from vitkit.data.decode.image import _same_decoder, decode, decoded_quickly
+from vitkit.data.config import DEFAULT_RULE, Augmentation, DecodeRule, Preprocessing, Splits
+from vitkit.data.decode.image import _same_decoder, decode, decoded_quickly, header
 from vitkit.data.sources import Samples, keep_in_memory, open_data
 from vitkit.data.stream.loader import TrainLoader, sample_rng
 from vitkit.data.transforms import RandomView
@@ -155,12 +156,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def samples(folder: Path) -> Samples:
-    return open_data(str(folder), Splits(0.0, 0.0)).splits["train"]
+def samples(folder: Path, rule: DecodeRule = DEFAULT_RULE) -> Samples:
+    return open_data(str(folder), Splits(0.0, 0.0), rule).splits["train"]
 
 
 def batches(source: Samples, augmentation: Augmentation, workers: int = 0) -> torch.Tensor:
-    loader = TrainLoader(source, RULE, augmentation, batch_size=8, seed=3, workers=workers)
+    rule = replace(RULE, decode=source.rule)
+    loader = TrainLoader(source, rule, augmentation, batch_size=8, seed=3, workers=workers)
     return torch.cat([batch.images for batch in loader.batches(0, 4)])
 
 
@@ -209,3 +211,35 @@ def test_other_formats_are_decoded_whole_and_refused_as_before() -> None:
         decode(large, DecodeRule(max_pixels=100_000), lambda *_: 8)
     with pytest.raises(DecodeError, match="truncated"):
         decode(large[: len(large) // 2], shrinking=lambda *_: 2)
+
+
+@pytest.mark.parametrize(
+    ("side", "shape"),
+    [(None, (303, 405)), (152, (303, 405)), (151, (152, 203)), (64, (76, 102)), (1, (38, 51))],
+)
+def test_a_rule_keeps_so_many_pixels_of_the_shorter_side(side: int | None, shape: tuple[int, int]) -> None:
+    rule = DecodeRule(jpeg_side=side)
+    assert decode(encoded(photo(303, 405), "JPEG"), rule).shape == (*shape, 3)
+    assert header(encoded(photo(303, 405), "JPEG"), rule).size == shape
+    assert decode(encoded(photo(405, 303), "JPEG"), rule).shape == (*shape[::-1], 3)
+    assert decode(encoded(photo(303, 405), "PNG"), rule).shape == (303, 405, 3)
+    seen: list[tuple[int, int]] = []
+
+    def shrinking(height: int, width: int) -> int:
+        seen.append((height, width))
+        return 8  # the decoder has no smaller scale
+
+    assert decode(encoded(photo(303, 405), "JPEG"), rule, shrinking).shape == (38, 51, 3)
+    assert seen == [shape]
+
+
+@pytest.mark.parametrize("augmentation", [PLAIN, SCALING])
+def test_photos_in_memory_and_from_files_are_decoded_by_one_rule(
+    folder: Path, augmentation: Augmentation
+) -> None:
+    source = samples(folder, DecodeRule(jpeg_side=64))
+    scaled = batches(source, augmentation)
+    assert torch.equal(batches(keep_in_memory(source, 10**9), augmentation), scaled)
+    assert torch.equal(batches(source, augmentation, workers=2), scaled)
+    difference = (batches(samples(folder), PLAIN).int() - scaled.int()).abs().float()
+    assert 0 < difference.mean() < 10  # random crops of other sizes begin at other pixels

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from PIL import IcoImagePlugin, Image, JpegImagePlugin, TiffImagePlugin
 
 from vitkit.data.channels import STRIP_PIXELS, from_rgb, make_converter, strips, upright
-from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, OVERHEAD_BYTES, DecodeRule
+from vitkit.data.config import BYTES_PER_PIXEL, DEFAULT_RULE, JPEG_SCALES, OVERHEAD_BYTES, DecodeRule
 from vitkit.data.files import UnreadableFileError, read_unchanged_file
 from vitkit.errors import DecodeError
 
@@ -475,7 +475,8 @@ def decode(
       multiplied by 255, in [0, 255] left as it is; any other range, and 32-bit integers beyond 16 bits, is
       stretched from its smallest to its largest value. NaN and infinity are refused.
     - An animation gives its first frame.
-    - A JPEG is decoded smaller by libjpeg where `shrinking` allows it; sides are rounded up.
+    - A JPEG is decoded smaller by libjpeg where the rule or `shrinking`, which is called with the size after
+      the rule, allows it; sides are rounded up.
 
     Raises DecodeError for everything that is not such an image: missing, empty, truncated, damaged, too
     large, of another type.
@@ -483,10 +484,16 @@ def decode(
     with _opened(file, rule) as (image, stream, _):
         if isinstance(image, ArrayFile):
             return image.pixels(rule)
-        if shrinking is not None and image.format == "JPEG":
+        if image.format == "JPEG" and (shrinking is not None or rule.jpeg_side is not None):
             width, height = image.size
-            turned = rule.apply_exif and orientation_of(image)[1] >= 5  # from 5 on width and height change
-            times = shrinking(width, height) if turned else shrinking(height, width)
+            times = rule.jpeg_scale(height, width)
+            if shrinking is not None:
+                rows, columns = -(-height // times), -(-width // times)
+                turned = (
+                    rule.apply_exif and orientation_of(image)[1] >= 5
+                )  # from 5 on width and height change
+                more = shrinking(columns, rows) if turned else shrinking(rows, columns)
+                times = min(times * more, JPEG_SCALES[0])
             if times > 1:
                 # Pillow decodes at the smallest of its scales whose sides are not below this size: 1 / times.
                 image.draft(None, (max(1, width // times), max(1, height // times)))
@@ -514,6 +521,9 @@ def header(file: bytes | Path, rule: DecodeRule = DEFAULT_RULE) -> Header:
     """
     with _opened(file, rule) as (image, _, needed):
         width, height = image.size
+        if image.format == "JPEG":
+            times = rule.jpeg_scale(height, width)
+            width, height = -(-width // times), -(-height // times)
         turned, turn = orientation_of(image)
         # A reader that turns the image gives the size after the turn, even where the rule wants none.
         swapped = turn >= 5 and turned != rule.apply_exif
