@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How near compiled attention comes to the rate of `torch.mm` on one core, forward and backward.
+"""Measure how near compiled attention comes to the rate of `torch.mm` on one core, forward and backward.
 
     python -m benchmarks.attention
 

@@ -74,7 +74,7 @@ MANY_PIXELS = 12_000_000
 
 @dataclass(frozen=True)
 class Taken:
-    """What a command took."""
+    """The time and memory that a command took, and what it answered."""
 
     wall: float
     cpu: float

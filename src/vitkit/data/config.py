@@ -134,7 +134,7 @@ _FEWEST_PIXELS = 16_000_000
 Level = Annotated[int, Range("from 0 to 255", 0, 255)]
 Part = Annotated[float, Range("from 0 to 1", 0, 1)]
 JPEG_SCALES = (8, 4, 2)
-"""How many times smaller libjpeg decodes the sides of an image."""
+"""libjpeg decodes the sides of an image so many times smaller."""
 MOST_CHANNELS = 1024
 """The most channels of an image: a hyperspectral one has some hundreds."""
 

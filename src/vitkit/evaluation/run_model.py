@@ -53,7 +53,8 @@ def output_function(
 ) -> Iterator[Callable[[Tensor], Callable[[], Rows]]]:
     """Give the function that begins to compute a model's outputs of a batch of images.
 
-    What it returns waits for them, and gives them as float32 in numpy: a GPU computes meanwhile.
+    A call returns a function that waits for the outputs and gives them as float32 in numpy: until it is
+    called, a GPU computes and the caller goes on.
 
     Args:
         model: a module is already on `device`.

@@ -178,7 +178,7 @@ def _complete(
             "with --processes, or by torchrun."
         )
     if run.training.fast and parts.device.type == "cpu":
-        listener.note("--fast is of GPUs: a processor adds up in one order anyway.")
+        listener.note("--fast changes nothing here: a processor adds up in one order anyway.")
     if sharding != "replicas":
         divided = f"among {world.size} processes ({sharding}, FSDP2)"
         listener.show([("sharding", [f"weights, gradients and optimiser are divided {divided}"])])

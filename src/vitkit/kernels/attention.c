@@ -19,6 +19,7 @@ INLINE vector load(const number *in) {
 #endif
 }
 
+/* Add up the numbers of a vector. */
 INLINE float sum_of(vector values) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += values[i];
@@ -260,14 +261,15 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
             const float *b = bias + head * size;
             const number *came = grad + image * tokens * width + head * size; /* the gradient of this head */
             long next = head + 1 < heads ? size : tokens * width - head * size;
+            const number *following = from + (head + 1 < heads ? size : tokens * 3 * width - head * size);
             number *to = dqkv + image * tokens * 3 * width + head * size;
             float *sum = sums + image * 3 * width + head * size;
             const number *w = weights + task * tokens * wide;
             for (int part = 0; part < 3; part++) memset(sum + part * width, 0, size * sizeof(float));
             /* Values: dv = weights^T dout. */
             take(came, width, NULL, 1.0f, NULL, douts, tokens, size);
-            transposed(by_rows(w, paired, tokens, wide), by_rows(douts, other, tokens, size), to + 2 * width, 3 * width, sum + 2 * width,
-                       NULL, out, tokens, size);
+            transposed(by_rows(w, paired, tokens, wide), by_rows(douts, other, tokens, size), to + 2 * width,
+                       3 * width, sum + 2 * width, NULL, out, tokens, size);
             /* Logits: w (dw - sum(w dw)), with dw = dout v^T. */
             take(from + 2 * width, 3 * width, b + 2 * width, 1.0f, NULL, plain, tokens, size);
             by_columns(plain, columns, tokens, size);
@@ -294,7 +296,6 @@ int attention_backward(const number *grad, const number *qkv, const float *bias,
                 long row = FROM(start, tokens), rows = FEW(start, tokens), again = start - row;
                 few_rows(rows, (float *)(dlogits + row * wide), wide / GROUP, 1, keys, size,
                          (tokens + GROUP - 1) / GROUP, out, size);
-                const number *following = from + (head + 1 < heads ? size : tokens * 3 * width - head * size);
                 for (int part = 0; part < 3; part++)
                     fetch(following + part * width, 3 * width, row, rows, size);
                 give(out + again * size, to + start * 3 * width, 3 * width, sum, scale, turns, start, rows - again, size);

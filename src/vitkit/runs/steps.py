@@ -80,24 +80,23 @@ def fit(trainer: Trainer, rejects: RejectedFiles, stop: StopSignals, listener: L
         else:
             stop.point = "before the first checkpoint was committed"
         seconds, steps, estimated = 0.0, 0, False  # the first two since the last line of the speed log
-        began_at = time.monotonic()
+        first_ended = time.monotonic()
         began, waited_before = time.monotonic(), world.activity.waited
         # Closed where an error ends the loop: a background save must end before the folder is unlocked.
         reports = stack.enter_context(closing(trainer.fit(lambda: stop.number is not None)))
         for report in reports:
             steps, seconds = steps + 1, seconds + report.seconds
-            done = (
-                report.step - start - 1
-            )  # without the first step of a session, which takes memory and is slower
+            # Without the first step of a session, which takes memory and is slower.
+            done = report.step - start - 1
             if not done:
-                began_at = time.monotonic()
+                first_ended = time.monotonic()
             # A validation and a checkpoint that come soon are waited for, so that they count. Minutes that
             # were asked for are shown.
             soon = bool(trainer.evaluators) and trainer.evaluate_every * report.seconds < SOON
             if done > 0 and not estimated and (report.measured or not soon):
                 estimated = True
                 if not report.finished and trainer.config.minutes is None:
-                    each = (time.monotonic() - began_at) / done
+                    each = (time.monotonic() - first_ended) / done
                     left = format_duration((trainer.total_steps - report.step) * each)
                     listener.show([("time", [f"about {left} left (measured on {pluralize(done, 'step')})"])])
             rejects.share(world)

@@ -325,9 +325,8 @@ class Gradients:
 
     def _seed(self, seed: int) -> None:
         """Seed the generator of the processor, and those of all GPUs where one computes."""
-        if (
-            self.device.type == "cpu"
-        ):  # `torch.manual_seed` keeps a stack trace for every other kind of device
+        # `torch.manual_seed` keeps a stack trace for every other kind of device.
+        if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)

@@ -489,9 +489,8 @@ def decode(
             times = rule.jpeg_scale(height, width)
             if shrinking is not None:
                 rows, columns = -(-height // times), -(-width // times)
-                turned = (
-                    rule.apply_exif and orientation_of(image)[1] >= 5
-                )  # from 5 on width and height change
+                # From 5 on width and height change.
+                turned = rule.apply_exif and orientation_of(image)[1] >= 5
                 more = shrinking(columns, rows) if turned else shrinking(rows, columns)
                 times = min(times * more, JPEG_SCALES[0])
             if times > 1:
