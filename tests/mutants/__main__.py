@@ -42,7 +42,7 @@ patch =
     subprocess
 disable_warnings = no-data-collected, module-not-imported, module-not-measured
 """
-"""What coverage is told. Contexts are tests: `recording.py` names them."""
+"""The settings of coverage, whose contexts are tests: `recording.py` names them."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import coverage
 import pytest
 
 REPORT = "VITKIT_TEST_SECONDS"
@@ -13,6 +12,8 @@ REPORT = "VITKIT_TEST_SECONDS"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    import coverage  # of the extra `mutants`; the file name above is read without it
+
     if (measuring := coverage.Coverage.current()) is not None:
         measuring.switch_context(item.nodeid)
 

@@ -44,6 +44,8 @@ def write(root: Path, **files: str) -> None:
 @pytest.mark.slow
 def test_mutants_are_tried_on_a_copy_with_the_tests_that_run_their_lines(tmp_path: Path) -> None:
     """In an interpreter of its own: it forks, which a process with threads must not."""
+    for name in ("cosmic_ray", "coverage"):
+        pytest.importorskip(name, reason="the extra `mutants` is not installed")
     write(tmp_path / "tree/tests", **TESTS)
     write(tmp_path / "tree/src/toy/room", **{"maths.py": MATHS})
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
