@@ -57,7 +57,7 @@ class FakeRunner:
         self.batches: list[int] = []
 
     def shape(self) -> str:
-        return shape_of(self.model.config)
+        return shape_of(self.model.config, self.model.card)
 
     def __call__(self, images: NDArray[np.uint8]) -> Logits:
         self.batches.append(len(images))

@@ -255,7 +255,9 @@ def test_predictions_in_files_are_the_predictor_s(working: Path, monkeypatch: py
     # A process of a cluster, which works elsewhere, reads what is named from the folder of the command.
     Path("out/part-00001.parquet").unlink()
     monkeypatch.chdir("/")
-    worker = parts._Worker(str(working / "out"), partial(open_rows, "model", images, 2, 3, {}), str(working))
+    worker = parts._Worker(
+        str(working / "out"), partial(open_rows, "model", images, 2, None, 3, {}), str(working)
+    )
     facts = json.loads(before["_parts.json"])["finished"]["part-00001.parquet"]
     assert worker({"part": 1}) == {"part": 1, **facts}
     assert contents(working / "out") == before

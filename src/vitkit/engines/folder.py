@@ -8,7 +8,7 @@ ONNX Runtime computes in float32. No engine is imported before a graph is read.
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -35,7 +35,8 @@ FILES: dict[libraries.GraphEngine, tuple[str, str]] = {
 """The files of a graph: operations, and weights."""
 
 Runner = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-"""A function of an engine: images `(B, C, H, W)`, contiguous, to logits `(B, K)`. B may change."""
+"""A function of an engine: images `(B, C, H, W)`, contiguous, to logits `(B, K)`, and with the scores of a
+model that has a `Novelty` behind them `(B, K + 1)`. B may change."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class EngineModel:
         Raises:
             VitkitError: images of another size or type.
         """
+        return self.with_novelty(images)[:, : self.config.num_classes]
+
+    def with_novelty(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Compute logits, and the score of a model that has a `Novelty`, `(B, K + 1)`; else `(B, K)`."""
         expected = (self.config.in_channels, *self.config.image_size)
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != expected:
             raise VitkitError(
@@ -103,8 +108,8 @@ class OpenVINORunner:
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self._lock:
             request = self._request(len(images))
-            logits: NDArray[np.float32] = request.infer([images], share_inputs=True)[0]
-        return logits
+            outputs = request.infer([images], share_inputs=True)
+            return joined([outputs[number] for number in range(len(self._graph.outputs))])
 
     def _request(self, batch: int) -> Any:
         """Return a request for a batch: a fixed shape is up to 3 % faster, and takes a compilation.
@@ -148,8 +153,13 @@ class OnnxRunner:
         return describe_shape(inputs, (value.shape for value in self._session.get_outputs()))
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        logits: NDArray[np.float32] = self._session.run(["logits"], {"images": images})[0]
-        return logits
+        return joined(self._session.run(None, {"images": images}))
+
+
+def joined(outputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Set the scores `(B,)` of a graph, if it has any, behind its logits `(B, K)`."""
+    logits, *scores = outputs
+    return np.column_stack([logits, *scores]) if scores else logits
 
 
 def describe_shape(
@@ -169,10 +179,10 @@ def describe_shape(
     return f"{read} to {' and '.join(map(product, outputs))}"
 
 
-def shape_of(config: ModelConfig) -> str:
+def shape_of(config: ModelConfig, card: Card) -> str:
     """Describe the inputs and outputs of the graph of a model."""
-    images = (None, config.in_channels, *config.image_size)
-    return describe_shape([("uint8", images)], [(None, config.num_classes)])
+    images, scores = (None, config.in_channels, *config.image_size), [] if card.refusal is None else [(None,)]
+    return describe_shape([("uint8", images)], [(None, config.num_classes), *scores])
 
 
 def computed_gelu(config: ModelConfig, precision: libraries.EnginePrecision) -> Gelu | None:
@@ -224,6 +234,8 @@ class Agreement:
     """Answers that were compared: one for an image, or one for each label of an image; 0 for none."""
     same: int
     """Answers that are the same."""
+    same_refusals: int | None = None
+    """Images that both refuse or both accept; None for a model that refuses nothing."""
 
     def __post_init__(self) -> None:
         if not self.batches or not 0 <= self.same <= self.answers:
@@ -241,6 +253,8 @@ class Agreement:
         if self.spread:
             far = f"{self.difference / self.spread:.1e} of their standard deviation"
         logits = f"logits at most {far} from PyTorch's, on {self.compared_on} in batches of {sizes}"
+        if self.same_refusals is not None:
+            logits += f", refused or accepted alike on {self.same_refusals:,} of {self.images:,}"
         if not self.answers:
             return logits
         interval = ""
@@ -402,7 +416,7 @@ def serve_folder(
             runner = OpenVINORunner(folder, record.precision, threads, compiled)
         else:
             runner = OnnxRunner(folder, threads)
-        shape, expected = runner.shape(), shape_of(record.described[0])
+        shape, expected = runner.shape(), shape_of(*record.described)
     if shape != expected:  # the hashes say that the files are whole, and nothing of what they compute
         path = folder / libraries.DESCRIPTION
         raise VitkitError(

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from vitkit.engines import folder as engines
 from vitkit.engines.libraries import EnginePrecision, GraphEngine, import_package, refusing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.run_model import evaluation_mode
+from vitkit.evaluation import refusal
+from vitkit.evaluation.run_model import output_function
 from vitkit.models.config import PLAIN, Compute, ModelConfig, halve
 from vitkit.models.fast import CENTRE, FOLDED_PIXELS, ROTARY, can_fold_pixels, compute_as
 from vitkit.models.image_model import ImageModel
@@ -131,6 +132,28 @@ def example_images(model: ImageModel, count: int = 2) -> Tensor:
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
 
 
+class TwoOutputs(nn.Module):
+    """A model with logits `(B, K)` and the scores `(B,)` of its `Novelty`, from the same features."""
+
+    def __init__(self, model: ImageModel) -> None:
+        super().__init__()
+        self.model = model
+        # In the graph alone once more, by the name that keeps it out of quantisation.
+        self.novelty, model.novelty = model.novelty, None
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both."""
+        assert self.novelty is not None
+        features = self.model.features(images)
+        logits: Tensor = self.model.head(features)
+        return logits, self.novelty(features, logits)
+
+
+def two_outputs(graph: ImageModel) -> nn.Module:
+    """Give a graph its second output, the score of its `Novelty`; without one it is left as it is."""
+    return graph if graph.novelty is None else TwoOutputs(graph)
+
+
 class UnmergedMaxPool(nn.Module):
     """`ZeroPaddedMaxPool` to the same bits, without a padding before the pooling.
 
@@ -156,9 +179,10 @@ class UnmergedMaxPool(nn.Module):
 
 def write_onnx(model: ImageModel, folder: Path) -> None:
     """Have PyTorch write the files of a model's graph in the ONNX format, for any number of images."""
-    graph = graph_of(model)
+    graph: Any = graph_of(model)
     if isinstance(getattr(graph, "root_pool", None), ZeroPaddedMaxPool):
         graph.root_pool = UnmergedMaxPool(halve(model.config.image_size))  # the root has a stride of 2
+    outputs = two_outputs(graph)
     # The exporter logs that it does without torchvision, and which constants it folds.
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     with ExitStack() as silenced:
@@ -169,11 +193,11 @@ def write_onnx(model: ImageModel, folder: Path) -> None:
             silenced.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
         torch.onnx.export(
-            graph,
+            outputs,
             (example_images(model),),
             folder / engines.FILES["onnxruntime"][0],
             input_names=["images"],
-            output_names=["logits"],
+            output_names=["logits", "novelty"] if isinstance(outputs, TwoOutputs) else ["logits"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             external_data=True,  # one file of this format holds at most 2 GiB
             verbose=False,
@@ -191,8 +215,9 @@ def convert(model: ImageModel, precision: EnginePrecision) -> Any:
     shape = [-1, model.config.in_channels, *model.config.image_size]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks of shapes are traced as constants, on purpose
+        graph = two_outputs(graph_of(model, precision))
         return openvino.convert_model(
-            graph_of(model, precision), example_input=example_images(model), input=[(shape, openvino.Type.u8)]
+            graph, example_input=example_images(model), input=[(shape, openvino.Type.u8)]
         )
 
 
@@ -228,6 +253,10 @@ def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uin
     # An alpha below 0 turns smoothing off.
     no_smoothing = {"smooth_quant_alphas": nncf.AdvancedSmoothQuantParameters(matmul=-1)}
     convolutional = isinstance(getattr(model, "stem", None), ConvStem)
+    # A distance is a difference of large squares: int8 has too few digits for it.
+    ignored: dict[str, Any] = {"types": ["Convolution"]} if convolutional else {}
+    if model.novelty is not None:
+        ignored["patterns"] = [".*novelty.*"]
     with warnings.catch_warnings(), redirect_stdout(StringIO()):  # its progress bars are drawn on stdout
         warnings.simplefilter("ignore")
         return nncf.quantize(
@@ -237,7 +266,7 @@ def quantize_once(model: ImageModel, graph: Any, images: Sequence[NDArray[np.uin
             subset_size=len(images),
             # Everything after a convolutional stem depends on it: with it in float, the error of the logits
             # was less than half.
-            ignored_scope=nncf.IgnoredScope(types=["Convolution"]) if convolutional else None,
+            ignored_scope=nncf.IgnoredScope(**ignored) if ignored else None,
             # Histograms cut off outliers where that loses least; least and largest numbers keep them all,
             # and the error of the logits was three times as large.
             advanced_parameters=nncf.AdvancedQuantizationParameters(
@@ -345,13 +374,19 @@ def compare(
     compute_as(model, PLAIN)  # a fast way may lack what the graph lacks
     batches = [part for part in np.split(images, (1, 4, *range(36, len(images), 32))) if len(part)]
     outputs, expected = list[NDArray[np.float32]](), list[NDArray[np.float32]]()
-    with evaluation_mode(model):
+    with output_function(model, torch.device("cpu"), "float32", novelty=True) as compute:
         for batch in batches:
             outputs.append(runner(batch))
             # One at a time: memory holds no more beside the activations of the largest models.
-            expected += [model(torch.from_numpy(image[None])).numpy() for image in batch]
+            expected += [compute(torch.from_numpy(image[None]))() for image in batch]
             progress(len(expected))
     logits, plain = np.concatenate(outputs), np.concatenate(expected)
+    refusals = None
+    if model.card.refusal is not None and logits.shape == plain.shape:
+        share, own = refusal.choose_share(model.card.refusal, None), model.card.refusal.scores
+        judged = [refusal.typicality(each[:, -1], own) <= share for each in (logits, plain)]
+        refusals = int((judged[0] == judged[1]).sum())
+        logits, plain = logits[:, :-1], plain[:, :-1]
     if not np.isfinite(plain).all() or (answers is not None and not np.isfinite(logits).all()):
         raise VitkitError(
             "Logits are not finite (NaN or infinite), so nothing can be compared: the weights overflow or "
@@ -373,6 +408,7 @@ def compare(
         float(np.abs(plain).max()),
         pairs[1].size if pairs else 0,
         int((pairs[0] == pairs[1]).sum()) if pairs else 0,
+        refusals,
     )
 
 

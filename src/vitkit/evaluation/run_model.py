@@ -23,7 +23,8 @@ from vitkit.data.stream.loader import Batch
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.evaluation.predictions import IN_MEMORY, ImageScores, Predictions, check_labels, image_scores
 from vitkit.models.config import LossFunction, Precision
-from vitkit.models.image_model import autocast
+from vitkit.models.image_model import ImageModel, autocast
+from vitkit.models.novelty import Novelty
 from vitkit.world import ALONE, World, prepared_together
 
 Rows = NDArray[np.float32]
@@ -47,9 +48,23 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+class WithNovelty(nn.Module):
+    """A model whose outputs `(B, K + 1)` are its logits and the scores of its `Novelty`, the last column."""
+
+    def __init__(self, model: ImageModel, novelty: Novelty) -> None:
+        super().__init__()
+        self.model, self.novelty = model, novelty
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute both from the same features."""
+        features = self.model.features(images)
+        logits: Tensor = self.model.head(features)
+        return torch.cat([logits.float(), self.novelty(features, logits)[:, None]], 1)
+
+
 @contextlib.contextmanager
 def output_function(
-    model: Model, device: torch.device, precision: Precision, features: bool = False
+    model: Model, device: torch.device, precision: Precision, features: bool = False, novelty: bool = False
 ) -> Iterator[Callable[[Tensor], Callable[[], Rows]]]:
     """Give the function that begins to compute a model's outputs of a batch of images.
 
@@ -61,11 +76,14 @@ def output_function(
         device: where images are moved to.
         precision: that a module computes in.
         features: whether a module computes its features and not its logits; an engine always gives logits.
+        novelty: whether a module that has a `Novelty` computes its score too, a column behind the logits.
     """
     if not isinstance(model, nn.Module):
         yield lambda images: partial(np.asarray, model(images.numpy()))
         return
     compute: Any = model.features if features else model  # mypy takes it for a Tensor or Module
+    if novelty and isinstance(model, ImageModel) and model.novelty is not None:
+        compute = WithNovelty(model, model.novelty)
 
     def launch(images: Tensor) -> Callable[[], Rows]:
         values = compute(images.to(device)).float().to("cpu", non_blocking=True)

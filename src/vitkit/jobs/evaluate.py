@@ -11,22 +11,27 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from vitkit.config import write
+from vitkit.config import to_json, write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
+from vitkit.data.decode.image import decode
+from vitkit.data.layouts.image_paths import find_images
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
 from vitkit.errors import VitkitError
 from vitkit.evaluation import protocols, run_model
+from vitkit.evaluation.refusal import OthersRefused
 from vitkit.jobs.engines import load_ready
 from vitkit.jobs.options import ModelOptions, StrPath
+from vitkit.jobs.predict import Predictor, predict_named
 from vitkit.listener import AUTOMATIC, SILENT, Listener, added_up, hushed
 from vitkit.models.config import Card
 from vitkit.result import ROWS_SHOWN, Block, Plot, Result, Section, Text, unreadable
 from vitkit.runs import processes, steps, trained_model
 from vitkit.runs.folder import Place, kind_of
 from vitkit.tasks import Answering, answering_of
+from vitkit.tasks.refusal import SHOWN, Accepted, refusal_section
 from vitkit.weights.model_card import Described, card_of
 from vitkit.world import prepared_together
 
@@ -57,6 +62,10 @@ class Evaluation(Result):
     folder: Path | None = None
     """The folder that `keep_evaluation` kept it in."""
     page: Path | None = None
+    others: OthersRefused | None = None
+    """The images of something else that it refuses, where some were given."""
+    accepted: Sequence[Accepted] = ()
+    """Some of them that it does not refuse."""
 
     @property
     def answering(self) -> Answering:
@@ -87,6 +96,8 @@ class Evaluation(Result):
         evaluated = {split: (self.result, self.predictions)}
         rejects = unreadable(self.rejects, "count for nothing")
         sections = self.answering.report(evaluated, split, self.data.splits[self.split]).sections
+        if self.others is not None:
+            sections = (*sections, refusal_section(None, None, self.others, self.accepted))
         return (*sections, Section("Images that could not be read", rejects)) if rejects else sections
 
     def blocks(self) -> Sequence[Block]:
@@ -104,7 +115,8 @@ class Evaluation(Result):
         if self.folder is not None:
             what = "" if self.trained_on else ": every class and confusion, and which images were mistaken"
             files.append(f"Kept in {self.folder}{what}.")
-        return [Text(self.summary(), "answer"), *plots, *tables, *rejects, *files]
+        refused = [] if self.others is None else [f"Refused: {self.others.sentence()}."]
+        return [Text(self.summary(), "answer"), *refused, *plots, *tables, *rejects, *files]
 
     def following(self) -> Sequence[str]:
         """Return the command that makes use of the numbers, or of the model."""
@@ -122,6 +134,7 @@ class Evaluation(Result):
             "rejects": self.rejects,
             "kept_in": None if self.folder is None else str(self.folder),
             "page": None if self.page is None else str(self.page),
+            **({} if self.others is None else {"others": to_json(self.others)}),
             **self.result.to_json(),
         }
 
@@ -131,6 +144,8 @@ def evaluate(
     data: str | None = None,
     *,
     split: str | None = None,
+    others: StrPath | None = None,
+    refuse: float | None = None,
     batch_size: int = 128,
     workers: int = 0,
     worker_timeout: float = WORKER_TIMEOUT,
@@ -146,6 +161,9 @@ def evaluate(
             matched by name.
         split: images to evaluate on: test, val or train, or a part of them such as "test[:10%]" or
             "train[-500:]", which has the same fraction of every class; left out, test if there is one.
+        others: images of something else, such as a folder of photos, none of which is of the model's classes:
+            how many of them it refuses is measured too.
+        refuse: share of the model's own images that may be refused, as for `vitkit.predict_images`.
         batch_size: images that are computed at a time.
         workers: processes that decode images; with 0 the main process decodes.
         worker_timeout: seconds to wait for a batch before the process that loads it is considered stuck; 0
@@ -169,6 +187,13 @@ def evaluate(
     with processes.lost_processes_explained(world):
         with prepared_together(world):
             ready = load_ready(place, "evaluation", **model)
+            if refuse is not None and others is None:
+                raise VitkitError(
+                    "refuse (--refuse) is for others (--others): give images of something else."
+                )
+            predictor = None if others is None else Predictor(ready, refuse=refuse)
+            if predictor is not None:
+                predictor.require_refusal()
             with listener.progress("listing images"):
                 images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
             if not ready.model.card.class_names:
@@ -201,8 +226,13 @@ def evaluate(
         )
     if world.writes:
         result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
+    refused, accepted = None, list[Accepted]()
+    if world.writes and others is not None and predictor is not None:
+        refused, accepted = measure_others(predictor, others, batch_size, listener)
     options = model.get("image_size"), model.get("max_pixels")
     return Evaluation(
+        others=refused,
+        accepted=accepted,
         split=split,
         data=images,
         model=place,
@@ -213,6 +243,36 @@ def evaluate(
         card=ready.model.card,
         as_saved=model.get("engine") in (None, "torch") and options == (None, None),
     )
+
+
+def measure_others(
+    predictor: Predictor, others: StrPath, batch_size: int, listener: Listener
+) -> tuple[OthersRefused, list[Accepted]]:
+    """Count how many images of something else a model refuses.
+
+    Returns:
+        The count, and some that are not refused, the most typical first: name, guess and pixels.
+
+    Raises:
+        VitkitError: there is no image, or none can be read.
+    """
+    with listener.progress("listing other images"):
+        named = list(find_images((str(others),)))
+    with listener.progress("predicting other images", len(named)) as progress:
+        predicted = list(predict_named(predictor, named, 1, batch_size, progress))
+    readable = [row for row, image in enumerate(predicted) if image.reason is None]
+    if not readable:
+        reason = f" ({predicted[0].reason})" if predicted else ""
+        raise VitkitError(f"No image in {others} can be read{reason}: give a folder of images.")
+    missed = [row for row in readable if not predicted[row].guesses.refused]
+    missed.sort(key=lambda row: -(predicted[row].guesses.typicality or 0))
+    rule, accepted = predictor.preprocessing.decode, list[Accepted]()
+    for row in missed[:SHOWN]:
+        guess = predicted[row].guesses[0]
+        pixels = decode(named[row].content(), rule)
+        accepted.append((predicted[row].name, f"{guess.name} {guess.probability:.1%}", pixels))
+    count = len(readable) - len(missed)
+    return OthersRefused(Path(others).name, len(readable), count, predictor.refuse), accepted
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:

@@ -28,6 +28,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
 from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
+from vitkit.evaluation.refusal import choose_share, typicality
 from vitkit.jobs import engines, options
 from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import AUTOMATIC, Listener, hushed
@@ -35,7 +36,7 @@ from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import Answering, answering_of
-from vitkit.tasks.answering import Guess
+from vitkit.tasks.answering import Answer
 from vitkit.text import format_size, pluralize
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class PredictedImage:
     """Its file, or its place in an archive or a Parquet file: photos.zip/cats/1.jpg."""
     answering: Answering
     """The answering half of the model's task, which prints the guesses."""
-    guesses: list[Guess]
-    """The most probable classes, best first; none for a file that cannot be read."""
+    guesses: Answer
+    """The most probable classes, best first, and whether it is none of them; none for a file that cannot be
+    read."""
     reason: str | None = None
     """Why the file cannot be read; None if it can."""
     engine: str = "torch"
@@ -92,6 +94,7 @@ def predict_images(
     images: StrPaths,
     *,
     top: int = 5,
+    refuse: float | None = None,
     batch_size: int = 32,
     out: StrPath | None = None,
     on: Cluster = "here",
@@ -107,6 +110,8 @@ def predict_images(
         images: image files, folders, .zip or .tar files, Parquet files, a .csv of paths; or - for a list of
             paths on standard input.
         top: number of classes to name for each image; a multi-label model always names all labels.
+        refuse: share of the model's own images that may be refused as none of its classes; left out, 0.02, or
+            the smallest share that its held-out images can keep; 0 refuses nothing.
         batch_size: images that are read and computed at a time.
         out: folder of .parquet files for the predictions, in place of printing them. The same command again
             continues there.
@@ -136,24 +141,24 @@ def predict_images(
                 f"For predictions --out takes a folder for .parquet files, found {out}, the name of a single "
                 "file: give the name of a folder."
             )
-        rows = partial(open_rows, path, images, top, batch_size, model)
+        rows = partial(open_rows, path, images, top, refuse, batch_size, model)
         with computed_parts(Path(out), rows, listener, on, processes) as (parts, continued):
             errors = [read_part(part, ["error"])["error"] for part in parts]
         count = sum(map(len, errors))
         return count, count - sum(column.null_count for column in errors), continued
     if (on, processes) != ("here", 1):
         raise VitkitError("On a cluster predictions are written to files: give --out FOLDER.")
-    predictor, named = _open(path, images, listener, model)
+    predictor, named = _open(path, images, refuse, listener, model)
 
     def predicted() -> Generator[PredictedImage]:
         with listener.progress("predicting", len(named)) as progress:
-            yield from _predict(predictor, named, top, batch_size, progress)
+            yield from predict_named(predictor, named, top, batch_size, progress)
 
     return predicted()
 
 
 def _open(
-    path: StrPath, images: StrPaths, listener: Listener, model: ModelOptions
+    path: StrPath, images: StrPaths, refuse: float | None, listener: Listener, model: ModelOptions
 ) -> "tuple[Predictor, list[NamedImage]]":
     """Load the model, and list the images."""
     if not (names := options.as_names(images)):
@@ -174,7 +179,7 @@ def _open(
         chosen, ready = model, engines.load_ready(path, "prediction", few=few, **model)
     if chosen != model:
         listener.note("OpenVINO computes these in float32; --engine torch has PyTorch do it.")
-    predictor = Predictor(ready)
+    predictor = Predictor(ready, refuse=refuse)
     for note in predictor.notes:
         listener.note(f"{path}: {note}.")
     if unlisted is not None:
@@ -199,7 +204,7 @@ def _choose_engine(path: StrPath, count: int, model: ModelOptions) -> ModelOptio
     return model if find_device("auto").type != "cpu" else {**model, "engine": "openvino"}
 
 
-def _predict(
+def predict_named(
     predictor: "Predictor", images: Sequence[NamedImage], top: int, batch_size: int, progress: CountDone
 ) -> Iterator[PredictedImage]:
     """Predict the readable images of each batch all at once; while it is computed, the next one is read."""
@@ -220,7 +225,7 @@ def _predict(
             guesses = iter(predictor.guess(readable, top) if readable else [])
             for image, pixels in zip(images[start : start + batch_size], results, strict=True):
                 is_bad = isinstance(pixels, DecodeError)
-                answer, reason = ([], str(pixels)) if is_bad else (next(guesses), None)
+                answer, reason = (Answer([]), str(pixels)) if is_bad else (next(guesses), None)
                 engine = predictor.engine
                 yield PredictedImage(image.path, predictor.answering, answer, reason, engine, classes)
             progress(start + len(results))
@@ -246,7 +251,13 @@ def _read_ahead(
 
 
 def open_rows(
-    path: StrPath, paths: StrPaths, top: int, batch_size: int, model: ModelOptions, listener: Listener
+    path: StrPath,
+    paths: StrPaths,
+    top: int,
+    refuse: float | None,
+    batch_size: int,
+    model: ModelOptions,
+    listener: Listener,
 ) -> "Rows":
     """Load the model and list the images of a table of predictions.
 
@@ -257,17 +268,22 @@ def open_rows(
 
     from vitkit.jobs.parts import PartsRecord, part_rows
 
-    predictor, images = _open(path, paths, listener, model)
+    predictor, images = _open(path, paths, refuse, listener, model)
     text, numbers = pa.string(), pa.list_(pa.float64())
-    columns = pa.schema({"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text})
+    fields = {"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text}
+    columns = pa.schema({**fields, "none_of_these": pa.bool_(), "typicality": pa.float64()})
 
     def compute(first: int, last: int, progress: CountDone) -> pa.Table:
-        predicted = list(_predict(predictor, images[first:last], top, batch_size, progress))
+        predicted = list(predict_named(predictor, images[first:last], top, batch_size, progress))
         rows = {
             "image": [image.name for image in predicted],
             "classes": [[guess.name for guess in image.guesses] for image in predicted],
             "probabilities": [[guess.probability for guess in image.guesses] for image in predicted],
             "error": [image.reason for image in predicted],
+            "none_of_these": [
+                None if image.guesses.typicality is None else image.guesses.refused for image in predicted
+            ],
+            "typicality": [image.guesses.typicality for image in predicted],
         }
         return pa.table(rows, columns)
 
@@ -288,6 +304,7 @@ def open_rows(
         "max_pixels": predictor.preprocessing.decode.max_pixels,
         "images": digest.hexdigest(),
         "top": top,
+        "refuse": predictor.refuse,
         "batch_size": batch_size,
     }
     return PartsRecord(facts, len(images), part_rows(batch_size)), columns, compute
@@ -308,6 +325,7 @@ def _hash_model(path: StrPath, num_heads: int | None) -> str:
         "preprocessing": to_json(start.preprocessing),
         "class_names": start.card.class_names,
         "task": None if start.card.task is None else to_json(start.card.task),
+        "refusal": None if start.card.refusal is None else to_json(start.card.refusal),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -332,6 +350,7 @@ class Predictor(Result):
         path: "StrPath | ImageModel | engines.Ready",
         *,
         class_names: Sequence[str] | None = None,
+        refuse: float | None = None,
         **model: Unpack[ModelOptions],
     ) -> None:
         """Load a model, for predictions by PyTorch or by another engine.
@@ -342,6 +361,8 @@ class Predictor(Result):
                 what `vitkit.jobs.engines.load_ready` made ready.
             class_names: names of the classes in the order of the outputs; left out, the names that the model
                 was saved with.
+            refuse: share of the model's own images that may be refused as none of its classes, as for
+                `vitkit.predict_images`; `refused` of an answer says so.
             model: as for `vitkit.evaluate`.
         """
         if isinstance(path, engines.Ready):
@@ -365,6 +386,21 @@ class Predictor(Result):
                     "for each output, in their order."
                 )
         self.class_names = self.card.class_names or tuple(f"class {i}" for i in range(count))
+        if self.card.refusal is not None:
+            self.refuse = choose_share(self.card.refusal, refuse)
+        else:
+            self.refuse = 0.0
+            if refuse:
+                self.require_refusal()
+
+    def require_refusal(self) -> None:
+        """Refuse a model that has not learned which images are none of its classes."""
+        if self.card.refusal is None:
+            raise VitkitError(
+                "This model has not learned which images are none of its classes, so it refuses none: vitkit "
+                "train and finetune teach it, where images of one class each are held out. Leave refuse "
+                "(--refuse) and others (--others) out."
+            )
 
     def summary(self) -> str:
         """Describe the model, its number of classes, its image size and its device."""
@@ -374,13 +410,13 @@ class Predictor(Result):
     @overload
     def __call__(
         self, image: list[Any] | tuple[Any, ...], top: int = 5, *, unit_range: bool = False
-    ) -> list[list[Guess]]: ...
+    ) -> list[Answer]: ...
     @overload
-    def __call__(self, image: ImageLike, top: int = 5, *, unit_range: bool = False) -> list[Guess]: ...
+    def __call__(self, image: ImageLike, top: int = 5, *, unit_range: bool = False) -> Answer: ...
     @overload
     def __call__(
         self, image: Generator[Any], top: int = 5, *, unit_range: bool = False
-    ) -> Iterator[list[Guess]]: ...
+    ) -> Iterator[Answer]: ...
     def __call__(self, image: Any, top: int = 5, *, unit_range: bool = False) -> Any:
         """Return the `top` most probable classes of an image, best first; a multi-label model returns all
         labels, of which the ones with a probability of 0.5 or more are predicted.
@@ -404,7 +440,7 @@ class Predictor(Result):
             return self.stream(image, top, unit_range=unit_range)
         return self.many([image], top, unit_range=unit_range)[0]
 
-    def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[list[Guess]]:
+    def many(self, images: SeveralImages, top: int = 5, *, unit_range: bool = False) -> list[Answer]:
         """Return the classes of several images at once: a list, a tuple, or an array of four dimensions."""
         _check_arguments(images, top, "many")
         return self.guess(self._read(images, unit_range), top) if len(images) else []
@@ -416,7 +452,7 @@ class Predictor(Result):
         *,
         batch_size: int = 32,
         unit_range: bool = False,
-    ) -> Iterator[list[Guess]]:
+    ) -> Iterator[Answer]:
         """Yield the classes of any number of images, from a generator say, with two batches in memory.
 
         While a batch is computed, the next one is decoded. The generator runs in the caller's thread, two
@@ -428,31 +464,37 @@ class Predictor(Result):
         def read(image: ImageLike) -> Pixels:
             return preprocess(self._pixels(image, unit_range), self.preprocessing)
 
-        def predicted() -> Iterator[list[Guess]]:
+        def predicted() -> Iterator[Answer]:
             with closing(_read_ahead(images, batch_size, read)) as batches:
                 for pixels in batches:
                     yield from self.guess(pixels, top)
 
         return predicted()
 
-    def guess(self, pixels: Sequence[Pixels], top: int) -> list[list[Guess]]:
+    def guess(self, pixels: Sequence[Pixels], top: int) -> list[Answer]:
         """Compute the guesses of preprocessed images."""
         images = np.stack(pixels).transpose(0, 3, 1, 2)
         if isinstance(self.model, folder.EngineModel):
-            logits = self.model(images)
+            outputs = self.model.with_novelty(images)
         else:
             import torch
 
             from vitkit.evaluation.run_model import output_function
 
-            with output_function(self.model, torch.device(self.device), self.precision) as compute:
-                logits = compute(torch.from_numpy(images))()
+            device = torch.device(self.device)
+            with output_function(self.model, device, self.precision, novelty=True) as compute:
+                outputs = compute(torch.from_numpy(images))()
+        logits, scores = np.split(outputs, [self.model.config.num_classes], axis=1)
         if damaged := int((~np.isfinite(logits).all(-1)).sum()):
             raise VitkitError(
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        return self.answering.guesses(logits, self.card, top)
+        guesses = self.answering.guesses(logits, self.card, top)
+        if self.card.refusal is None or not scores.size:
+            return list(map(Answer, guesses))
+        own = typicality(scores[:, 0], self.card.refusal.scores).tolist()
+        return [Answer(each, typical, self.refuse) for each, typical in zip(guesses, own, strict=True)]
 
     def _read(self, images: Iterable[Any], unit_range: bool) -> list[Pixels]:
         """Preprocess images: `(height, width, C)` at the model's size."""

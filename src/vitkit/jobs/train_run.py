@@ -24,6 +24,7 @@ from vitkit.runs import budget, build, machine, processes, records, steps, train
 from vitkit.runs import plan as planning
 from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
+from vitkit.runs.refusal import learn_refusal
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
 from vitkit.text import format_bytes, format_duration, pluralize
@@ -227,6 +228,8 @@ def _finish(
     folder = parts.folder
     model, weights = steps.take_final_weights(parts.model, trainer, listener)
     parts = replace(parts, model=model)
+    precision = machine.prepare(model, parts.run.training.precision, parts.run.training.exact, "evaluation")
+    learn_refusal(parts, precision, listener)
     save_model(model, folder)
     steps.keep_examples(parts, trainer.evaluated_objective, listener)
     steps.evaluate_finished(parts, listener)

@@ -646,6 +646,24 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """The images by which it is decided what is none of a model's classes."""
+
+    split: str
+    """The images' split: test, or val where there was none."""
+    scores: tuple[float, ...]
+    """The scores of up to 1,000 of them by the model's `Novelty`, ascending."""
+
+    def __post_init__(self) -> None:
+        if (
+            not self.scores
+            or not all(map(math.isfinite, self.scores))
+            or [*self.scores] != sorted(self.scores)
+        ):
+            raise VitkitError("scores: expected finite numbers in ascending order, at least one.")
+
+
+@dataclass(frozen=True)
 class Card:
     """A model's name and the meaning of its logits."""
 
@@ -657,6 +675,8 @@ class Card:
     """The task that the model was trained for; None where nothing records it."""
     position_interpolation: Interpolation = field(default="original", kw_only=True)
     """The rule by which the library that the weights come from resizes position embeddings."""
+    refusal: Refusal | None = field(default=None, kw_only=True)
+    """What a model with a `Novelty` refuses; None where the model has none."""
 
     @property
     def loss(self) -> LossFunction:

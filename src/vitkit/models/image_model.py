@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitkit.errors import VitkitError
 from vitkit.models.config import PLAIN, Card, Compute, Interpolation, Precision, ResNetConfig, ViTConfig
+from vitkit.models.novelty import Novelty
 
 Taps = dict[str, Tensor]
 """The dictionary into which a model writes its own intermediate tensors, by name."""
@@ -61,6 +62,8 @@ class ImageModel(nn.Module):
     less memory for about a third more time, and the same gradients (Chen et al. 2016)."""
     batch_rows: BatchRows | None
     """The larger batch that the images of a training step are a part of; None where they are all of it."""
+    novelty: Novelty | None
+    """Scores how unlike its training images an image is; None where that was never computed."""
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -71,6 +74,7 @@ class ImageModel(nn.Module):
         self.chosen = PLAIN
         self.recompute = False
         self.batch_rows = None
+        self.novelty = None
         self.compute_buffers()
 
     def through(self, layer: nn.Module, x: Tensor) -> Tensor:

@@ -21,12 +21,14 @@ from vitkit.analysis import figures, inspect
 from vitkit.config import to_json
 from vitkit.data import channels, sources, transforms
 from vitkit.evaluation.fewshot.config import SEEDS
+from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.models import measure, vit
 from vitkit.models.image_model import ImageModel
 from vitkit.report.template import render_page
 from vitkit.result import Block, Caption, Photo, Photos, Plot, Plots, Section, Table, Text
 from vitkit.tasks import page, task_of
 from vitkit.tasks.learning import Learning
+from vitkit.tasks.refusal import refusal_section
 from vitkit.text import format_count, format_duration, join_names, pluralize
 from vitkit.training import checkpoint, evaluators
 from vitkit.weights.model_card import card_of, preprocessing_of, to_give_away
@@ -70,6 +72,8 @@ class ReportContent:
     """The lines of metrics.jsonl of other evaluators: `evaluator`, `step` and its metrics."""
     left_out: Sequence[str] = ()
     """Sentences that say which of the run's records could not be read."""
+    refusal: RefusalRecord | None = None
+    """The images that its model refuses; None where it refuses none."""
     files: Sequence[str] = ()
     """Names of files below the folder of the page that a reader may want to open."""
 
@@ -103,7 +107,9 @@ def render_report(content: ReportContent, progress: Callable[[str], None] | None
     if weights:
         head.append(Caption(f"Weights: {weights.removeprefix('weights ')}."))
     say("training curves")
-    sections = [*made.sections, _curves(content, task.learning)]
+    refused = content.refusal
+    of_refusal = [] if refused is None else [refusal_section(refused, content.samples.get(refused.split))]
+    sections = [*made.sections, *of_refusal, _curves(content, task.learning)]
     sections += fewshot_sections(content.followed, content.config)
     ids = None if split is None else content.evaluations[split][1].ids
     say("attention rollout")

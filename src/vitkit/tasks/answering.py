@@ -7,7 +7,7 @@ Two tasks answer: with one class for each image, and with several labels, each a
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -58,6 +58,27 @@ class Pooled:
     images: int
     interval: tuple[float, float]
     """95 % interval of the fraction that is right: over other images, not over other trainings."""
+
+
+class Answer(list[Guess]):
+    """The guesses of an image, best first, and whether it looks like none of the classes.
+
+    Args:
+        guesses: the classes.
+        typicality: the fraction of images of the model's own kind that are at least as strange, the image
+            itself among them; None for a model that refuses nothing.
+        share: the share of its own images that the model may refuse.
+    """
+
+    def __init__(self, guesses: Iterable[Guess], typicality: float | None = None, share: float = 0.0) -> None:
+        super().__init__(guesses)
+        self.typicality = typicality
+        self.refused = typicality is not None and typicality <= share
+        """Whether the image is refused as none of the classes: the guesses are then worth little."""
+
+
+NONE_OF_THESE = "none of these"
+"""The words for a refused image."""
 
 
 class LabelAnswering(ABC):
@@ -167,7 +188,10 @@ class LabelAnswering(ABC):
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
         shown = [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]
-        return {"predictions": shown}
+        answer: dict[str, Any] = {"predictions": shown}
+        if isinstance(guesses, Answer) and guesses.typicality is not None:
+            answer |= {"none_of_these": guesses.refused, "typicality": round(guesses.typicality, 6)}
+        return answer
 
     def show(
         self, result: Any, predictions: Predictions, rows: Rows, sure: Floats | None = None
@@ -332,9 +356,13 @@ class ClassificationAnswering(LabelAnswering):
 
     def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
         """Write the class and its probability, or the `top` classes with theirs."""
+        refused = isinstance(guesses, Answer) and guesses.refused
         if top > 1:
-            return {f"top {top}": [f"{guess.name} {guess.probability:.1%}" for guess in guesses]}
+            shown = [f"{guess.name} {guess.probability:.1%}" for guess in guesses]
+            return {f"top {top}": [NONE_OF_THESE, *shown] if refused else shown}
         names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
+        if refused:
+            return {"class": [NONE_OF_THESE], "probability": [f"({names[0]} {shares[0]})"]}
         return {"class": names, "probability": shares}
 
     def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:

@@ -9,7 +9,7 @@ weights or card for that are called `fit_...`; functions that change the configu
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
 from vitkit.models.config import INTERPOLATIONS, ModelConfig, height_and_width
 from vitkit.models.image_model import ImageModel
+from vitkit.models.novelty import Novelty, explain_misfit
 from vitkit.models.zoo import name_of, with_channels, with_image_size, with_statistics
 from vitkit.text import format_size
 from vitkit.weights import published, table
@@ -26,7 +27,7 @@ from vitkit.weights.files import download
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source, file_states, open_source
 from vitkit.weights.format_names import MODULES, Format, LoadOptions
-from vitkit.weights.model_card import ModelCard, fit_preprocessing
+from vitkit.weights.model_card import NOVELTY, ModelCard, fit_preprocessing
 
 NAMES_SHOWN = 5
 """Names of tensors in a message, before it says that there are more: a note is one line."""
@@ -76,6 +77,8 @@ class Fitted:
     notes: tuple[str, ...]
     model: ImageModel
     """The model that was given to `fit_weights`, else one for these weights that was built without memory."""
+    novelty: dict[str, Tensor] = field(default_factory=dict)
+    """The tensors of its `Novelty`; none where it has none, or is fitted to something else than it was."""
 
 
 def load(path: str | Path, options: LoadOptions | None = None) -> Loaded:
@@ -316,6 +319,8 @@ def fit_model(
     fitted = fit_weights(str(path), identity.config, identity.card, tensors, options)
     model = fill(fitted.model, fitted.tensors)
     model.card = fitted.card
+    if fitted.novelty:
+        model.novelty = Novelty(**fitted.novelty)
     return Loaded(model.eval(), identity, (*identity.notes, *fitted.notes))
 
 
@@ -339,8 +344,19 @@ def fit_weights(
         VitkitError: they are not the weights of such a model, or cannot be fitted to these channels,
             statistics or this image size.
     """
+    novelty = {key.removeprefix(NOVELTY): tensors[key] for key in tensors if key.startswith(NOVELTY)}
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(NOVELTY)}
     # Before anything is fitted: a new head or resized positions would hide what is wrong with the file.
     before, checked = config, build_checked(config, tensors, source)
+    if (card.refusal is None) != (not novelty):
+        raise VitkitError(
+            f"{source}: model.json and the weights beside it do not agree whether the model refuses images: "
+            "one of them was changed. Copy both again, or train the model again."
+        )
+    if novelty:
+        num_classes, width = checked.state_dict()["head.weight"].shape if config.num_classes else (0, 0)
+        if misfit := explain_misfit(novelty, width, num_classes):
+            raise VitkitError(f"{source}: novelty: {misfit}.")
     head, size = options.head, height_and_width(options.image_size)
     # Channels come first: the filters are fitted by the statistics that they were trained with, and the
     # given statistics have a value for each of the new channels.
@@ -392,8 +408,12 @@ def fit_weights(
     # A card without a preprocessing stays without one: `preprocessing_of` then gives the authors'.
     if card.preprocessing is not None:
         card = replace(card, preprocessing=preprocessing)
+    if novelty and (is_new or config != before):  # its scores and their threshold are of the model as it was
+        novelty, card = {}, replace(card, refusal=None)
+        if not is_new:
+            notes.append("no image is refused as none of the classes: that was learned at another image size")
     fitted = model or (checked if config == before else build_empty(config))
-    return Fitted(tensors, card, tuple(notes), fitted)
+    return Fitted(tensors, card, tuple(notes), fitted, novelty)
 
 
 def fit_channels(

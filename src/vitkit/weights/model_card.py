@@ -24,6 +24,8 @@ _log = logging.getLogger("vitkit")
 FORMAT = "vitkit-model"
 FORMAT_VERSION = 1
 """Another number is a format that this vitkit does not read."""
+NOVELTY = "novelty."
+"""Before the names of a `Novelty`'s tensors in the file of a model's weights."""
 BUILT_IN = "digits"
 """The data argument of the images that come with scikit-learn: a name and no path."""
 

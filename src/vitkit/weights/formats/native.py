@@ -13,7 +13,7 @@ from vitkit.models.zoo import FAMILIES
 from vitkit.weights import table
 from vitkit.weights.files.checksum import Checksum, verify, write_hashed
 from vitkit.weights.files.source import Source, read_json_object, safetensors_chunks
-from vitkit.weights.model_card import describe, read_description
+from vitkit.weights.model_card import NOVELTY, describe, read_description
 
 
 def recognises(source: Source) -> bool:
@@ -59,7 +59,10 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     loading says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(model.state_dict()))
+    tensors = model.state_dict()
+    if model.novelty is not None:
+        tensors |= {f"{NOVELTY}{name}": tensor for name, tensor in model.novelty.tensors().items()}
+    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(tensors))
     write(folder / "model.json", {**describe(model), "weights": to_json(weights)})
     return folder
 

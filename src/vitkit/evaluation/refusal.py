@@ -1,0 +1,207 @@
+"""Decide which images are none of a model's classes: scores, the threshold that keeps a promise, its test.
+
+`vitkit.models.novelty.Novelty` scores an image. What an unusual score is, is counted on images of the model's
+own kind that played no part in training: of n + 1 images drawn in the same way, the new one is among the
+`share` strangest with a probability of at most `share` (split conformal prediction, Vovk et al. 2005).
+
+Nothing here imports torch: an exported model refuses without it. Shapes: N images, D features, K classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitkit.config import Count
+from vitkit.errors import VitkitError
+from vitkit.evaluation.statistics import binomial_interval
+from vitkit.models.config import Refusal
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.int64]
+
+MOST_TRAINING = 2_000
+"""Training images whose features the score is made of, or ten of each class where that is more: a covariance
+of 384 features changes little with more, and a run should not wait for it."""
+MOST_HELD_OUT = 1_000
+"""Held-out images that the threshold is counted on: 2 % of them are 20."""
+
+MOST_LEFT_OUT = 100
+"""Classes that are left out one at a time, about a second."""
+DEFAULT_SHARE = 0.02
+"""The share of a model's own images that it may refuse where none is given."""
+
+
+def typicality(scores: Floats, own: Sequence[float]) -> NDArray[np.float64]:
+    """Give the fraction of images of the model's own kind that are at least as strange, `(N,)`.
+
+    The image itself is counted among them, so that the number is a p-value: for an image drawn like `own` it
+    is at most x with a probability of at most x.
+
+    Args:
+        scores: `(N,)`.
+        own: scores of held-out images, ascending.
+    """
+    stranger = len(own) - np.searchsorted(np.asarray(own), scores, side="left")
+    return np.asarray((1 + stranger) / (1 + len(own)), np.float64)
+
+
+def smallest_share(images: int) -> float:
+    """Give the smallest share of its own images that a model can keep as a promise, with so many held out."""
+    return 1 / (images + 1)
+
+
+def choose_share(refusal: Refusal, share: float | None) -> float:
+    """Choose the share of its own images that a model may refuse: the default, unless one is given.
+
+    Args:
+        refusal: the model's record.
+        share: from 0, which refuses nothing, to below 1; None: the default, or the smallest share that so few
+            held-out images can keep.
+
+    Raises:
+        VitkitError: the share is smaller than that.
+    """
+    smallest = smallest_share(len(refusal.scores))
+    if share is None:
+        return max(DEFAULT_SHARE, smallest)
+    if 0 < share < smallest - 1e-12:
+        raise VitkitError(
+            f"With {len(refusal.scores)} held-out images the smallest share that can be kept is "
+            f"{smallest:.2%}, found {share:.2%}: give a larger one, or 0 to refuse nothing."
+        )
+    return share
+
+
+def fit_statistics(features: Floats, labels: Integers, classes: int) -> dict[str, NDArray[np.float32]]:
+    """Compute what a `Novelty` is made of, but for its scales.
+
+    The covariance within classes is shrunk towards a multiple of the identity by the rule of Ledoit and Wolf
+    (2004), without which as many images as features give none that can be inverted.
+
+    Args:
+        features: `(N, D)`, finite.
+        labels: `(N,)`.
+        classes: K, each with an image.
+    """
+    x = features.astype(np.float64)
+    means = np.stack([x[labels == number].mean(0) for number in range(classes)])
+    covariance = shrunk_covariance(x - means[labels])
+    values, vectors = np.linalg.eigh(covariance)
+    # A feature that is the same for all images tells nothing: it would be divided by zero.
+    floor = max(values[-1], np.finfo(np.float64).tiny) * 1e-6
+    whitening = vectors / np.sqrt(np.maximum(values, floor))
+    centre = means.mean(0)
+    parts = {"centre": centre, "whitening": whitening, "class_means": (means - centre) @ whitening}
+    return {name: part.astype(np.float32) for name, part in parts.items()}
+
+
+def shrunk_covariance(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Estimate the covariance of centred rows, by the rule of Ledoit and Wolf (2004): scikit-learn's function
+    of that name has the same, and takes a second to import.
+
+    Args:
+        x: `(N, D)`.
+    """
+    count, size = x.shape
+    sample: NDArray[np.float64] = x.T @ x / count
+    mean = float(np.trace(sample)) / size
+    spread = float(np.square(sample).sum()) / size - mean**2
+    noise = (
+        (float(np.square(np.square(x).sum(1)).sum()) / count - float(np.square(sample).sum())) / count / size
+    )
+    shrinkage = min(noise / spread, 1.0) if spread > 0 else 0.0
+    sample *= 1 - shrinkage
+    sample.flat[:: size + 1] += shrinkage * mean
+    return sample
+
+
+@dataclass(frozen=True)
+class RefusalRecord:
+    """How many of its own held-out images a model refuses: the contents of `refusal.json`."""
+
+    split: str
+    """The split whose images were held out, and counted."""
+    share: float
+    """The share of them that may be refused."""
+    images: Mapping[str, Count]
+    """Held-out images by class."""
+    refused: Mapping[str, Count]
+    """How many of them are refused, by class, each half by the threshold of the other."""
+    strangest: tuple[int, ...]
+    """The numbers in the split of refused images, the strangest first."""
+
+    def sentence(self) -> str:
+        """Say how many of the held-out images are refused, and how many may be."""
+        refused, images = sum(self.refused.values()), sum(self.images.values())
+        what = "validation" if self.split == "val" else self.split
+        return (
+            f"{describe_rate(refused, images)} of {images:,} {what} images as none of the classes; "
+            f"{self.share:.1%} may be"
+        )
+
+
+@dataclass(frozen=True)
+class OthersRefused:
+    """How many images of something else a model refuses."""
+
+    name: str
+    images: int
+    refused: int
+    share: float
+    """The share of the model's own images that may be refused."""
+
+    def sentence(self) -> str:
+        """Say how many are refused."""
+        rate = describe_rate(self.refused, self.images)
+        return f"{rate} of {self.images:,} images in {self.name} as none of the classes"
+
+
+def judge_halves(scores: Floats, share: float) -> NDArray[np.bool_]:
+    """Say which of the images that a threshold is counted on are refused, `(N,)`.
+
+    Each half, every second image, is judged by the scores of the other half: an image would else help to set
+    the threshold that it is measured by.
+    """
+    refused = np.zeros(len(scores), bool)
+    for first in (0, 1):
+        others = np.sort(scores[1 - first :: 2])
+        refused[first::2] = typicality(scores[first::2], others.tolist()) <= share
+    return refused
+
+
+def leave_classes_out(
+    distances: Floats, logits: Floats, labels: Integers, scales: Floats, share: float
+) -> dict[int, int]:
+    """Count for each class how many of its images are refused by a model that does not have the class.
+
+    Args:
+        distances: `(N, K)`, of `Novelty.distances`, of held-out images.
+        logits: `(N, K)`.
+        labels: `(N,)`.
+        scales: `(2,)`, of the `Novelty`.
+        share: of the images of the other classes that may be refused.
+
+    Returns:
+        The count by class number, of `MOST_LEFT_OUT` classes at most; nothing where fewer than two classes
+        would be left.
+    """
+    classes, counts = distances.shape[1], dict[int, int]()
+    for number in np.unique(labels)[:MOST_LEFT_OUT].tolist() if classes > 2 else ():
+        rest, unseen = np.arange(classes) != number, labels == number
+        powers = logits[:, rest].astype(np.float64)
+        energy = -np.logaddexp.reduce(powers, axis=1)
+        scores = distances[:, rest].min(1) / scales[0] + energy / scales[1]
+        own = np.sort(scores[~unseen])
+        counts[number] = int((typicality(scores[unseen], own.tolist()) <= share).sum())
+    return counts
+
+
+def describe_rate(refused: int, images: int) -> str:
+    """Write a share of images with its 95 % interval: "87% (95 % interval 81% to 92%)"."""
+    if not images:
+        return "–"
+    low, high = binomial_interval(refused, images)
+    return f"{refused / images:.1%} (95 % interval {low:.1%} to {high:.1%})"
