@@ -245,9 +245,9 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
 
     Few-shot evaluation is no task's: it knows features and no head. Nor are the test sets of ImageNet: they
     know its classes, and may take several for right. Paired differences know a score of each image alone, a
-    law of scale is fitted to errors, and an interval is computed, whatever they count.
+    law of scale is fitted to errors, an interval is computed, and an image refused, whatever they count.
     """
-    names = "features fewshot protocols statistics"
+    names = "features fewshot protocols refusal statistics"
     no_tasks = tuple(f"vitkit.evaluation.{name}" for name in names.split())
     for path in FILES:
         room = path.relative_to(SOURCE).parts[0]
@@ -260,7 +260,9 @@ def test_only_tasks_know_the_numbers_of_a_task() -> None:
             assert imported <= {loop, f"{loop}.evaluation_mode", f"{loop}.output_function"}, path
             # An answer, or a count of right ones, whatever the task is: and none of the tasks themselves.
             answers = {name for name in imports(path) if name.startswith("vitkit.tasks.answering.")}
-            assert answers <= {f"vitkit.tasks.answering.{name}" for name in ("Guess", "Pooled")}, path
+            assert answers <= {f"vitkit.tasks.answering.{name}" for name in ("Answer", "Guess", "Pooled")}, (
+                path
+            )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitkit.engines.folder import FILES, shape_of
+from vitkit.evaluation.run_model import output_function
 from vitkit.models.build import build_model
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import ModelConfig, model_config
@@ -61,8 +62,8 @@ class FakeRunner:
 
     def __call__(self, images: NDArray[np.uint8]) -> Logits:
         self.batches.append(len(images))
-        with torch.inference_mode():
-            return self.change(self.model(torch.from_numpy(images)).numpy())
+        with output_function(self.model, torch.device("cpu"), "float32", novelty=True) as compute:
+            return self.change(compute(torch.from_numpy(images))())
 
 
 def fake_engines(

@@ -12,7 +12,11 @@ from torch import nn
 
 from tests.engines.models import drawn
 from vitkit.engines import graph as graphs
+from vitkit.engines.folder import OpenVINORunner
+from vitkit.engines.libraries import EnginePrecision
+from vitkit.evaluation.run_model import output_function
 from vitkit.models.config import ViTConfig
+from vitkit.models.novelty import Novelty
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("openvino") and find_spec("nncf")), reason="needs the extra openvino"
@@ -55,3 +59,21 @@ def test_convolutions_of_a_stem_stay_float(channels: tuple[int, ...]) -> None:
         quantised.setdefault(node.get_type_name(), []).append(is_quantised(node))
     assert bool(channels) == ("Convolution" in quantised) and not any(quantised.get("Convolution", ()))
     assert sum(quantised["MatMul"]) >= 4 * CONFIG.depth
+
+
+def test_distances_stay_float() -> None:
+    """They are differences of large squares: in int8 nothing of them would be left."""
+    model = drawn(CONFIG)
+    generator = torch.Generator().manual_seed(0)
+    rows = 4 + torch.randn(5, 32, generator=generator)
+    model.novelty = Novelty(rows.mean(0), torch.eye(32), rows - rows.mean(0), torch.ones(2))
+    pixels = images(8)
+    made = graphs.quantize_once(model, graphs.convert(model, "int8"), pixels, smooth=False)
+    with output_function(model, torch.device("cpu"), "float32", novelty=True) as compute:
+        expected = np.concatenate([compute(torch.from_numpy(image))() for image in pixels])
+    cases: list[tuple[Any, EnginePrecision, float]] = [(made, "int8", 0.03)]
+    cases.append((graphs.convert(model, "float32"), "float32", 1e-5))
+    for graph, precision, allowed in cases:
+        runner = OpenVINORunner(graph, precision, 1)
+        scores = np.concatenate([runner(image) for image in pixels])[:, -1]
+        np.testing.assert_allclose(scores, expected[:, -1], rtol=allowed)

@@ -177,7 +177,7 @@ def _predict(arguments: list[str]) -> None:
                 if as_csv:
                     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
                     of_guesses = [name + number for number in numbers for name in ("class", "probability")]
-                    print(csv_line(["path", *of_guesses, "error"]), flush=True)
+                    print(csv_line(["path", *of_guesses, "none_of_these", "error"]), flush=True)
             count += 1
             failures += predicted.reason is not None
             if as_json:
@@ -185,7 +185,10 @@ def _predict(arguments: list[str]) -> None:
             elif as_csv:
                 pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
                 cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
-                print(csv_line([predicted.name, *cells, predicted.reason or ""]), flush=True)
+                refused = (
+                    "" if predicted.guesses.typicality is None else str(predicted.guesses.refused).lower()
+                )
+                print(csv_line([predicted.name, *cells, refused, predicted.reason or ""]), flush=True)
             else:
                 rows.append(_row(predicted, top))
     if not (as_json or as_csv):

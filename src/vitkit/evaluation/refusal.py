@@ -62,11 +62,13 @@ def choose_share(refusal: Refusal, share: float | None) -> float:
             held-out images can keep.
 
     Raises:
-        VitkitError: the share is smaller than that.
+        VitkitError: the share is smaller than that, or no fraction.
     """
     smallest = smallest_share(len(refusal.scores))
     if share is None:
         return max(DEFAULT_SHARE, smallest)
+    if not 0 <= share < 1:
+        raise VitkitError(f"The share to refuse is a number from 0 to below 1, found {share:g}.")
     if 0 < share < smallest - 1e-12:
         raise VitkitError(
             f"With {len(refusal.scores)} held-out images the smallest share that can be kept is "
@@ -90,8 +92,8 @@ def fit_statistics(features: Floats, labels: Integers, classes: int) -> dict[str
     means = np.stack([x[labels == number].mean(0) for number in range(classes)])
     covariance = shrunk_covariance(x - means[labels])
     values, vectors = np.linalg.eigh(covariance)
-    # A feature that is the same for all images tells nothing: it would be divided by zero.
-    floor = max(values[-1], np.finfo(np.float64).tiny) * 1e-6
+    # A feature that is the same for all images of a class tells nothing: it would be divided by zero.
+    floor = max(values[-1] * 1e-6, 1e-12)
     whitening = vectors / np.sqrt(np.maximum(values, floor))
     centre = means.mean(0)
     parts = {"centre": centre, "whitening": whitening, "class_means": (means - centre) @ whitening}

@@ -22,11 +22,12 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.evaluation.refusal import smallest_share
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models import fast, measure, zoo
-from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Size, ViTConfig
+from vitkit.models.config import INTERPOLATIONS, BackboneConfig, Refusal, Size, ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.result import Facts, Result, Section
 from vitkit.runs.folder import beside, refuse_taken
@@ -429,6 +430,7 @@ class CheckpointCard(Result):
             ("speed", list(_slow_parts(config))),
             ("preprocessing", _preprocessing(identity)),
             ("classes", [shown or classes]),
+            ("refuses", [] if card.refusal is None else [_refusal(card.refusal)]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
             ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
             ("notes", list(identity.notes)),
@@ -528,6 +530,12 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
         if key in always or key not in usual or value != usual[key]
     ]
     return lines + [f"{missing.what} not in the file: {missing.taken}" for missing in identity.card.assumed]
+
+
+def _refusal(refusal: Refusal) -> str:
+    """Say by which images it is decided what is none of the classes."""
+    smallest, images = smallest_share(len(refusal.scores)), f"{len(refusal.scores):,} {refusal.split} images"
+    return f"images that are none of the classes, by the scores of {images}: --refuse {smallest:.2g} or more"
 
 
 def _labelled(key: str, value: Any) -> str:

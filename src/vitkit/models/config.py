@@ -676,7 +676,7 @@ class Card:
     position_interpolation: Interpolation = field(default="original", kw_only=True)
     """The rule by which the library that the weights come from resizes position embeddings."""
     refusal: Refusal | None = field(default=None, kw_only=True)
-    """What a model with a `Novelty` refuses; None where the model has none."""
+    """The images by which a model with a `Novelty` refuses others; None: it refuses none."""
 
     @property
     def loss(self) -> LossFunction:
