@@ -1,15 +1,15 @@
 """The section of a page on the images that a model refuses as none of its classes."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.channels import to_rgb
-from vitkit.evaluation.refusal import OthersRefused, RefusalRecord
-from vitkit.result import Block, Caption, Photo, Photos, Section, Text, table_of
+from vitkit.evaluation.refusal import OthersRefused, RefusalRecord, describe_rate
+from vitkit.result import Block, Caption, Cell, Photo, Photos, Section, Text, table_of
 from vitkit.tasks.page import count_cell, decode, figures, fraction_cell, shrunk
 
 if TYPE_CHECKING:
@@ -40,10 +40,16 @@ def refusal_section(
         blocks.append(Text(f"It refuses {record.sentence()}."))
     if others is not None:
         blocks.append(Text(f"It refuses **{others.sentence()}**."))
+    elif record is not None and record.unseen:
+        refused, images = sum(record.unseen.values()), sum(record.unseen_images.values())
+        rate = describe_rate(refused, images)
+        blocks.append(
+            Text(f"Of kinds that it never saw it refuses **{rate}**: each class was left out in turn.")
+        )
     else:
         blocks.append(
-            "How many images of something else it refuses is not measured: the model was trained with every "
-            "class that is here. vitkit evaluate RUN --others FOLDER measures it on images of your own."
+            "How many images of something else it refuses is not measured: the network was trained with "
+            "every class that is here. vitkit evaluate RUN --others FOLDER measures it."
         )
     blocks.append(
         Caption(
@@ -70,14 +76,17 @@ def refusal_section(
 
         blocks += [Photos(load), Caption("The model's own images that are refused, the strangest first.")]
     if record is not None:
-        rows = [(name, count, record.refused.get(name, 0)) for name, count in record.images.items() if count]
-        columns = {
-            "class": lambda row: row[0],
-            "held-out images": lambda row: count_cell(row[1]),
-            "refused": lambda row: count_cell(row[2]),
-            "share": lambda row: fraction_cell(row[2] / row[1]),
+        columns: dict[str, Callable[[str], Cell]] = {
+            "class": lambda name: name,
+            "held-out images": lambda name: count_cell(record.images[name]),
+            "refused": lambda name: fraction_cell(record.refused.get(name, 0) / record.images[name]),
         }
-        blocks.append(table_of(sorted(rows, key=lambda row: -row[2] / row[1]), columns, sortable=True))
+        if record.unseen:
+            columns["refused without the class"] = lambda name: fraction_cell(
+                record.unseen[name] / record.unseen_images[name] if record.unseen_images.get(name) else None
+            )
+        names = [name for name, count in record.images.items() if count]
+        blocks.append(table_of(names, columns, sortable=True))
     return Section("None of these", tuple(blocks), name="refusal", menu="Refusal")
 
 
