@@ -15,6 +15,7 @@ VERBS = {
     "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
     "train": ("train a model on your images, evaluate it, write a report", "cli.train:TRAIN"),
     "finetune": ("train a model that is there already on your images", "cli.train:FINETUNE"),
+    "extend": ("add images or classes to a model, or take them out, exactly", "jobs.extend:extend"),
     "pretrain": ("train a model on images without labels", "cli.train:PRETRAIN"),
     "evaluate": ("measure a model on images it never saw", "cli.verbs:EVALUATE"),
     "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
@@ -90,6 +91,7 @@ PAGES = {
         "--processes --json",
     ),
     "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
+    "extend": HelpPage("runs/my_photos new_photos/", "runs/my_photos --without photo.jpg"),
     "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),
     "finetune": HelpPage(
         "my_photos/  # from a published start that suits them",
