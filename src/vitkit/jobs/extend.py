@@ -21,7 +21,6 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.ridge import RidgeHead
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.jobs.options import StrPath, StrPaths, as_names
-from vitkit.jobs.report import write_report
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.result import Facts, Number, Result, Section, Table, unreadable
 from vitkit.runs import closed_form, machine
@@ -128,7 +127,7 @@ class Extended(Result):
     def following(self) -> Sequence[str]:
         """Return the commands that use the model."""
         quoted = shlex.quote(str(self.out))
-        return f"vitkit predict {quoted} IMAGE", f"vitkit evaluate {quoted}   (on images it never saw)"
+        return f"vitkit predict {quoted} IMAGE", f"vitkit evaluate {quoted} DATA   (images it never saw)"
 
 
 def extend(
@@ -232,10 +231,10 @@ def extend(
             if now_names != names:  # its splits have other classes, and evaluating it would not find them
                 before.card = replace(card_of(before), data=None)
             made = closed_form.with_head(before, head, after, now_names)
-            is_run = place.config is not None and out is None
-            if is_run:  # they are of the former head
+            if place.config is not None and out is None:
                 shutil.rmtree(folder / "evaluation", ignore_errors=True)
                 (folder / "report.html").unlink(missing_ok=True)
+                remarks.append("The report and the evaluations of the former head are removed.")
             removed = images.take(gone).hashes
             if out is None:
                 after = closed_form.keep(folder, made, after, len(added), removed, replaces=True)
@@ -244,8 +243,6 @@ def extend(
                     after = closed_form.keep(temporary / "model", made, after, len(added), removed)
                     (temporary / "model").rename(target)
             solving += time.monotonic() - begun
-            if is_run:
-                write_report(folder, listener=listener)
         elif out is not None:
             raise VitkitError(f"Nothing is added or taken out, so that {out} would be a copy of {folder}.")
     return Extended(

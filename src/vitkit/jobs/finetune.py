@@ -143,8 +143,8 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> p
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "
                 f"on all of them: give --subset {shlex.quote(part)} for the same part."
             )
-    if given.start.head == "ridge" and splits == Splits():
-        splits = replace(splits, val_fraction=0.0)  # leaving out each image in turn takes its place
+    if given.start.head == "ridge":  # leaving out each image in turn takes the place of validation
+        splits = replace(splits, val_fraction=0.0)
     optimizer = replace(base.optimizer, freeze=given.optimizer.freeze)
     base = replace(base, model=start.model, optimizer=optimizer)
     run = replace(base, data=given.data, task=given.task, start=given.start, splits=splits)

@@ -177,7 +177,7 @@ def compute_images(
             classes.setdefault(digest, set()).add(label)
     twice = [samples.key(first[digest]) for digest, labels in classes.items() if len(labels) > 1]
     present = without or {}
-    if moved := [key for key, labels in classes.items() if present.get(key, *labels) not in labels]:
+    if moved := [key for key, labels in classes.items() if not {present.get(key)} <= {None, *labels}]:
         raise VitkitError(
             f"{pluralize(len(moved), 'image is', 'images are')} in already under another class, the first "
             f"{samples.key(first[moved[0]])}. To move images to another class, take them out in the same "
@@ -306,6 +306,7 @@ def keep(
     if replaces:
         replace_native(model, folder, {FILE: chunks})
     else:  # a model that is there is whole only beside its images
+        folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / FILE, chunks)
         loading.save_model(model, folder)
     return images
@@ -386,7 +387,7 @@ def require_removable(images: LearnedImages, rows: NDArray[np.bool_]) -> None:
     )
     if seen := int((rows & np.isin(as_keys(images.hashes), as_keys(images.backbone))).sum()):
         raise VitkitError(
-            f"The backbone itself was trained on {pluralize(seen, 'of these images', 'of these images')}: "
+            f"The backbone itself was trained on {seen:,} of these images: "
             f"what it learned of them would stay in every feature. {way}"
         )
     if images.record.unseen and rows.any():
