@@ -27,6 +27,11 @@ train --data photos {MODEL} --steps 20 --out new
 train --data photos {MODEL} --steps 4 --runs 2 --quiet --out series
 finetune run --data photos --steps 6 --threads 1 --quiet --out new
 finetune run --data photos --recipe paper --image-size 12 --layer-decay 0.9 --head-rate 2 --dry-run
+finetune start --data photos --freeze backbone --threads 1 --out frozen
+extend head
+extend head --without photos/light/0.png photos/dark/1.png --check photos/dark/1.png
+extend head --without light
+extend run --without light
 pretrain photos {MODEL} --steps 4 --out new
 evaluate run
 evaluate run --data nowhere
@@ -90,6 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path
         for line in (
             f"train --data photos {MODEL} --steps 40 --out run",
             "finetune run --data photos --steps 6 --threads 1 --out tuned",
+            "finetune start --data photos --freeze backbone --threads 1 --out head",
         ):
             assert run(line.split()) == 0
     return root

@@ -70,7 +70,7 @@ def small_model(classes: int = 3, names: tuple[str, ...] = ("a", "b", "c")) -> I
     return model
 
 
-def kept(folder: Path, images: LearnedImages) -> ImageModel:
+def write_model(folder: Path, images: LearnedImages) -> ImageModel:
     model = small_model()
     made = closed_form.with_head(model, refit(images, 3), images, ("a", "b", "c"))
     closed_form.keep(folder, made, images, len(images))
@@ -79,7 +79,7 @@ def kept(folder: Path, images: LearnedImages) -> ImageModel:
 
 def test_a_model_and_its_images_are_read_as_they_were_written(tmp_path: Path) -> None:
     images = drawn(30, 3)
-    model = kept(tmp_path, images)
+    model = write_model(tmp_path, images)
     again = closed_form.read_images(tmp_path, model)
     assert again.rows.tobytes() == images.rows.tobytes() and (again.labels == images.labels).all()
     assert closed_form.difference_of(model, refit(again, 3)) == 0
@@ -112,7 +112,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_file_of_images_is_refused(name: str, tmp_path: Path) -> None:
-    model = kept(tmp_path, drawn(30, 3))
+    model = write_model(tmp_path, drawn(30, 3))
     damage, error = DAMAGES[name]
     arrays = load_file(tmp_path / closed_form.FILE)
     damage(arrays)
@@ -122,8 +122,8 @@ def test_a_damaged_file_of_images_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_images_of_another_head_and_of_none_are_refused(tmp_path: Path) -> None:
-    first = kept(tmp_path / "first", drawn(30, 3))
-    second = kept(tmp_path / "second", drawn(30, 3, seed=1))
+    first = write_model(tmp_path / "first", drawn(30, 3))
+    second = write_model(tmp_path / "second", drawn(30, 3, seed=1))
     (tmp_path / "first" / closed_form.FILE).replace(tmp_path / "second" / closed_form.FILE)
     with pytest.raises(VitkitError, match="belongs to another head"):
         closed_form.read_images(tmp_path / "second", second)

@@ -167,6 +167,8 @@ def extend(
         VitkitError: the head of the model was trained by gradient descent, or its images are missing or
             damaged; a photo that is to be taken out is not in, or the backbone itself was trained on it; an
             image is in under another class; fewer than two classes would be left.
+
+    Unstable: its parameters and what it returns may change in any release.
     """
     listener, place = hushed(listener, quiet), kind_of(model)
     folder, target = place.path, place.path if out is None else Path(out)

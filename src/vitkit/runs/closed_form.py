@@ -73,7 +73,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Record:
-    """What `features.safetensors` says beside its arrays."""
+    """The contents of `features.safetensors` beside its arrays of images."""
 
     head: str = ""
     """SHA-256 of the weights of the head that was solved from the rows."""
@@ -229,8 +229,8 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
         if name is not None and HEAD not in before and before["data"] != to_json(card.data):
             unseen.append(str(name))
         before = before.get("start")
-    known = np.frombuffer(b"".join(sorted(set(hashes))), np.uint8).reshape(-1, 32)
-    return known, tuple(unseen)
+    trained_on = np.frombuffer(b"".join(sorted(set(hashes))), np.uint8).reshape(-1, 32)
+    return trained_on, tuple(unseen)
 
 
 def with_head(
@@ -326,8 +326,9 @@ def read_images(folder: Path, model: ImageModel) -> LearnedImages:
             f"{folder} DATA --freeze backbone."
         )
     for path in present:  # while a model is replaced, its images are in one of two places
-        images = _read(path, model)
+        images = _read(path, model.state_dict()["head.weight"].shape[1])
         if images.record.head == head_hash(model):
+            _require_sound(path, images, model.config.num_classes)
             return images
     raise VitkitError(
         f"{folder / FILE} belongs to another head than model.safetensors beside it. Put back both from the "
@@ -335,10 +336,9 @@ def read_images(folder: Path, model: ImageModel) -> LearnedImages:
     )
 
 
-def _read(path: Path, model: ImageModel) -> LearnedImages:
-    """Read the arrays of a file of features, and compare them with one another and with the model."""
+def _read(path: Path, width: int) -> LearnedImages:
+    """Read the arrays of a file of features of `width` numbers an image, and compare their shapes."""
     arrays = {name: tensor.numpy() for name, tensor in read_safetensors(path).items()}
-    width, classes = model.state_dict()["head.weight"].shape[1], model.config.num_classes
     count = len(arrays["labels"]) if arrays.get("labels", np.zeros(())).ndim else -1
     expected = {
         "rows": ((count, width), np.float32),
@@ -355,7 +355,11 @@ def _read(path: Path, model: ImageModel) -> LearnedImages:
             "other shapes or types. Put the original file back."
         )
     record = from_json(Record, parse_json(arrays.pop("record").tobytes(), path), str(path))
-    images = LearnedImages(**arrays, record=record)
+    return LearnedImages(**arrays, record=record)
+
+
+def _require_sound(path: Path, images: LearnedImages, classes: int) -> None:
+    """Refuse arrays whose numbers no head of so many classes was solved from."""
     keys = as_keys(images.hashes)
     problems = {
         "labels that are no class of the model": bool(
