@@ -15,7 +15,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.runs import closed_form
 from vitkit.runs.closed_form import LearnedImages, Record, as_keys, refit
 from vitkit.weights import loading
-from vitkit.weights.model_card import ModelCard
+from vitkit.weights.model_card import ModelCard, card_of
 
 WIDTH = 24
 NOTHING = np.zeros((0, 32), np.uint8)
@@ -85,7 +85,7 @@ def test_a_model_and_its_images_are_read_as_they_were_written(tmp_path: Path) ->
     assert closed_form.difference_of(model, refit(again, 3)) == 0
     (change,) = again.record.changes
     assert (change.added, change.removed, change.images) == (30, (), 30)
-    assert model.card.origin["head"]["images"] == {"a": 10, "b": 10, "c": 10}
+    assert card_of(model).origin["head"]["images"] == {"a": 10, "b": 10, "c": 10}
     features = torch.from_numpy(images.rows)
     head = refit(images, 3)
     expected = images.rows @ head.weights.T + head.bias

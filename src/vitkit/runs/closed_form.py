@@ -372,7 +372,6 @@ def _require_sound(path: Path, images: LearnedImages, classes: int) -> None:
     }
     if wrong := [problem for problem, is_there in problems.items() if is_there]:
         raise VitkitError(f"{path} is damaged: it has {join_names(wrong)}. Put the original file back.")
-    return images
 
 
 def require_removable(images: LearnedImages, rows: NDArray[np.bool_]) -> None:
