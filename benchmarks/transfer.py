@@ -90,7 +90,7 @@ def default(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
 
 
 def frozen(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
-    """The head alone, at the rate that `vitkit finetune --freeze backbone` chooses."""
+    """The head alone, at the rate that `vitkit finetune --freeze backbone --head new` chooses."""
     return replace(run, optimizer=replace(run.optimizer, freeze="backbone", learning_rate=3e-3))
 
 

@@ -91,17 +91,18 @@ PAGES = {
         "--processes --json",
     ),
     "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
-    "extend": HelpPage("runs/my_photos new_photos/", "runs/my_photos --without photo.jpg"),
+    "extend": HelpPage("runs/frozen new_photos/", "runs/frozen new_photos/ --without sky  # sky anew"),
     "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),
     "finetune": HelpPage(
         "my_photos/  # from a published start that suits them",
         "runs/digits my_photos/ --minutes 20",
-        options="--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
+        options="--yes --dry-run --recipe --freeze --head --image-size --epochs --minutes --batch-size "
         "--learning-rate --out --resume",
         description="""Train a model that is there already on your images.
 
 Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
-is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
+is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.
+--freeze backbone solves the head alone, in seconds; vitkit extend adds images to it and takes them out.""",
     ),
     "inspect": HelpPage("runs/digits", "vit-ti16-augreg-in21k photo.jpg --out pictures/"),
     "models": HelpPage(

@@ -172,8 +172,8 @@ class OptimizerConfig(Valid):
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
     freeze: Literal["nothing", "backbone"] = "nothing"
-    """Part of the model that is not trained. backbone: the head alone is trained, and freeze_layers and
-    layer_decay have nothing to act on."""
+    """Part of the model that is not trained. backbone: the head alone learns, in vitkit finetune by a closed
+    form unless --head new asks for gradient descent; freeze_layers and layer_decay have nothing to act on."""
     freeze_layers: Annotated[int, Range("0 or more", 0, math.inf)] = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
     layer_decay: Annotated[float, Range("above 0 and at most 1", math.ulp(0.0), 1)] = 1.0

@@ -103,7 +103,12 @@ def replace_native(
 
 def settle(folder: Path) -> None:
     """Bring a replacement of a model to its end where the weights are the new ones, or remove what was
-    prepared for it; a folder without one stays as it is."""
+    prepared for it; a folder without one stays as it is.
+
+    Raises:
+        VitkitError: neither description was written for the weights.
+        OSError: the disk refused; the same call again goes on.
+    """
     description, weights = folder / "model.json", folder / "model.safetensors"
     data = read_json_object(description)
     following = data.pop(NEXT, None)
@@ -112,6 +117,8 @@ def settle(folder: Path) -> None:
         for path in (waiting(folder / name) for name in data.pop("files", ()) if is_file_name(name)):
             if path.exists():
                 path.replace(path.with_name(path.name[1:].removesuffix(".next")))
+    elif following is not None:
+        verify(weights, from_json(Checksum, data.get("weights", {}), f"{description}: weights"))
     if following is not None:
         sync_folder(folder)
         write(description, data)
@@ -126,10 +133,14 @@ def waiting(path: Path) -> Path:
 
 
 def _describes(data: Mapping[str, Any], weights: Path) -> bool:
-    """Whether a description was written for a file of weights."""
+    """Whether a description was written for a file of weights.
+
+    Raises:
+        OSError: the file cannot be read, which says nothing about it.
+    """
     try:
         verify(weights, from_json(Checksum, data["weights"], "weights"))
-    except (VitkitError, KeyError, OSError):
+    except (VitkitError, KeyError):
         return False
     return True
 
