@@ -1,6 +1,5 @@
 """Add images and classes to a model whose head is in closed form, and take them out again, exactly."""
 
-import hashlib
 import shlex
 import shutil
 import time
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from vitkit.data import sources
 from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import find_images
-from vitkit.durable import hash_file
+from vitkit.data.layouts.repeats import content_digest
 from vitkit.errors import VitkitError
 from vitkit.evaluation.ridge import RidgeHead
 from vitkit.evaluation.statistics import binomial_interval
@@ -289,15 +288,10 @@ def _hash_photos(name: str) -> dict[str, bytes]:
     hashes = {}
     for image in find_images([name]):
         try:
-            content = image.content()
-            if isinstance(content, bytes):
-                digest = hashlib.sha256(content).digest()
-            else:
-                digest = bytes.fromhex(hash_file(content)[1])
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
+            hashes[str(image.path)] = content_digest(image.content())
+        except OSError as error:
+            reason = error.strerror or error
             raise VitkitError(f"{image.path} cannot be read ({reason}): give the photo's file.") from error
-        hashes[str(image.path)] = digest
     return hashes
 
 

@@ -46,8 +46,6 @@ BATCH = 32
 rows of a batch have the same bits wherever they stand in it and whatever stands beside them."""
 HEAD = "head"
 """The entry of a card's origin that says what a head in closed form was solved from."""
-NAMES_SHOWN = 5
-"""Images that a warning names."""
 TOLERANCE = 1e-5
 """The largest difference of a stored head from the solution, over its largest weight: float32 rounds by 6e-8,
 and another processor's last digits add to that."""
@@ -256,22 +254,22 @@ def with_head(
     return made.eval()
 
 
+def _stored(model: ImageModel) -> NDArray[np.float32]:
+    """Return the weights and the bias of a model's head as one row."""
+    head: Any = model.head
+    return torch.cat([head.weight.detach().flatten(), head.bias.detach()]).cpu().numpy()
+
+
 def head_hash(model: ImageModel) -> str:
     """Hash the weights of a model's head."""
-    state = model.state_dict()
-    parts = (state[name].float().cpu().contiguous().numpy() for name in ("head.weight", "head.bias"))
-    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(_stored(model).tobytes()).hexdigest()
 
 
 def difference_of(model: ImageModel, head: RidgeHead) -> float:
     """Compute the largest difference of a model's head from a solution, over its largest weight; 0 where all
     bits are equal."""
-    state, largest = model.state_dict(), float(np.abs(head.weights).max())
-    pairs = (("head.weight", head.weights), ("head.bias", head.bias))
-    if any(state[name].shape != part.shape for name, part in pairs):
-        return float("inf")
-    differences = (np.abs(state[name].cpu().numpy() - part.astype(np.float32)).max() for name, part in pairs)
-    return float(max(differences)) / max(largest, 1e-30)
+    solution = np.append(head.weights.ravel(), head.bias).astype(np.float32)
+    return float(np.abs(_stored(model) - solution).max() / np.abs(solution).max())
 
 
 def keep(
@@ -339,19 +337,14 @@ def read_images(folder: Path, model: ImageModel) -> LearnedImages:
 def _read(path: Path, width: int) -> LearnedImages:
     """Read the arrays of a file of features of `width` numbers an image, and compare their shapes."""
     arrays = {name: tensor.numpy() for name, tensor in read_safetensors(path).items()}
-    count = len(arrays["labels"]) if arrays.get("labels", np.zeros(())).ndim else -1
-    expected = {
-        "rows": ((count, width), np.float32),
-        "hashes": ((count, 32), np.uint8),
-        "labels": ((count,), np.int64),
-        "backbone": ((arrays.get("backbone", np.zeros(1)).shape[0], 32), np.uint8),
-        "record": ((arrays.get("record", np.zeros(1)).size,), np.uint8),
-    }
-    actual = {name: (array.shape, array.dtype.type) for name, array in arrays.items()}
-    if actual != expected:
+    kinds = {name: (each.dtype.name, each.shape[1:] if each.ndim else None) for name, each in arrays.items()}
+    hashes, numbers = ("uint8", (32,)), ("uint8", ())
+    of_image = {"rows": ("float32", (width,)), "hashes": hashes, "labels": ("int64", ())}
+    is_whole = kinds == {**of_image, "backbone": hashes, "record": numbers}
+    if not is_whole or len({len(arrays[name]) for name in of_image}) > 1:
         raise VitkitError(
             f"{path} is damaged: expected rows (N, {width}) float32, hashes (N, 32) uint8, labels (N,) "
-            f"int64, backbone (M, 32) uint8 and record, found {', '.join(sorted(actual)) or 'nothing'} in "
+            f"int64, backbone (M, 32) uint8 and record, found {', '.join(sorted(arrays)) or 'nothing'} in "
             "other shapes or types. Put the original file back."
         )
     record = from_json(Record, parse_json(arrays.pop("record").tobytes(), path), str(path))
@@ -413,10 +406,10 @@ def is_complete(folder: Path) -> bool:
 
 
 def describe_twice(twice: Sequence[str]) -> str:
-    """Name the images that are there in two classes."""
-    more = ", ..." if len(twice) > NAMES_SHOWN else ""
-    named = join_names(list(twice[:NAMES_SHOWN])) + more
-    return f"{pluralize(len(twice), 'image')} in two classes, left out of both: {named}."
+    """Name the first of the images that are there in two classes."""
+    return (
+        f"{pluralize(len(twice), 'image')} in two classes, left out of both: {join_names(list(twice[:5]))}."
+    )
 
 
 def describe_head(head: RidgeHead, images: int) -> str:
