@@ -332,6 +332,6 @@ def _look_up(images: LearnedImages, names: Sequence[str], photos: Sequence[str])
         if key in labels:
             states[path] = f"is in, as {names[labels[key]]}"
         else:
-            on = f" and was taken out on {removed[key.hex()]}" if key.hex() in removed else ""
+            on = f", and was taken out on {removed[key.hex()]}" if key.hex() in removed else ""
             states[path] = f"is not in{on}"
     return states

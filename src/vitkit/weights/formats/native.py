@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitkit.config import from_json, to_json, write
-from vitkit.durable import is_file_name, remove_leftovers, replace_file, sync_folder
+from vitkit.durable import remove_leftovers, replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
@@ -94,7 +94,7 @@ def replace_native(
     for name, chunks in files.items():
         replace_file(waiting(folder / name), chunks)
     checksum = write_hashed(waiting(weights), safetensors_chunks(model.state_dict()))
-    described = {**describe(model), "weights": to_json(checksum), "files": sorted(files)}
+    described = {**describe(model), "weights": to_json(checksum)}
     write(description, {**read_json_object(description), NEXT: described})
     waiting(weights).replace(weights)
     sync_folder(folder)
@@ -112,18 +112,17 @@ def settle(folder: Path) -> None:
     description, weights = folder / "model.json", folder / "model.safetensors"
     data = read_json_object(description)
     following = data.pop(NEXT, None)
-    if isinstance(following, dict) and _describes(following, weights):
-        data = following
-        for path in (waiting(folder / name) for name in data.pop("files", ()) if is_file_name(name)):
-            if path.exists():
-                path.replace(path.with_name(path.name[1:].removesuffix(".next")))
-    elif following is not None:
+    is_new = isinstance(following, dict) and _describes(following, weights)
+    if following is not None and not is_new:
         verify(weights, from_json(Checksum, data.get("weights", {}), f"{description}: weights"))
+    for path in folder.glob(waiting(folder / "*").name):
+        if is_new:
+            path.replace(path.with_name(path.name[1:].removesuffix(".next")))
+        else:
+            path.unlink()
     if following is not None:
         sync_folder(folder)
-        write(description, data)
-    for path in folder.glob(waiting(folder / "*").name):
-        path.unlink()
+        write(description, following if is_new else data)
     remove_leftovers(folder)
 
 
