@@ -50,32 +50,32 @@ def surprise(logits: Floats) -> Floats:
 
 def neighbour_distance(rows: NDArray[np.float32], features: NDArray[np.float32]) -> Floats:
     """Compute the cosine distance to the fifth nearest of some rows."""
-    bank, asked = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, features))
+    bank, others = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, features))
     return np.asarray(
-        np.partition(1.0 - asked @ bank.T, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1], np.float64
+        np.partition(1.0 - others @ bank.T, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1], np.float64
     )
 
 
 def refused(
-    rows: NDArray[np.float32], labels: NDArray[np.int64], asked: NDArray[np.float32]
+    rows: NDArray[np.float32], labels: NDArray[np.int64], others: NDArray[np.float32]
 ) -> dict[str, NDArray[np.bool_]]:
     """Learn rows, and say by each score which other images are refused."""
     head = solve_head(rows, labels, int(labels.max()) + 1)
     made = cross_calibrate(rows, labels, head.logits_without)
-    logits = asked @ head.weights.T + head.bias
+    logits = others @ head.weights.T + head.bias
     scales = made.parts["scales"].astype(np.float64)
     fold = np.arange(len(rows)) % FOLDS
     neighbours = np.empty(len(rows))
     for number in range(FOLDS):
         neighbours[fold == number] = neighbour_distance(rows[fold != number], rows[fold == number])
-    distance = nearest_distance(made.parts, asked)
+    distance = nearest_distance(made.parts, others)
     own_energy = energy(head.logits_without)
     pairs = {
         "vitkit": (made.scores, distance / scales[0] + energy(logits) / scales[1]),
         "distance": ((made.scores - own_energy / scales[1]) * scales[0], distance),
         "energy": (own_energy, energy(logits)),
         "maximum softmax": (surprise(head.logits_without), surprise(logits)),
-        "5 neighbours": (neighbours, neighbour_distance(rows, asked)),
+        "5 neighbours": (neighbours, neighbour_distance(rows, others)),
     }
     return {name: typicality(new, np.sort(own).tolist()) <= SHARE for name, (own, new) in pairs.items()}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Transfer in small: fine-tuning, a frozen trunk, training from scratch and few-shot ridge, side by side.
+"""Transfer in small: fine-tuning, a frozen backbone, training from scratch and few-shot ridge, side by side.
 
     python -m benchmarks.transfer --data DATA --out runs/transfer [--seeds 3] [--cases digits] [--print]
 
@@ -90,8 +90,8 @@ def default(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
 
 
 def frozen(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:
-    """The head alone, at the rate that `vitkit finetune --freeze trunk` chooses."""
-    return replace(run, optimizer=replace(run.optimizer, freeze="trunk", learning_rate=3e-3))
+    """The head alone, at the rate that `vitkit finetune --freeze backbone --head new` chooses."""
+    return replace(run, optimizer=replace(run.optimizer, freeze="backbone", learning_rate=3e-3))
 
 
 def larger(run: vitkit.Run, start: vitkit.Run, steps: int) -> vitkit.Run:

@@ -243,11 +243,12 @@ def test_docstrings_do_not_begin_in_the_middle_of_a_sentence() -> None:
 def test_only_tasks_know_the_numbers_of_a_task() -> None:
     """Whoever trains, asks, draws or prints goes by the task, so that another one needs no edit there.
 
-    Few-shot evaluation is no task's: it knows features and no head. Nor are the test sets of ImageNet: they
-    know its classes, and may take several for right. Paired differences know a score of each image alone, a
-    law of scale is fitted to errors, an interval is computed, and an image refused, whatever they count.
+    Few-shot evaluation and ridge are no task's: they know features and labels. Nor are the test sets of
+    ImageNet: they know its classes, and may take several for right. Paired differences know a score of each
+    image alone, a law of scale is fitted to errors, an interval is computed, and an image refused, whatever
+    they count.
     """
-    names = "features fewshot protocols refusal statistics"
+    names = "features fewshot protocols refusal ridge statistics"
     no_tasks = tuple(f"vitkit.evaluation.{name}" for name in names.split())
     for path in FILES:
         room = path.relative_to(SOURCE).parts[0]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.evaluate import evaluate as evaluate
     from vitkit.jobs.evaluate import evaluate_protocol as evaluate_protocol
     from vitkit.jobs.export import export as export
+    from vitkit.jobs.extend import extend as extend
     from vitkit.jobs.fewshot import fewshot as fewshot
     from vitkit.jobs.finetune import finetune as finetune
     from vitkit.jobs.finetune import finetune_run as finetune_run

@@ -22,6 +22,7 @@ WRONG = {
     "scale": "nowhere; digits --start nowhere",
     "predict": "nowhere a.png",
     "embed": "file nowhere; nowhere digits",
+    "extend": "nowhere digits; file nowhere; file --data nowhere",
     "report": "nowhere",
     "inspect": "nowhere",
     "data": "check nowhere; show nowhere; show digits --start nowhere",

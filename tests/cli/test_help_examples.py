@@ -97,6 +97,8 @@ def make_runs() -> None:
         model = vitkit.create_model("ViT-16x1x1/8", 3, 16)
         model.card = ModelCard("ViT-16x1x1/8")
         vitkit.save_model(model, f"cache/starts/{name}")
+    frozen = ["finetune", "vit-ti16-augreg-in21k", "my_photos", "--freeze", "backbone"]
+    assert run([*frozen, "--out", "runs/frozen"]) == 0
     assert run(["convert", "cache/starts/vit-ti16-augreg-in21k", "ViT-B_16.npz", "--to", "official"]) == 0
 
 

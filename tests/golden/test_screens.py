@@ -27,6 +27,11 @@ train --data photos {MODEL} --steps 20 --out new
 train --data photos {MODEL} --steps 4 --runs 2 --quiet --out series
 finetune run --data photos --steps 6 --threads 1 --quiet --out new
 finetune run --data photos --recipe paper --image-size 12 --layer-decay 0.9 --head-rate 2 --dry-run
+finetune start --data photos --freeze backbone --threads 1 --out frozen
+extend head
+extend head --without photos/light/0.png photos/dark/1.png --check photos/dark/1.png
+extend head --without light
+extend run --without light
 pretrain photos {MODEL} --steps 4 --out new
 evaluate run
 evaluate run --data nowhere
@@ -73,6 +78,9 @@ OF_BENCHMARKS = (
 OF_RECIPES = ((r"^.*the paper's Table \d.*\n(?: {30,}.*\n)*", ""),)
 """The rows that tests/jobs/test_recipes.py has from the paper."""
 
+OF_HEADS = ((r"penalty [\d.]+, temperature [\d.]+", "penalty N, temperature N"),)
+"""The start of a head in closed form has other weights each time."""
+
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""
 
@@ -90,6 +98,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path
         for line in (
             f"train --data photos {MODEL} --steps 40 --out run",
             "finetune run --data photos --steps 6 --threads 1 --out tuned",
+            "finetune start --data photos --freeze backbone --threads 1 --out head",
         ):
             assert run(line.split()) == 0
     return root
@@ -111,7 +120,7 @@ def inside(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize("verb", VERBS)
 def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
-    own = {"bench": OF_BENCHMARKS, "recipes": OF_RECIPES}
+    own = {"bench": OF_BENCHMARKS, "recipes": OF_RECIPES, "extend": OF_HEADS, "finetune": OF_HEADS}
     masks = [*MASKS, *own.get(verb, ())]
     lines = [line.split() for line in SCREENS.splitlines() if line.split()[:1] == [verb]]
     assert lines and screen(lines, capsys, masks) == text_file

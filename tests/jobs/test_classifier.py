@@ -150,8 +150,12 @@ def test_a_folder_keeps_the_run_and_refuses_other_images(tmp_path: Path) -> None
     assert vitkit.Predictor(folder)(images[1])[0].name == "light"
     refused("images of another fit", clone(first).fit, images[2:], labels[2:])
     # It is a start, which is fine-tuned.
-    tuned = vitkit.ViTClassifier(folder, freeze="trunk", options={"steps": 3, "evaluate_every": 3})
-    assert tuned.fit(images, labels).score(images, labels) > 0.5
+    options = {"steps": 3, "evaluate_every": 3, "head": "new"}
+    for tuned in (
+        vitkit.ViTClassifier(folder, freeze="backbone", options=options),
+        vitkit.ViTClassifier(folder, freeze="backbone"),  # in closed form
+    ):
+        assert tuned.fit(images, labels).score(images, labels) > 0.5
     refused("lerning_rate", vitkit.ViTClassifier(folder, options={"lerning_rate": 1}).fit, images, labels)
 
 

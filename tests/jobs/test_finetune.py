@@ -166,7 +166,7 @@ def test_options_that_contradict_the_start_are_refused(tmp_path: Path, pretraine
         ({"architecture": Architecture(gelu="erf")}, "its gelu is tanh, and its weights are worth nothing"),
         ({"architecture": Architecture(layer_scale=0.1)}, "Leave layer_scale out"),
         ({"preprocessing": Preprocessing((1, 1))}, "hold no patch of 2x2"),
-        ({**vars(SMALL), "optimizer": OptimizerConfig(freeze="trunk")}, "give a start"),
+        ({**vars(SMALL), "optimizer": OptimizerConfig(freeze="backbone")}, "give a start"),
         ({"start": StartConfig(str(tmp_path / "begun"))}, "has no checkpoint yet"),
     )
     for changes, message in cases:
@@ -237,7 +237,7 @@ def test_the_defaults_know_a_new_head_from_a_kept_one(pretrained: Path) -> None:
     start_head = vitkit.finetune_run(StartConfig(str(pretrained), head="keep"), "digits").optimizer
     assert (start_head.learning_rate, start_head.head_rate) == (5e-4, 1)
     fine_tuning = Run(model="", data="digits", start=StartConfig(str(pretrained)))
-    alone = suit_start(replace(fine_tuning, optimizer=OptimizerConfig(freeze="trunk"))).run.optimizer
+    alone = suit_start(replace(fine_tuning, optimizer=OptimizerConfig(freeze="backbone"))).run.optimizer
     assert (alone.learning_rate, alone.head_rate) == (3e-3, 1)
 
 
@@ -246,7 +246,7 @@ def test_a_head_that_is_trained_alone_learns_at_the_given_rate(tmp_path: Path, p
     weights = []
     for rate, factor in ((0.25, 1.0), (0.125, 2.0)):
         hearing, folder = Hearing(), tmp_path / str(factor)
-        optimizer = OptimizerConfig(learning_rate=rate, freeze="trunk", head_rate=factor, weight_decay=0.0)
+        optimizer = OptimizerConfig(learning_rate=rate, freeze="backbone", head_rate=factor, weight_decay=0.0)
         run = from_start(pretrained, optimizer=optimizer, training=SHORT)
         training.train_run(run, folder, listener=hearing)
         weights.append((folder / "model.safetensors").read_bytes())

@@ -114,8 +114,8 @@ def test_fine_tuning_takes_them_and_chooses_the_rest(start: Path) -> None:
     assert vitkit.finetune_run(start, "digits", steps=40).optimizer.warmup_steps == 2
     assert vitkit.finetune_run(start, "digits", steps=40, warmup_steps=9).optimizer.warmup_steps == 9
     # The rate of a head that learns alone is another one, and a part of the images takes another length.
-    alone = vitkit.finetune_run(start, "digits", freeze="trunk")
-    assert alone.optimizer.freeze == "trunk" and alone.optimizer.head_rate == 1.0
+    alone = vitkit.finetune_run(start, "digits", freeze="backbone")
+    assert alone.optimizer.freeze == "backbone" and alone.optimizer.head_rate == 1.0
     part = vitkit.finetune_run(start, "digits", splits_subset="[:50]")
     assert part.training.batch_size < chosen.training.batch_size
 

@@ -325,7 +325,7 @@ def test_the_head_has_a_factor_of_its_own() -> None:
     others = scales_by_name("ViT-16x3x2/8", dataclasses.replace(config, head_rate=1.0))
     assert {scales.pop(key) for key in ("head.weight", "head.bias")} == {6.0}
     assert scales == {key: others[key] for key in scales}
-    frozen = scales_by_name("ViT-16x3x2/8", dataclasses.replace(config, freeze="trunk"))
+    frozen = scales_by_name("ViT-16x3x2/8", dataclasses.replace(config, freeze="backbone"))
     assert {frozen.pop(key) for key in ("head.weight", "head.bias")} == {6.0}
     assert {*frozen.values()} == {0.0}
 
@@ -346,10 +346,10 @@ def test_frozen_layers_are_the_first_of_every_family(name: str, frozen: tuple[st
     assert any(key.startswith(moving) for key in scales)
 
 
-def test_a_frozen_trunk_leaves_the_head() -> None:
+def test_a_frozen_backbone_leaves_the_head() -> None:
     config = dataclasses.replace(TINY, representation_size=6)
     model = build_model(config)
-    scales = rate_scales(model, OptimizerConfig(freeze="trunk", layer_decay=0.5, freeze_layers=1))
+    scales = rate_scales(model, OptimizerConfig(freeze="backbone", layer_decay=0.5, freeze_layers=1))
     moving = {name for name, parameter in model.named_parameters() if scales[parameter]}
     assert moving == {"head.weight", "head.bias", "pre_logits.weight", "pre_logits.bias"}
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_frozen_is_said() -> None:
         scales_by_name("ViT-16x3x2/8", OptimizerConfig(freeze_layers=4))
     headless = create_model("ViT-16x3x2/8", num_classes=0, image_size=32)
     with pytest.raises(VitkitError, match="no head that could be trained alone"):
-        rate_scales(headless, OptimizerConfig(freeze="trunk"))
+        rate_scales(headless, OptimizerConfig(freeze="backbone"))
 
 
 def test_groups_have_their_rates_and_frozen_parameters_none() -> None:

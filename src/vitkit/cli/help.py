@@ -15,6 +15,7 @@ VERBS = {
     "advise": ("what starts tell of images, and what they cost to train", "jobs.advise:advise"),
     "train": ("train a model on your images, evaluate it, write a report", "cli.train:TRAIN"),
     "finetune": ("train a model that is there already on your images", "cli.train:FINETUNE"),
+    "extend": ("add images or classes to a model, or take them out, exactly", "jobs.extend:extend"),
     "pretrain": ("train a model on images without labels", "cli.train:PRETRAIN"),
     "evaluate": ("measure a model on images it never saw", "cli.verbs:EVALUATE"),
     "compare": ("two models on the same images: which is better, where", "jobs.compare:compare"),
@@ -90,16 +91,18 @@ PAGES = {
         "--processes --json",
     ),
     "export": HelpPage("runs/digits digits_graph --format onnx", "runs/mine mine_int8 --precision int8"),
+    "extend": HelpPage("runs/frozen new_photos/", "runs/frozen new_photos/ --without sky  # sky anew"),
     "fewshot": HelpPage("vit-ti16-augreg-in21k my_photos/", "runs/a runs/b digits --shots 1,5"),
     "finetune": HelpPage(
         "my_photos/  # from a published start that suits them",
         "runs/digits my_photos/ --minutes 20",
-        options="--yes --dry-run --recipe --head --image-size --epochs --minutes --batch-size "
+        options="--yes --dry-run --recipe --freeze --head --image-size --epochs --minutes --batch-size "
         "--learning-rate --out --resume",
         description="""Train a model that is there already on your images.
 
 Its head is replaced by a new one. Options left out suit the start and the number of images; --recipe paper
-is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.""",
+is the paper's fine-tuning. --sweep tries learning rates first, and --runs 3 trains with three seeds.
+--freeze backbone solves the head alone, in seconds; vitkit extend adds images to it and takes them out.""",
     ),
     "inspect": HelpPage("runs/digits", "vit-ti16-augreg-in21k photo.jpg --out pictures/"),
     "models": HelpPage(

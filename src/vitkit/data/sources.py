@@ -187,6 +187,7 @@ def open_data(
     class_names: Sequence[str] | None = None,
     multi_label: bool = False,
     labelled: bool = True,
+    new_classes: bool = False,
 ) -> ImageData:
     """List the data that `spec` names: "digits", a folder, a .csv, a .parquet or a folder of Parquet files.
 
@@ -198,6 +199,7 @@ def open_data(
             model lacks is an error, a class without images is not.
         multi_label: whether an image has several labels, or none: labels are then (N, K) bool.
         labelled: whether images need labels; if not, a folder may hold images alone, and labels are left out.
+        new_classes: whether a class that the model lacks is appended to `class_names`.
 
     Raises:
         VitkitError: there is no such data, or it has no images.
@@ -218,7 +220,8 @@ def open_data(
         }
         listing = replace(listing, class_names=(), splits=bare)
     elif class_names is not None:
-        listing = _renamed(listing, tuple(class_names))
+        new = [name for name in listing.class_names if new_classes and name not in class_names]
+        listing = _renamed(listing, (*class_names, *new))
     elif multi_label and "train" in listing.splits:
         tables.refuse_single_labels(spec, listing)
     elif len(listing.class_names) < 2 and "train" in listing.splits:

@@ -26,6 +26,8 @@ Integers = NDArray[np.int64]
 MOST_TRAINING = 2_000
 """Training images whose features the score is made of, or ten of each class where that is more: a covariance
 of 384 features changes little with more, and a run should not wait for it."""
+FEWEST = 10
+"""The fewest images that a threshold is counted on: with fewer, more than 9 % of its own would be refused."""
 MOST_HELD_OUT = 1_000
 """Held-out images that the threshold is counted on: 2 % of them are 20."""
 
@@ -146,11 +148,22 @@ class RefusalRecord:
     def sentence(self) -> str:
         """Say how many of the held-out images are refused, and how many may be."""
         refused, images = sum(self.refused.values()), sum(self.images.values())
-        what = "validation" if self.split == "val" else self.split
+        what = {"val": "validation", "train": "training"}.get(self.split, self.split)
         return (
             f"{describe_rate(refused, images)} of {images:,} {what} images as none of the classes; "
             f"{self.share:.1%} may be"
         )
+
+    def unseen_sentence(self) -> str:
+        """Say how many images of classes that were left out are refused; "" where that was not measured."""
+        if not self.unseen:
+            return ""
+        rate = describe_rate(sum(self.unseen.values()), sum(self.unseen_images.values()))
+        return f"{rate} of the images of a class that was left out, each in turn"
+
+    def sentences(self) -> list[str]:
+        """Give all that was measured."""
+        return [self.sentence(), *filter(None, [self.unseen_sentence()])]
 
 
 @dataclass(frozen=True)
@@ -184,7 +197,7 @@ def judge_halves(scores: Floats, share: float) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """What a `Novelty` is made of, and the scores of the model's own images, none of which it saw."""
+    """The parts of a `Novelty`, and the scores of the images that they are made of."""
 
     parts: dict[str, NDArray[np.float32]]
     """Its arguments."""

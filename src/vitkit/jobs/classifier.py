@@ -85,7 +85,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     learning_rate: float | None = None
     batch_size: int | None = None
     image_size: int | tuple[int, int] | None = None
-    freeze: Literal["nothing", "trunk"] | None = None
+    freeze: Literal["nothing", "backbone"] | None = None
     options: Mapping[str, Any] | None = None
     random_state: int | np.random.RandomState | None = None
     unit_range: bool = False

@@ -16,7 +16,7 @@ from typing import Any, Literal, Unpack
 import torch
 
 from vitkit.data import paths, sources
-from vitkit.data.config import Splits
+from vitkit.data.config import Augmentation, Splits
 from vitkit.errors import VitkitError
 from vitkit.jobs import recipes, train
 from vitkit.jobs.options import Job, TrainingOptions, split_options
@@ -24,11 +24,11 @@ from vitkit.listener import SILENT, Listener
 from vitkit.models.zoo import ModelConfig, model_config
 from vitkit.runs import folder, machine, plan, processes, run_options, trained_model
 from vitkit.runs.budget import Cost, measure_cost, step_memory
-from vitkit.runs.config import Run, StartConfig, full_name, require_data, with_options
+from vitkit.runs.config import LENGTH, Run, StartConfig, full_name, options_of, require_data, with_options
 from vitkit.runs.plan import free_memory
 from vitkit.runs.start import find_start
 from vitkit.tasks import task_of
-from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.text import format_bytes, format_duration, join_names, pluralize
 from vitkit.training.config import ClassificationConfig, OptimizerConfig, TrainingConfig
 from vitkit.weights.files.download import is_local, require_answer
 from vitkit.weights.model_card import fit_preprocessing
@@ -61,7 +61,7 @@ weights of two fifths of the run were taken; 21 images chose at random, and 5 on
 
 
 def suit_images(
-    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "trunk"] = "nothing"
+    run: Run, config: ModelConfig, num_images: int, freeze: Literal["nothing", "backbone"] = "nothing"
 ) -> Run:
     """Fit a run to its number of training images; a recipe other than `paper` is left as it is.
 
@@ -73,8 +73,10 @@ def suit_images(
         run: the run, with its recipe if it has one.
         config: the configuration of the start's model.
         num_images: training images.
-        freeze: "trunk" if the head alone learns.
+        freeze: "backbone" if the head alone learns.
     """
+    if run.start.head == "ridge":  # no image is changed at random, and there are no steps
+        return replace(run, augmentation=Augmentation(crop_area=None, crop_aspect=None, flip=False))
     if run.recipe == "paper":
         rule = recipes.paper(num_images)
         return replace(run, optimizer=rule.optimizer, training=rule.training)
@@ -85,7 +87,7 @@ def suit_images(
     epochs = max(epochs, math.ceil(LEAST_STEPS * batch_size / max(num_images, 1)))
     decay = round(LAYER_DECAY ** min(1.0, 12 / max(config.num_layers, 1)), 4)
     rate, head_rate = RATE, HEAD_RATE / RATE if run.start.head == "new" else 1.0
-    if freeze == "trunk":  # the head learns alone
+    if freeze == "backbone":  # the head learns alone
         rate, head_rate = HEAD_RATE, 1.0
     optimizer = OptimizerConfig(learning_rate=rate, weight_decay=0.05, layer_decay=decay, head_rate=head_rate)
     objective = ClassificationConfig(label_smoothing=0.1)
@@ -110,8 +112,8 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> p
     """Choose the options of a run that suit its start and its images; return it with these.
 
     Args:
-        given: start, data, task, splits, recipe if there is one, and whether the trunk is frozen; all other
-            options are chosen here.
+        given: start, data, task, splits, recipe if there is one, and whether the backbone is frozen; all
+            other options are chosen here.
         listener: hears that the start was trained on a part of the images, or without their labels.
         keep: as for `list_images`.
 
@@ -141,7 +143,11 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> p
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "
                 f"on all of them: give --subset {shlex.quote(part)} for the same part."
             )
-    run = replace(base, model=start.model, data=given.data, task=given.task, start=given.start, splits=splits)
+    if given.start.head == "ridge":  # leaving out each image in turn takes the place of validation
+        splits = replace(splits, val_fraction=0.0)
+    optimizer = replace(base.optimizer, freeze=given.optimizer.freeze)
+    base = replace(base, model=start.model, optimizer=optimizer)
+    run = replace(base, data=given.data, task=given.task, start=given.start, splits=splits)
     listed = plan.list_images(run, keep=keep)
     count = len(listed.splits["train"])
     if has_seen and unlabelled and "test" not in listed.listing.splits:
@@ -340,6 +346,32 @@ def finetune_run(
     return fitted[0]
 
 
+def _with_closed_form(run: Run, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Choose the head in closed form where the backbone stays as it is and no other head is asked for.
+
+    Args:
+        run: with the options over it.
+        options: that are given.
+
+    Raises:
+        VitkitError: an option of training is given with it.
+    """
+    paths = options_of(run)
+    given = {paths.get(name.replace("_", "-"), name): name for name in options}
+    if run.optimizer.freeze != "backbone" or run.task != "classification":
+        return options
+    if given.get("start.head") and run.start.head != "ridge":
+        return options
+    of_training = ("optimizer.", "augmentation.", "objective.")
+    idle = [name for path, name in given.items() if path in LENGTH or path.startswith(of_training)]
+    if idle := [f"--{name.replace('_', '-')}" for name in idle if not name.endswith("freeze")]:
+        raise VitkitError(
+            f"--freeze backbone solves the head in closed form, without steps: leave {join_names(idle)} out; "
+            "or add --head new, which trains the head by gradient descent."
+        )
+    return {**options, "start.head": "ridge"} if "start.head" not in given else options
+
+
 def _fitted_run(
     start: str | Path | StartConfig | None,
     data: str | Path,
@@ -362,6 +394,7 @@ def _fitted_run(
         start, data = folder.sort_out(str(start))
     config = start if isinstance(start, StartConfig) else StartConfig(str(start or ""))
     base = replace(base, data=data, start=config)
+    options = options if recipe else _with_closed_form(with_options(base, options), options)
     if not config.start:
         run = with_options(base, options)
         require_data(run)

@@ -177,7 +177,7 @@ class RunList(Result, list[RunSummary]):
         for row in reversed(self):
             if row.kind != "study" and row.state == "interrupted":
                 return (f"vitkit train --resume {shlex.quote(row.folder)}",)
-            if row.kind != "study" and row.state == "ended":
+            if row.kind != "study" and row.state == "ended" and (Path(row.folder) / "report.html").is_file():
                 return (f"open {row.folder}/report.html in a browser",)
         return ("vitkit train --recipe digits",)
 
@@ -307,7 +307,9 @@ def _read_run(place: Place) -> RunSummary:
     made = int(logged[-1]["step"]) if logged else 0
     metric = find_task(run.task).learning.monitor.metric
     row = _summarise(folder, "run", run, folder, metric, _minutes(folder))
-    if place.kind == "run" and (folder / "report.html").is_file():
+    # A head in closed form has no steps, and its report is removed when images are added to it.
+    is_ridge = run.start.head == "ridge"
+    if place.kind == "run" and (is_ridge or (folder / "report.html").is_file()):
         row = replace(row, progress=pluralize(made, "step") if made else "")
         scores = [series_record.read_score(folder, split, run) for split in ("test", "val")]
         score = scores[0] or scores[1]

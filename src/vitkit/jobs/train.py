@@ -200,6 +200,11 @@ def train_series(
     listener, device = trained_by.listener, trained_by.device
     own = folders.require_folder(out)
     require_data(run)
+    if run.start.head == "ridge":
+        raise VitkitError(
+            "A head in closed form is the same for every seed and has no learning rate: leave --runs, "
+            "--sweep and --cross-validate out, or add --head new, which trains the head by gradient descent."
+        )
     options = _complete_options(run, options)
     begun = None if own is None else plan.begun_run(own)
     if begun is None:

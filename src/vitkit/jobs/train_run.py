@@ -12,6 +12,7 @@ import torch
 
 from vitkit._version import __version__
 from vitkit.config import from_json, read, to_json, write
+from vitkit.data.stream.loader import worker_count
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
 from vitkit.jobs.recipes import departures
@@ -20,17 +21,15 @@ from vitkit.jobs.trackers import EVENTS, TrackingListener
 from vitkit.listener import SILENT, Listener
 from vitkit.models.config import Card, Compute
 from vitkit.models.zoo import ModelConfig
-from vitkit.runs import budget, build, machine, processes, records, steps, trained_model
+from vitkit.runs import budget, build, closed_form, machine, processes, records, refusal, steps, trained_model
 from vitkit.runs import plan as planning
 from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
-from vitkit.runs.refusal import learn_refusal
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
-from vitkit.text import format_bytes, format_duration, pluralize
+from vitkit.text import format_bytes, format_duration, join_names, pluralize
 from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
-from vitkit.training.trainer import Trainer
 from vitkit.weights.loading import save_model
 from vitkit.world import ALONE, World
 
@@ -93,6 +92,8 @@ def train_run(
     world = processes.join_processes(listener.warn)
     processes.divide_threads(world, threads)  # now, because `plan_run` times steps for a budget of minutes
     machine.keep_freed_memory()
+    if run.start.head == "ridge" and world.size > 1:
+        raise VitkitError("A ridge head is solved by one process: leave --processes out, or torchrun.")
     if not world.writes:  # of a dry run process 0 alone tells
         return Path() if dry_run else follow(world) or Path()  # the caller needs no folder
     own, keep = None if out is None else Path(out), not dry_run
@@ -159,7 +160,8 @@ def _complete(
     run, folder, model, world = plan.run, parts.folder, parts.model, parts.world
     with listener.progress("looking for checkpoints"):
         checkpoint = starting_point(folder, run, from_scratch, listener)
-    if steps.is_complete(parts, checkpoint):
+    is_ridge = run.start.head == "ridge"
+    if closed_form.is_complete(folder) if is_ridge else steps.is_complete(parts, checkpoint):
         # The same command again computes nothing.
         listener.show([("", [f"This run has finished: {folder}"])])
         tell_set_aside(folder, listener)
@@ -172,6 +174,14 @@ def _complete(
     from_paper = [] if plan.record is None else departures(run, len(parts.data.splits["train"]))
     listener.show(planning.first_screen(plan, model, folder, from_paper))
     # The screen stands before everything that takes time.
+    if is_ridge:
+        require_locked(folder)
+        _finish(plan, _solve_head(plan, parts, listener), recorded, "head", listener)
+        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data])}, then vitkit compare"
+        listener.show(
+            [("compare", ["the backbone stays as it is, which may cost accuracy; to measure it:", full])]
+        )
+        return
     sharding = planning.choose_sharding(model.config, run, parts.device, world)
     if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
         listener.note(
@@ -210,33 +220,64 @@ def _complete(
     stop.point = "after the last step, which is committed, before the report was written"
     require_locked(folder)  # saving the model would make it anew
     try:
-        _finish(plan, parts, recorded, trainer, listener)
+        model, weights = steps.take_final_weights(parts.model, trainer, listener)
+        parts = replace(parts, model=model)
+        training = run.training
+        precision = machine.prepare(model, training.precision, training.exact, "evaluation")
+        refusal.learn_refusal(parts, precision, listener)
+        save_model(model, folder)
+        steps.keep_examples(parts, trainer.evaluated_objective, listener)
+        _finish(plan, parts, recorded, weights.removeprefix("weights "), listener)
     except FileNotFoundError as error:
         if folder.is_dir():
             raise
         raise moved_error(folder) from error
 
 
+def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> build.Parts:
+    """Solve the head of a run in closed form, and write its model with the images that it learned from.
+
+    Raises:
+        VitkitError: a class has no training image that can be read.
+    """
+    run, data, train = plan.run, parts.data, parts.data.splits["train"]
+    backbone, unseen = closed_form.backbone_images(plan.start or find_start(run.start), listener)
+    workers = worker_count(train, run.loading)
+    extract = partial(closed_form.make_extractor, parts.model, parts.device, workers)
+    images, rejects, twice = closed_form.compute_images(train, extract, listener)
+    parts.rejects.of_split["train"].update(rejects)
+    if twice:
+        listener.warn(closed_form.describe_twice(twice))
+    counts = zip(data.class_names, images.counts(len(data.class_names)), strict=True)
+    if empty := [name for name, count in counts if not count]:
+        raise VitkitError(
+            f"No training image of {join_names(empty)} can be read, and a head in closed form learns from "
+            "one of each class at least. Add images, or leave the class out."
+        )
+    images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
+    head = closed_form.refit(images, len(data.class_names))
+    model = closed_form.with_head(parts.model, head, images, data.class_names)
+    closed_form.keep(parts.folder, model, images, len(images))
+    listener.show([("head", [closed_form.describe_head(head, len(images))])])
+    if model.card.refusal is not None:
+        refusal.measure_head(parts.folder, model, images, head, listener)
+    return replace(parts, model=model.to(parts.device))
+
+
 def _finish(
-    plan: planning.Plan, parts: build.Parts, recorded: Mapping[str, Any], trainer: Trainer, listener: Listener
+    plan: planning.Plan, parts: build.Parts, recorded: Mapping[str, Any], weights: str, listener: Listener
 ) -> None:
-    """Write the model, the evaluations and the report of a run whose steps are done.
+    """Write the evaluations and the report of a run whose model is written.
 
     The report is written last, because `is_complete` looks for it: after a kill, each file before it is whole
     or is written again from the final checkpoint.
     """
     folder = parts.folder
-    model, weights = steps.take_final_weights(parts.model, trainer, listener)
-    parts = replace(parts, model=model)
-    precision = machine.prepare(model, parts.run.training.precision, parts.run.training.exact, "evaluation")
-    learn_refusal(parts, precision, listener)
-    save_model(model, folder)
-    steps.keep_examples(parts, trainer.evaluated_objective, listener)
     steps.evaluate_finished(parts, listener)
-    listener.show([("weights", [f"{weights.removeprefix('weights ')}: {folder / 'model.safetensors'}"])])
+    listener.show([("weights", [f"{weights}: {folder / 'model.safetensors'}"])])
     parts.rejects.write()
     parts.rejects.tell(listener)
-    trained = Trained(recorded, model, plan.images.splits)
+    trained = Trained(recorded, parts.model, plan.images.splits)
     listener.show([("report", [str(write_report(folder, trained=trained, listener=listener))])])
     tell_set_aside(folder, listener)
 
@@ -248,12 +289,15 @@ def _preview(plan: planning.Plan, folder: Path, has_begun: bool, listener: Liste
     model = build.build_new(run, config, compute, listener, drawn=False)
     from_paper = [] if plan.record is None else departures(run, len(data.splits["train"]))
     listener.show(planning.first_screen(plan, model, folder, from_paper))
-    cost = budget.measure_cost(run, data, config, plan.device, listener)
-    free = planning.free_memory(plan.device)
-    room = "" if free is None else f", {format_bytes(free)} are free"
-    time = f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
-    memory = f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"
-    listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
+    if run.start.head != "ridge":
+        cost = budget.measure_cost(run, data, config, plan.device, listener)
+        free = planning.free_memory(plan.device)
+        room = "" if free is None else f", {format_bytes(free)} are free"
+        time = (
+            f"about {format_duration(cost.seconds)} for {pluralize(cost.steps, 'step')} and the evaluations"
+        )
+        memory = f"{format_bytes(cost.memory)} at most for a step, beside PyTorch's own{room}"
+        listener.show([("time", [f"{time} (measured on a few)"]), ("memory", [memory])])
     if has_begun:
         listener.show([("begun", [f"{folder} holds this run already: the command goes on with it"])])
 

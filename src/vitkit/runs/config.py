@@ -105,9 +105,10 @@ class StartConfig(Valid):
     start_from: Literal["end", "best", "last"] = "end"
     """The weights taken from a run folder: its final model, or its best or last checkpoint. Of an unfinished
     run, "end" is its best checkpoint so far."""
-    head: Literal["new", "keep"] = "new"
+    head: Literal["new", "keep", "ridge"] = "new"
     """new: a linear layer of zeros in place of the whole head (paper 3.1). keep: the head as it is, which
-    needs the same classes, matched by their names."""
+    needs the same classes, matched by their names. ridge: solved in closed form on the features of a frozen
+    backbone, to which `vitkit extend` adds images and classes, and from which it takes them out."""
     position_interpolation: Interpolation | None = None
     """The library by whose rule position embeddings are resized for another image size; left out, the one
     that the start comes from (timm's is open_clip's and that of DINOv2 with registers too)."""
@@ -154,6 +155,12 @@ class Run:
             raise VitkitError(
                 f"The objective of {self.task} is made from a {expected.__name__}, found a "
                 f"{type(self.objective).__name__}: give both task and objective."
+            )
+        frozen = self.optimizer.freeze == "backbone" and self.task == "classification"
+        if self.start.head == "ridge" and (not frozen or self.start.measure_pixels):
+            raise VitkitError(
+                "A ridge head is solved on the features of a start that stays as it is, for one class an "
+                "image: give a start and --freeze backbone, without --measure-pixels and --task."
             )
         if self.optimizer.optimizer == "muon" and self.training.sharding in ("fsdp", "hsdp"):
             raise VitkitError(

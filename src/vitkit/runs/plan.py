@@ -185,7 +185,7 @@ def plan_run(
         from vitkit.evaluation.fewshot.methods import open_fewshot_data
 
         open_fewshot_data(run.fewshot.data)
-    if not run.start.start and (run.optimizer.freeze == "trunk" or run.optimizer.freeze_layers):
+    if not run.start.start and (run.optimizer.freeze == "backbone" or run.optimizer.freeze_layers):
         raise VitkitError(
             "freeze and freeze_layers keep weights as they are, and new ones know nothing: give a start "
             "(--start), or leave them out."
@@ -392,6 +392,15 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     ]
     if config.cut_off:
         described.append(f"! {config.cut_off}: cut off")
+    threads = pluralize(torch.get_num_threads(), "thread")
+    device = ("device", [f"{plan.device}, {model.chosen.precision}, {threads}"])
+    if run.start.head == "ridge":
+        learns = [
+            "the head alone, by ridge regression on the frozen backbone's features, in closed form",
+            "penalty and temperature: by leaving out each image in turn, so that none is held out",
+        ]
+        device = ("device", [f"{plan.device}, float32, {threads}"])
+        return [*rows, ("model", described), ("learns", learns), device, ("folder", [str(folder)])]
     warmup = optimizer.warmup_steps
     if warmup > steps / 2:
         described.append(f"! {warmup} of {steps} steps are warm-up: lower --warmup-steps or add steps")
@@ -415,8 +424,7 @@ def first_screen(plan: Plan, model: ImageModel, folder: Path, departures: Sequen
     if start is not None:
         ask = shlex.join(("vitkit", "advise", data.spec, run.start.start))
         rows.append(("advice", [f"What its features tell: {ask}"]))
-    threads = pluralize(torch.get_num_threads(), "thread")
-    rows.append(("device", [f"{plan.device}, {model.chosen.precision}, {threads}"]))
+    rows.append(device)
 
     # float32: the weights and two moments of the optimiser, and the average where there is one.
     state_bytes = measure.parameters(config) * 4 * (3 + (optimizer.polyak is not None))
@@ -456,12 +464,12 @@ def _learning(run: Run, model: ImageModel) -> list[str]:
     total = measure.parameters(model.config)
     if moving < total:
         trained = (
-            "the head alone" if optimizer.freeze == "trunk" else f"layers after {optimizer.freeze_layers}"
+            "the head alone" if optimizer.freeze == "backbone" else f"layers after {optimizer.freeze_layers}"
         )
         lines.append(
             f"{trained}: {format_count(moving)} of {format_count(total)} parameters, the rest is frozen"
         )
-    alone = optimizer.freeze == "trunk"
+    alone = optimizer.freeze == "backbone"
     if optimizer.layer_decay != 1 and not alone:
         lowest = min(scale for scale in scales.values() if scale)
         lines.append(

@@ -18,16 +18,16 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import refusal
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.refusal import RefusalRecord
+from vitkit.evaluation.ridge import RidgeHead
 from vitkit.listener import Listener
 from vitkit.models.config import Precision, Refusal
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty
 from vitkit.runs.build import Parts
+from vitkit.runs.closed_form import LearnedImages
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 RECORD = Path("evaluation") / "refusal.json"
-FEWEST = 10
-"""The fewest held-out images that a threshold is counted on: with fewer, more than 9 % would be refused."""
 
 
 def read_record(folder: Path) -> RefusalRecord | None:
@@ -77,10 +77,10 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
     except VitkitError as error:
         listener.note(f"No image is refused as none of the classes: {error}")
         return
-    if len(own) < FEWEST or not np.bincount(labels, minlength=len(names)).all():
+    if len(own) < refusal.FEWEST or not np.bincount(labels, minlength=len(names)).all():
         listener.note(
-            f"No image is refused as none of the classes: that takes {FEWEST} {held_out} images and a "
-            f"training image of each class, found {len(own)}."
+            f"No image is refused as none of the classes: that takes {refusal.FEWEST} {held_out} images and "
+            f"a training image of each class, found {len(own)}."
         )
         return
     learn(model, rows, labels, scaled)
@@ -96,7 +96,45 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
     (parts.folder / RECORD).parent.mkdir(exist_ok=True)
     record = RefusalRecord(held_out, share, images, of_class, tuple(strangest.tolist()))
     write(parts.folder / RECORD, record)
-    listener.show([("refuses", [record.sentence()])])
+    listener.show([("refuses", record.sentences())])
+
+
+def measure_head(
+    folder: Path, model: ImageModel, images: LearnedImages, head: RidgeHead, listener: Listener
+) -> None:
+    """Count how many images a head in closed form refuses: of its own, and of a class that is left out.
+
+    Args:
+        folder: of the run.
+        model: with the head and its `Novelty`.
+        images: that the head learned from.
+        head: with the logits of each image by the head without it.
+        listener: hears the result.
+    """
+    names, recorded = model.card.class_names, model.card.refusal
+    assert recorded is not None
+    share = refusal.choose_share(recorded, None)
+    scores = refusal.cross_calibrate(images.rows, images.labels, head.logits_without).scores
+    refused = refusal.judge_halves(scores, share)
+    of_class = images.take(refused).counts(len(names))
+    total, unseen = images.counts(len(names)), dict[int, int]()
+    # Of a network that was trained on these images, or may have been, a class is never unseen.
+    if not len(images.backbone) and not images.record.unseen:
+        with listener.progress("leaving out a class at a time"):
+            unseen = refusal.count_unseen(images.rows, images.labels, len(names), share)
+    record = RefusalRecord(
+        "train",
+        share,
+        dict(zip(names, total, strict=True)),
+        dict(zip(names, of_class, strict=True)),
+        (),
+        {names[number]: count for number, count in unseen.items()},
+        {names[number]: total[number] for number in unseen},
+    )
+    refuse_links(folder)
+    (folder / RECORD).parent.mkdir(exist_ok=True)
+    write(folder / RECORD, record)
+    listener.show([("refuses", record.sentences())])
 
 
 def learn(

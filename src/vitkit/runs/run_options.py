@@ -21,7 +21,7 @@ class RunOptions(TypedDict, total=False):
     task: config.TaskName
     model: str
     start_from: Literal["end", "best", "last"]
-    head: Literal["new", "keep"]
+    head: Literal["new", "keep", "ridge"]
     position_interpolation: config.Interpolation | None
     image_mean: tuple[float, ...] | None
     image_std: tuple[float, ...] | None
@@ -76,7 +76,7 @@ class RunOptions(TypedDict, total=False):
     schedule: Literal["cosine", "linear", "constant"]
     warmup_steps: int
     polyak: float | None
-    freeze: Literal["nothing", "trunk"]
+    freeze: Literal["nothing", "backbone"]
     freeze_layers: int
     layer_decay: float
     head_rate: float

@@ -155,7 +155,8 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
         former = f" of {before.num_classes:,} classes" if before.num_classes else ""
         former += " with its tanh layer" if getattr(before, "representation_size", None) else ""
         former = f", in place of the head{former}" if former else ""
-        head = f"head: new, zeros, {pluralize(len(class_names), 'class', 'classes')}{former}"
+        first = "in closed form" if run.start.head == "ridge" else "new, zeros"
+        head = f"head: {first}, {pluralize(len(class_names), 'class', 'classes')}{former}"
     changes = {key: value for key, value in to_json(run.architecture).items() if value is not None}
     own = to_json(config)
     for key, value in changes.items():
@@ -224,7 +225,7 @@ def load_start(parts: build.Parts, record: records.StartRecord, start: Start) ->
     options = LoadOptions(
         num_classes=model.config.num_classes,
         image_size=model.config.image_size,
-        head=run.start.head,
+        head="keep" if run.start.head == "keep" else "new",
         position_interpolation=run.start.position_interpolation,
         image_mean=run.start.image_mean,
         image_std=run.start.image_std,

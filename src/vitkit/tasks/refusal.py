@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.data.channels import to_rgb
-from vitkit.evaluation.refusal import OthersRefused, RefusalRecord, describe_rate
+from vitkit.evaluation.refusal import OthersRefused, RefusalRecord
 from vitkit.result import Block, Caption, Cell, Photo, Photos, Section, Text, table_of
 from vitkit.tasks.page import count_cell, decode, figures, fraction_cell, shrunk
 
@@ -41,11 +41,7 @@ def refusal_section(
     if others is not None:
         blocks.append(Text(f"It refuses **{others.sentence()}**."))
     elif record is not None and record.unseen:
-        refused, images = sum(record.unseen.values()), sum(record.unseen_images.values())
-        rate = describe_rate(refused, images)
-        blocks.append(
-            Text(f"Of kinds that it never saw it refuses **{rate}**: each class was left out in turn.")
-        )
+        blocks.append(Text(f"It refuses **{record.unseen_sentence()}**."))
     else:
         blocks.append(
             "How many images of something else it refuses is not measured: the network was trained with "

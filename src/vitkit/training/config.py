@@ -171,9 +171,9 @@ class OptimizerConfig(Valid):
     polyak: WithinOne | None = None
     """Decay of the Polyak average of the weights, which is evaluated and saved in their place (the paper's
     Table 2: 0.9999); None keeps no average."""
-    freeze: Literal["nothing", "trunk"] = "nothing"
-    """Part of the model that is not trained. trunk: the head alone is trained, and freeze_layers and
-    layer_decay have nothing to act on."""
+    freeze: Literal["nothing", "backbone"] = "nothing"
+    """Part of the model that is not trained. backbone: the head alone learns, in vitkit finetune by a closed
+    form unless --head new asks for gradient descent; freeze_layers and layer_decay have nothing to act on."""
     freeze_layers: Annotated[int, Range("0 or more", 0, math.inf)] = 0
     """Number of first blocks (or residual units) that are not trained, with all that is before them."""
     layer_decay: Annotated[float, Range("above 0 and at most 1", math.ulp(0.0), 1)] = 1.0

@@ -370,7 +370,7 @@ def rate_scales(model: ImageModel, config: OptimizerConfig) -> dict[nn.Parameter
     numbers = {weights: depth + 1 if name.startswith(AFTER) else 0 for name, weights in named.items()}
     for number, layer in enumerate(layers, start=1):
         numbers |= dict.fromkeys(layer.parameters(), number)
-    if config.freeze == "trunk":
+    if config.freeze == "backbone":
         if not head:
             raise VitkitError("The model has no head that could be trained alone: leave out freeze.")
         return {parameter: float(parameter in head) * config.head_rate for parameter in numbers}

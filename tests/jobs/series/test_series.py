@@ -201,7 +201,7 @@ def test_options_that_cannot_be_are_refused() -> None:
 
 def test_what_the_images_do_not_allow_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     patient = replace(SMALL, training=replace(SMALL.training, patience=2))
-    frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="trunk"))
+    frozen = replace(SMALL, optimizer=OptimizerConfig(freeze="backbone"))
     own = replace(SMALL, data=str(photos(tmp_path / "own", "train", "test")))
     mixed = replace(SMALL, data=str(photos(tmp_path / "mixed")))
     few = photos(tmp_path / "few")

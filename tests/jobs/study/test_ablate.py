@@ -140,7 +140,7 @@ def test_each_arm_tries_the_rates_of_its_recipe_or_those_around_its_own() -> Non
     assert all(arm.series.runs == 2 for arm in design.arms)
     assert "several learning rates (" in explain_rates(design.arms[0])
     finetuned = replace(recipe("finetune-cifar10"), data="digits", start=StartConfig("a.npz"))
-    design = designed(["freeze=trunk"], run=finetuned)
+    design = designed(["freeze=backbone"], run=finetuned)
     assert {arm.series.sweep_rates for arm in design.arms} == {OTHER_RATES}
     assert all(f"{rate:g}" in explain_rates(design.arms[0]) for rate in OTHER_RATES)
     design = designed(["pool=mean"], rates=(0.2, 0.1))

@@ -171,7 +171,7 @@ def test_runs_that_train_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -
     paces = measure_paces(runs, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     assert [paces[name].step for name in runs] == [1, 2, 1, 1, 3, 1]
     assert [run.start.start for run in timed] == [""] * 3
-    frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="trunk", freeze_layers=1))
+    frozen = replace(begun, optimizer=replace(SMALL.optimizer, freeze="backbone", freeze_layers=1))
     measure_paces({"g": frozen}, StudyOptions(listener=Hearing()), Opened(SMALL, list_images(SMALL)))
     # Without a start nothing can be frozen.
     assert (timed[-1].optimizer.freeze, timed[-1].optimizer.freeze_layers) == ("nothing", 0)

@@ -139,10 +139,14 @@ def _end(part: "Samples", index: int) -> bytes:
         return b""
 
 
+def content_digest(file: bytes | Path) -> bytes:
+    """Hash an encoded image: its bytes, or those of its file."""
+    return hashlib.sha256(file).digest() if isinstance(file, bytes) else bytes.fromhex(hash_file(file)[1])
+
+
 def bytes_digest(part: "Samples", index: int) -> bytes | None:
     """Hash an encoded image; None where it cannot be read."""
     try:
-        file = part.file(index)
-        return hashlib.sha256(file).digest() if isinstance(file, bytes) else bytes.fromhex(hash_file(file)[1])
+        return content_digest(part.file(index))
     except (OSError, ValueError, VitkitError):
         return None

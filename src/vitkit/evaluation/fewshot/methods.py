@@ -28,19 +28,13 @@ from vitkit.data.sources import ImageData, Samples, open_data
 from vitkit.errors import DecodeError, VitkitError
 from vitkit.evaluation.features import FeatureExtractor, Features
 from vitkit.evaluation.fewshot import config
+from vitkit.evaluation.ridge import BIAS, Floats, Integers, Ridge, statistics
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.listener import SILENT, Listener
 from vitkit.models.image_model import ImageModel
 from vitkit.weights.model_card import TrainingData
 from vitkit.world import ALONE, World, prepared_together
 
-Floats = NDArray[np.floating[Any]]
-Integers = NDArray[np.int64]
-
-BIAS = 100.0
-"""The constant feature that carries the bias: so large that the penalty on its weight hardly counts."""
-STD_EPS = 1e-5
-"""Added to standard deviations, so that a constant feature is not divided by zero."""
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
 """Numbers of neighbours that are tried on the shots."""
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -128,27 +122,12 @@ def fit(
 
 
 def fit_ridge(features: Floats, labels: Integers, classes: int, l2: float = config.L2) -> Fitted:
-    """Fit least squares with an L2 penalty to targets of -1 and 1, in closed form.
-
-    As in big_vision `evaluators/fewshot_lsr.py`: features are whitened by mean and population deviation of
-    the shots, the bias is a constant feature under the same penalty, and the smaller of the two Gram matrices
-    is decomposed. It is computed in float64, unlike the original's float32: the constant makes the matrix
-    ill-conditioned, and with penalties below 16 rounding decides single predictions of the original.
-    """
-    mean, std = _statistics(features)
-    x = np.pad((features - mean) / std, ((0, 0), (0, 1)), constant_values=BIAS)  # (N, D + 1)
-    y = np.full((len(labels), classes), -1.0)
-    y[np.arange(len(labels)), labels] = 1.0
-    if x.shape[0] >= x.shape[1]:
-        eigenvalues, left = np.linalg.eigh(x.T @ x)  # primal: (X'X + l2)^-1 X'Y
-        right = left.T @ (x.T @ y)
-    else:
-        eigenvalues, q = np.linalg.eigh(x @ x.T)  # dual: X' (XX' + l2)^-1 Y
-        left, right = x.T @ q, q.T @ y
-    weights = (left / (eigenvalues + l2)) @ right  # (D + 1, K)
+    """Fit least squares with an L2 penalty to targets of -1 and 1, as `vitkit.evaluation.ridge` solves it."""
+    ridge = Ridge(features, labels, classes)
+    weights = ridge.weights(l2)  # (D + 1, K)
 
     def predict(rows: Floats) -> Integers:
-        whitened = ((part - mean) / std for _, part in _parts(rows, classes))
+        whitened = ((part - ridge.mean) / ridge.std for _, part in _parts(rows, classes))
         scores = (part @ weights[:-1] + BIAS * weights[-1] for part in whitened)
         return np.concatenate([score.argmax(1) for score in scores])
 
@@ -200,7 +179,7 @@ def fit_logistic(features: Floats, labels: Integers) -> Fitted:
     the value with the least cross entropy there; then all shots are fitted with it. With one shot a class,
     none can be held out: C is 1.
     """
-    mean, std = _statistics(features)
+    mean, std = statistics(features)
     x = (features - mean) / std
     penalty = 1.0
     held_out = np.zeros(len(labels), bool)  # the last shots of each class; none of a single one
@@ -257,11 +236,6 @@ def _directions(features: Floats) -> Floats:
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     directions: Floats = features / np.where(lengths == 0, 1, lengths)
     return directions
-
-
-def _statistics(features: Floats) -> tuple[Floats, Floats]:
-    """Compute mean and population standard deviation of the shots, with the original's epsilon."""
-    return features.mean(0, keepdims=True), features.std(0, keepdims=True) + STD_EPS
 
 
 def _parts(rows: Floats, columns: int) -> list[tuple[int, Floats]]:

@@ -4,9 +4,14 @@ The JSON holds architecture, class names, preprocessing, origin, versions and th
 two files alone are enough to predict anywhere.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from vitkit.config import from_json, to_json, write
+from vitkit.durable import remove_leftovers, replace_file, sync_folder
 from vitkit.errors import VitkitError
 from vitkit.models.image_model import ImageModel
 from vitkit.models.zoo import FAMILIES
@@ -38,9 +43,11 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"No model.json beside the weights in {description.parent}: it holds architecture and class "
             "names."
         )
-    data = read_json_object(description)
+    data, checksum = read_json_object(description), None
+    following = data.get(NEXT)
+    if isinstance(following, dict) and not _describes(data, source.path):
+        data = following  # a program was killed while it replaced the model
     config, card = read_description(data, description)
-    checksum = None
     if source.path.suffix == ".safetensors":
         checksum = from_json(Checksum, data.get("weights", {}), f"{description}: weights")
         verify(source.path, checksum)
@@ -59,12 +66,90 @@ def save_native(model: ImageModel, folder: Path, notes: list[str]) -> Path:
     loading says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = model.state_dict()
-    if model.novelty is not None:
-        tensors |= {f"{NOVELTY}{name}": tensor for name, tensor in model.novelty.tensors().items()}
-    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(tensors))
+    weights = write_hashed(folder / "model.safetensors", safetensors_chunks(_tensors(model)))
     write(folder / "model.json", {**describe(model), "weights": to_json(weights)})
     return folder
+
+
+def _tensors(model: ImageModel) -> dict[str, Tensor]:
+    """Return a model's parameters and, by names of their own, what its `Novelty` is made of."""
+    novelty = {} if model.novelty is None else model.novelty.tensors()
+    return model.state_dict() | {f"{NOVELTY}{name}": tensor for name, tensor in novelty.items()}
+
+
+NEXT = "next"
+"""The key of `model.json` under which the description of the weights that come next stands, while they are
+put in the place of the old ones."""
+
+
+def replace_native(
+    model: ImageModel, folder: Path, files: Mapping[str, Iterable[bytes | memoryview]]
+) -> None:
+    """Replace the model in a folder, and files that belong to it: after a kill at any moment the old model is
+    there or the new one, whole.
+
+    Two files cannot be replaced at one instant. So `model.json` describes the old weights and the next ones
+    until the weights are replaced, which is the instant of the change. The other files are written beside the
+    old ones before, and take their places after it.
+
+    Args:
+        model: with its card.
+        folder: a folder of `save_native`, in which nobody else writes now.
+        files: the contents of the other files, by name.
+    """
+    settle(folder)
+    description, weights = folder / "model.json", folder / "model.safetensors"
+    for name, chunks in files.items():
+        replace_file(waiting(folder / name), chunks)
+    checksum = write_hashed(waiting(weights), safetensors_chunks(_tensors(model)))
+    described = {**describe(model), "weights": to_json(checksum)}
+    write(description, {**read_json_object(description), NEXT: described})
+    waiting(weights).replace(weights)
+    sync_folder(folder)
+    settle(folder)
+
+
+def settle(folder: Path) -> None:
+    """Bring a replacement of a model to its end where the weights are the new ones, or remove what was
+    prepared for it; a folder without one stays as it is.
+
+    Raises:
+        VitkitError: neither description was written for the weights.
+        OSError: the disk refused; the same call again goes on.
+    """
+    description, weights = folder / "model.json", folder / "model.safetensors"
+    data = read_json_object(description)
+    following = data.pop(NEXT, None)
+    is_new = isinstance(following, dict) and _describes(following, weights)
+    if following is not None and not is_new:
+        verify(weights, from_json(Checksum, data.get("weights", {}), f"{description}: weights"))
+    for path in folder.glob(waiting(folder / "*").name):
+        if is_new:
+            path.replace(path.with_name(path.name[1:].removesuffix(".next")))
+        else:
+            path.unlink()
+    if following is not None:
+        sync_folder(folder)
+        write(description, following if is_new else data)
+    remove_leftovers(folder)
+
+
+def waiting(path: Path) -> Path:
+    """Return the place where the next contents of a file wait."""
+    return path.with_name(f".{path.name}.next")
+
+
+def _describes(data: Mapping[str, Any], weights: Path) -> bool:
+    """Whether a description was written for a file of weights.
+
+    Raises:
+        OSError: the file cannot be read, which says nothing about it.
+    """
+    try:
+        verify(weights, from_json(Checksum, data["weights"], "weights"))
+    except (VitkitError, KeyError):
+        return False
+    return True
 
 
 CHECKPOINT_FORMAT = table.CheckpointFormat(

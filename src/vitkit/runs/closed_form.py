@@ -1,0 +1,430 @@
+"""Keep what a head in closed form learned from beside its model, so that images are added and taken out.
+
+features.safetensors, images in the order of their hashes:
+
+rows       (N, D) float32: their features
+hashes     (N, 32) uint8: SHA-256 of the bytes of the image file, or of the encoded image where an archive or
+           a Parquet file holds it
+labels     (N,) int64: the numbers of their classes
+backbone   (M, 32) uint8: hashes of the images that the backbone itself was trained on, where it is a run's
+record     JSON as uint8: the head that was solved, and the changes
+
+Pictures are in no file: a removal needs a photo's hash, which whoever has the photo can compute.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit._version import __version__
+from vitkit.config import Count, from_json, to_json
+from vitkit.data.layouts.repeats import bytes_digest
+from vitkit.data.sources import Samples
+from vitkit.durable import json_bytes, parse_json, replace_file
+from vitkit.errors import VitkitError
+from vitkit.evaluation.features import FeatureExtractor
+from vitkit.evaluation.refusal import FEWEST, MOST_HELD_OUT, cross_calibrate
+from vitkit.evaluation.ridge import RidgeHead, solve_head
+from vitkit.listener import Listener
+from vitkit.models.config import Refusal
+from vitkit.models.image_model import ImageModel
+from vitkit.models.novelty import Novelty
+from vitkit.runs import machine, trained_model
+from vitkit.text import join_names, pluralize
+from vitkit.weights import loading
+from vitkit.weights.files.source import read_safetensors, safetensors_chunks
+from vitkit.weights.formats.native import replace_native, waiting
+from vitkit.weights.model_card import Described, card_of, preprocessing_of
+
+FILE = "features.safetensors"
+BATCH = 32
+"""Images at a time. Features of another batch differ in their last digits, so that all have this size: 32
+rows of a batch have the same bits wherever they stand in it and whatever stands beside them."""
+HEAD = "head"
+"""The entry of a card's origin that says what a head in closed form was solved from."""
+TOLERANCE = 1e-5
+"""The largest difference of a stored head from the solution, over its largest weight: float32 rounds by 6e-8,
+and another processor's last digits add to that."""
+
+Hashes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Images that were added or taken out."""
+
+    date: str
+    """In UTC."""
+    added: Count
+    """The number of images."""
+    removed: tuple[str, ...]
+    """The hashes of images that were taken out, which prove that they are not in any more."""
+    images: Count
+    """The number of images after it."""
+    images_hash: str
+    """The hash of the hashes and classes of all images after it."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The contents of `features.safetensors` beside its arrays of images."""
+
+    head: str = ""
+    """SHA-256 of the weights of the head that was solved from the rows."""
+    unseen: tuple[str, ...] = ()
+    """Data that the backbone was trained on and whose images are not known, because they were not at hand."""
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedImages:
+    """The images that a head in closed form learned from: the arrays of `features.safetensors`."""
+
+    rows: NDArray[np.float32]
+    hashes: Hashes
+    labels: NDArray[np.int64]
+    backbone: Hashes
+    record: Record = field(default_factory=Record)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def counts(self, classes: int) -> list[int]:
+        """Count the images of each class."""
+        counts: list[int] = np.bincount(self.labels, minlength=classes).tolist()
+        return counts
+
+    def hash(self, class_names: Sequence[str]) -> str:
+        """Hash the set of images with their classes by name."""
+        digest = hashlib.sha256()
+        for row, label in zip(self.hashes, self.labels.tolist(), strict=True):
+            digest.update(row.tobytes() + class_names[label].encode() + b"\0")
+        return digest.hexdigest()
+
+    def take(self, rows: NDArray[Any]) -> "LearnedImages":
+        """Return some of the images."""
+        return replace(self, rows=self.rows[rows], hashes=self.hashes[rows], labels=self.labels[rows])
+
+    def add(self, others: "LearnedImages") -> "LearnedImages":
+        """Return these images and others, in the order of the hashes."""
+        rows = np.concatenate([self.rows, others.rows])
+        hashes = np.concatenate([self.hashes, others.hashes])
+        labels = np.concatenate([self.labels, others.labels])
+        return replace(self, rows=rows, hashes=hashes, labels=labels).take(np.argsort(as_keys(hashes)))
+
+
+def as_keys(hashes: Hashes) -> NDArray[np.void]:
+    """View hashes `(N, 32)` as N values that are compared and sorted whole, as bytes."""
+    keys: NDArray[np.void] = np.ascontiguousarray(hashes).view("V32").reshape(-1)
+    return keys
+
+
+def refit(images: LearnedImages, classes: int) -> RidgeHead:
+    """Solve the head of exactly these images: weights, penalty and temperature, and whatever else is
+    calibrated by the scores of images that the head was solved without.
+
+    Raises:
+        VitkitError: fewer than two classes have images.
+    """
+    return solve_head(images.rows, images.labels, classes)
+
+
+def make_extractor(model: ImageModel, device: torch.device, workers: int = 0) -> FeatureExtractor:
+    """Prepare a model to compute features that depend on nothing but the image and the machine: in float32,
+    and always of a batch of one size."""
+    model.to(device).eval()
+    machine.prepare(model, "float32", False, "evaluation", machine.hash_weights(model))
+    return FeatureExtractor(model, preprocessing_of(model), device, "float32", BATCH, workers)
+
+
+def compute_images(
+    samples: Samples,
+    extractor: Callable[[], FeatureExtractor],
+    listener: Listener,
+    without: Mapping[bytes, int] | None = None,
+) -> tuple[LearnedImages, dict[str, str], list[str]]:
+    """Hash images and compute their features, each once.
+
+    Args:
+        samples: with a class each.
+        extractor: makes what computes features; it is not called where no image is new.
+        listener: hears the progress.
+        without: the classes of images that are in already, by hash: they are passed over.
+
+    Returns:
+        The images; name and reason of each that cannot be read; and the names of images that are there in
+        two classes, none of which is taken.
+
+    Raises:
+        VitkitError: an image is in already under another class.
+    """
+    first, rejects = dict[bytes, int](), dict[str, str]()
+    classes: dict[bytes, set[int]] = {}
+    with listener.progress("hashing images", len(samples)) as progress:
+        for index, label in enumerate(samples.labels.tolist()):
+            digest = bytes_digest(samples, index)
+            progress(index + 1)
+            if digest is None:
+                rejects[samples.key(index)] = "the file cannot be read"
+                continue
+            first.setdefault(digest, index)
+            classes.setdefault(digest, set()).add(label)
+    twice = [samples.key(first[digest]) for digest, labels in classes.items() if len(labels) > 1]
+    present = without or {}
+    if moved := [key for key, labels in classes.items() if not {present.get(key)} <= {None, *labels}]:
+        raise VitkitError(
+            f"{pluralize(len(moved), 'image is', 'images are')} in already under another class, the first "
+            f"{samples.key(first[moved[0]])}. To move images to another class, take them out in the same "
+            "command: --without with their files."
+        )
+    new = sorted(key for key, labels in classes.items() if len(labels) == 1 and key not in present)
+    indices = np.array([first[key] for key in new], dtype=np.int64)
+    rows, readable = np.zeros((0, 0), np.float32), np.zeros(0, bool)
+    if len(indices):
+        # Filled up to whole batches, so that no row is of a shorter one.
+        filled = np.concatenate([indices, np.repeat(indices[:1], -len(indices) % BATCH)])
+        with listener.progress("features", len(filled)) as progress:
+            computed = extractor().compute(samples, filled, progress)
+        readable = computed.readable[: len(indices)]
+        rows = computed.rows[: int(readable.sum())]
+        bad = np.flatnonzero(~readable).tolist()
+        rejects |= {
+            samples.key(int(indices[i])): reason for i, reason in zip(bad, computed.reasons, strict=False)
+        }
+    hashes = np.frombuffer(b"".join(new), np.uint8).reshape(-1, 32)[readable]
+    labels = np.array([next(iter(classes[key])) for key in new], np.int64)[readable]
+    nothing = np.zeros((0, 32), np.uint8)
+    return LearnedImages(rows, hashes, labels, nothing), rejects, twice
+
+
+def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple[str, ...]]:
+    """Find the images that a backbone was trained on, as far as its card and the disk tell.
+
+    Args:
+        model: the start; a run's card names its data, and the data of its own start.
+        listener: hears the progress.
+
+    Returns:
+        The hashes of these images, and the names of data that cannot be looked at.
+    """
+    card, hashes, unseen = card_of(model), list[bytes](), list[str]()
+    if card.data is not None and HEAD not in card.origin:  # else its head alone was trained on that data
+        try:
+            train = trained_model.open_model_data(model).splits["train"]
+            with listener.progress("hashing the start's images", len(train)) as progress:
+                for index in range(len(train)):
+                    hashes.append(bytes_digest(train, index) or bytes(32))
+                    progress(index + 1)
+        except (VitkitError, OSError):
+            unseen.append(card.data.name)
+    before = card.origin.get("start")
+    while isinstance(before, Mapping):  # of the start's start the name alone is recorded
+        name = before["data"].get("name") if isinstance(before.get("data"), Mapping) else None
+        if name is not None and HEAD not in before and before["data"] != to_json(card.data):
+            unseen.append(str(name))
+        before = before.get("start")
+    trained_on = np.frombuffer(b"".join(sorted(set(hashes))), np.uint8).reshape(-1, 32)
+    return trained_on, tuple(unseen)
+
+
+def with_head(
+    model: ImageModel, head: RidgeHead, images: LearnedImages, class_names: Sequence[str]
+) -> ImageModel:
+    """Return a model with another head, `Novelty` and card, and the same backbone; `model` is used up."""
+    card, config = card_of(model), replace(model.config, num_classes=len(class_names))
+    tensors = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    weights, bias = (torch.from_numpy(part.astype(np.float32)) for part in (head.weights, head.bias))
+    tensors |= {"head.weight": weights, "head.bias": bias}
+    made = loading.fill(loading.build_checked(config, tensors, "the model"), tensors)
+    counts = zip(class_names, images.counts(len(class_names)), strict=True)
+    solved = {
+        "solved": "ridge on frozen features, in closed form",
+        "images": dict(counts),
+        "images_hash": images.hash(class_names),
+        "penalty": head.penalty,
+        "temperature": 1 / head.scale,
+        "leave_one_out_accuracy": head.right / len(images),
+    }
+    origin = {**card.origin, HEAD: solved, "vitkit": __version__, "torch": torch.__version__}
+    refuses = None
+    if len(images) >= FEWEST:
+        calibrated = cross_calibrate(images.rows, images.labels, head.logits_without)
+        made.novelty = Novelty(**{name: torch.from_numpy(part) for name, part in calibrated.parts.items()})
+        # Every so many: the order of the hashes says nothing of the images.
+        some = calibrated.scores[:: -(-len(images) // MOST_HELD_OUT)]
+        refuses = Refusal("train", tuple(np.sort(some).tolist()))
+    made.card = replace(card, class_names=tuple(class_names), origin=origin, refusal=refuses)
+    return made.eval()
+
+
+def _stored(model: ImageModel) -> NDArray[np.float32]:
+    """Return the weights and the bias of a model's head as one row."""
+    head: Any = model.head
+    return torch.cat([head.weight.detach().flatten(), head.bias.detach()]).cpu().numpy()
+
+
+def head_hash(model: ImageModel) -> str:
+    """Hash the weights of a model's head."""
+    return hashlib.sha256(_stored(model).tobytes()).hexdigest()
+
+
+def difference_of(model: ImageModel, head: RidgeHead) -> float:
+    """Compute the largest difference of a model's head from a solution, over its largest weight; 0 where all
+    bits are equal."""
+    solution = np.append(head.weights.ravel(), head.bias).astype(np.float32)
+    return float(np.abs(_stored(model) - solution).max() / np.abs(solution).max())
+
+
+def keep(
+    folder: Path,
+    model: ImageModel,
+    images: LearnedImages,
+    added: int,
+    removed: Hashes | None = None,
+    replaces: bool = False,
+) -> LearnedImages:
+    """Write a model and the images of its head into a folder, together where it replaces another.
+
+    Args:
+        folder: locked, or new.
+        model: with its head and card.
+        images: what the head was solved from, with the record of the former ones.
+        added: the number of images that are new.
+        removed: the hashes of images that were taken out.
+        replaces: whether the folder holds a model with its images, which stays until the new one is whole.
+
+    Returns:
+        The images with their record.
+    """
+    out = () if removed is None else tuple(row.tobytes().hex() for row in removed)
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    change = Change(now, added, out, len(images), images.hash(model.card.class_names))
+    record = replace(images.record, head=head_hash(model), changes=(*images.record.changes, change))
+    images = replace(images, record=record)
+    arrays = {name: getattr(images, name) for name in ("rows", "hashes", "labels", "backbone")}
+    arrays["record"] = np.frombuffer(json_bytes(to_json(record)), np.uint8)
+    chunks = safetensors_chunks({name: torch.from_numpy(part.copy()) for name, part in arrays.items()})
+    if replaces:
+        replace_native(model, folder, {FILE: chunks})
+    else:  # a model that is there is whole only beside its images
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / FILE, chunks)
+        loading.save_model(model, folder)
+    return images
+
+
+def read_images(folder: Path, model: ImageModel) -> LearnedImages:
+    """Read what the head of the model in a folder was solved from, which anybody may have made.
+
+    Raises:
+        VitkitError: there is no such file, it is damaged, or it belongs to another head.
+    """
+    present = [path for path in (folder / FILE, waiting(folder / FILE)) if path.is_file()]
+    if not present:
+        raise VitkitError(
+            f"{folder} has no {FILE}: its head was trained by gradient descent, or its images were left "
+            "behind, so that none can be added or taken out. Make a model that can: vitkit finetune "
+            f"{folder} DATA --freeze backbone."
+        )
+    for path in present:  # while a model is replaced, its images are in one of two places
+        images = _read(path, model.state_dict()["head.weight"].shape[1])
+        if images.record.head == head_hash(model):
+            _require_sound(path, images, model.config.num_classes)
+            return images
+    raise VitkitError(
+        f"{folder / FILE} belongs to another head than model.safetensors beside it. Put back both from the "
+        "same copy."
+    )
+
+
+def _read(path: Path, width: int) -> LearnedImages:
+    """Read the arrays of a file of features of `width` numbers an image, and compare their shapes."""
+    arrays = {name: tensor.numpy() for name, tensor in read_safetensors(path).items()}
+    kinds = {name: (each.dtype.name, each.shape[1:] if each.ndim else None) for name, each in arrays.items()}
+    hashes, numbers = ("uint8", (32,)), ("uint8", ())
+    of_image = {"rows": ("float32", (width,)), "hashes": hashes, "labels": ("int64", ())}
+    is_whole = kinds == {**of_image, "backbone": hashes, "record": numbers}
+    if not is_whole or len({len(arrays[name]) for name in of_image}) > 1:
+        raise VitkitError(
+            f"{path} is damaged: expected rows (N, {width}) float32, hashes (N, 32) uint8, labels (N,) "
+            f"int64, backbone (M, 32) uint8 and record, found {', '.join(sorted(arrays)) or 'nothing'} in "
+            "other shapes or types. Put the original file back."
+        )
+    record = from_json(Record, parse_json(arrays.pop("record").tobytes(), path), str(path))
+    return LearnedImages(**arrays, record=record)
+
+
+def _require_sound(path: Path, images: LearnedImages, classes: int) -> None:
+    """Refuse arrays whose numbers no head of so many classes was solved from."""
+    keys = as_keys(images.hashes)
+    problems = {
+        "labels that are no class of the model": bool(
+            ((images.labels < 0) | (images.labels >= classes)).any()
+        ),
+        "features that are not finite": not np.isfinite(images.rows).all(),
+        "hashes out of order, or twice": not (np.sort(keys) == keys).all()
+        or len(np.unique(keys)) < len(keys),
+        "a class without images": len(np.unique(images.labels)) < classes,
+    }
+    if wrong := [problem for problem, is_there in problems.items() if is_there]:
+        raise VitkitError(f"{path} is damaged: it has {join_names(wrong)}. Put the original file back.")
+
+
+def require_removable(images: LearnedImages, rows: NDArray[np.bool_]) -> None:
+    """Refuse to take images out of a head whose backbone was trained on them, or may have been.
+
+    Args:
+        images: all that are in.
+        rows: `(N,)` whether each is to be taken out.
+
+    Raises:
+        VitkitError: the backbone was trained on one, or on data whose images are not known.
+    """
+    way = (
+        "Fine-tune from a start that was not trained on it: vitkit finetune START DATA --freeze backbone; a "
+        "published one's own images vitkit does not know."
+    )
+    if seen := int((rows & np.isin(as_keys(images.hashes), as_keys(images.backbone))).sum()):
+        raise VitkitError(
+            f"The backbone itself was trained on {seen:,} of these images: "
+            f"what it learned of them would stay in every feature. {way}"
+        )
+    if images.record.unseen and rows.any():
+        raise VitkitError(
+            f"The backbone was trained on {join_names(list(images.record.unseen))}, whose images were not at "
+            "hand when the head was made, so that nobody can say that these are not among them. " + way
+        )
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a run has solved its head and written its report, or images were added or taken out since.
+
+    Raises:
+        VitkitError: the model or its images are damaged: they may hold more than the run's own images.
+    """
+    if not (folder / "model.json").exists():
+        return False
+    changes = read_images(folder, loading.load(folder).model).record.changes
+    return len(changes) > 1 or (folder / "report.html").exists()
+
+
+def describe_twice(twice: Sequence[str]) -> str:
+    """Name the first of the images that are there in two classes."""
+    return (
+        f"{pluralize(len(twice), 'image')} in two classes, left out of both: {join_names(list(twice[:5]))}."
+    )
+
+
+def describe_head(head: RidgeHead, images: int) -> str:
+    """Describe a solved head in a line."""
+    return (
+        f"of {pluralize(images, 'image')}; left out in turn, {head.right / images:.2%} are right; penalty "
+        f"{head.penalty:g}, temperature {1 / head.scale:.3g}"
+    )

@@ -1,0 +1,370 @@
+"""Images and classes are added to a head in closed form and taken out: exactly, whole after a kill."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vitkit
+from tests.faults.small_runs import image_folder
+from tests.helpers.photos import picture, saved
+from tests.helpers.refusals import refused
+from tests.jobs.forked_runs import Case, fork_server
+from vitkit.cli.main import run
+from vitkit.runs.closed_form import FILE, HEAD
+from vitkit.weights import loading
+
+COLOURS = {
+    "blue": (40, 60, 200),
+    "green": (40, 180, 60),
+    "grey": (128, 128, 128),
+    "red": (200, 40, 40),
+    "yellow": (220, 210, 40),
+}
+
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+
+def paint(folder: Path, name: str, numbers: range) -> None:
+    """Write photos of a colour into the folder of a class."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        picture(COLOURS[name], number).save(folder / name / f"{number}.png")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of twelve training and four test images, and twelve more photos of five classes."""
+    root = tmp_path_factory.mktemp("photos")
+    for name in COLOURS:
+        if name in ("blue", "green", "red"):
+            paint(root / "first" / "train", name, range(12))
+            paint(root / "first" / "test", name, range(100, 104))
+        paint(root / "more", name, range(12, 24))
+    return root
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return saved("ViT-16x2x2/4", 0, tmp_path_factory.mktemp("weights") / "start", size=8)
+
+
+@pytest.fixture(scope="module")
+def made(photos: Path, start: str, tmp_path_factory: pytest.TempPathFactory, without_report: None) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    return Path(vitkit.finetune(start, photos / "first", out, freeze="backbone"))
+
+
+@pytest.fixture
+def model(made: Path, tmp_path: Path) -> Path:
+    """A copy, which a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "model"))
+
+
+def head(folder: Path) -> dict[str, tuple[bytes, bytes]]:
+    """The bits of each class's weights and bias."""
+    names = json.loads((folder / "model.json").read_text())["class_names"]
+    tensors = load_file(folder / "model.safetensors")
+    rows = zip(tensors["head.weight"], tensors["head.bias"], strict=True)
+    return {name: (w.tobytes(), b.tobytes()) for name, (w, b) in zip(names, rows, strict=True)}
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    """The numbers of each class's weights and bias."""
+    return {name: np.frombuffer(w + b, np.float32) for name, (w, b) in head(folder).items()}
+
+
+def require_close(folder: Path, other: Path) -> None:
+    """Compare two heads class by class: the order of the classes may move the last digits of a sum."""
+    here, there = weights(folder), weights(other)
+    assert here.keys() == there.keys()
+    for name in here:
+        assert np.abs(here[name] - there[name]).max() < 1e-6 * max(1, np.abs(there[name]).max()), name
+
+
+def learn(start: str, out: Path, *folders: tuple[Path, str, range]) -> Path:
+    """Make a model of exactly these photos."""
+    for folder, name, numbers in folders:
+        (out.parent / "exactly" / "train" / name).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            shutil.copy(folder / name / f"{number}.png", out.parent / "exactly" / "train" / name)
+    return Path(
+        vitkit.finetune(start, out.parent / "exactly", out, freeze="backbone", splits_test_fraction=0)
+    )
+
+
+def test_the_head_in_closed_form_is_a_run_like_any_other(made: Path, photos: Path) -> None:
+    assert {"config.json", "model.safetensors", "model.json", FILE, "evaluation"} <= {
+        path.name for path in made.iterdir()
+    }
+    assert not (made / "checkpoints").exists() and not (made / "metrics.jsonl").exists()
+    assert vitkit.evaluate(made).to_json()["accuracy"] > 0.9
+    assert vitkit.Predictor(made)(photos / "more" / "red" / "12.png")[0].name == "red"
+    solved = loading.load(made).identity.card.origin[HEAD]
+    assert solved["images"] == {"blue": 12, "green": 12, "red": 12}
+    assert [row.state for row in vitkit.list_runs(made.parent)] == ["ended"]
+
+
+def test_the_same_command_again_leaves_a_model_as_it_is(
+    model: Path, made: Path, start: str, photos: Path
+) -> None:
+    vitkit.extend(model, without="red")
+    before = head(model)
+    vitkit.finetune(start, photos / "first", model, freeze="backbone")
+    assert head(model) == before
+
+
+def test_images_and_a_class_are_added_as_if_they_had_been_there(
+    model: Path, photos: Path, start: str, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    paint(new, "green", range(12, 15))
+    paint(new, "yellow", range(12, 18))
+    result = vitkit.extend(model, new)
+    assert (result.added, result.removed, result.new_classes) == (9, 0, ("yellow",))
+    assert {each.name: each.images for each in result.classes} == {
+        "blue": 12, "green": 15, "red": 12, "yellow": 6
+    }  # fmt: skip
+    exactly = [(photos / "first" / "train", name, range(12)) for name in ("blue", "green", "red")]
+    exactly += [(photos / "more", "green", range(12, 15)), (photos / "more", "yellow", range(12, 18))]
+    assert head(model) == head(learn(start, tmp_path / "other", *exactly))
+    assert vitkit.Predictor(model)(photos / "more" / "yellow" / "20.png")[0].name == "yellow"
+
+
+def test_what_is_taken_out_leaves_no_trace_in_the_weights(
+    model: Path, photos: Path, start: str, tmp_path: Path
+) -> None:
+    train = photos / "first" / "train"
+    result = vitkit.extend(model, without=[train / "red" / "3.png", "green"])
+    assert (result.removed, result.removed_classes) == (13, ("green",))
+    left = learn(
+        start,
+        tmp_path / "left",
+        (train, "blue", range(12)),
+        (train, "red", range(3)),
+        (train, "red", range(4, 12)),
+    )
+    assert head(model) == head(left)
+    again = vitkit.extend(model, check=[train / "red"])
+    states = again.looked_up
+    assert "is not in, and was taken out on" in states[str(train / "red" / "3.png")]
+    assert states[str(train / "red" / "4.png")] == "is in, as red"
+    assert again.difference == 0 and not again.added
+    assert not (model / "evaluation").exists()
+
+
+def test_after_random_additions_and_removals_the_head_is_the_first_one_again(
+    model: Path, made: Path, photos: Path
+) -> None:
+    draw = random.Random(0)
+    for _ in range(12):
+        name, number = draw.choice([*COLOURS]), draw.randrange(12, 24)
+        photo = photos / "more" / name / f"{number}.png"
+        single = model.parent / "single"
+        shutil.rmtree(single, ignore_errors=True)
+        (single / name).mkdir(parents=True)
+        shutil.copy(photo, single / name)
+        assert vitkit.extend(model, single).added in (0, 1)
+    more = [photos / "more"]
+    assert vitkit.extend(model, without=more).removed > 5
+    assert head(model) == head(made)
+    first, again = (vitkit.extend(folder) for folder in (made, model))
+    assert first.images_hash == again.images_hash and len(again.changes) > 6
+
+
+def test_a_photo_of_another_class_is_moved_where_it_is_taken_out_in_the_same_command(
+    model: Path, photos: Path, tmp_path: Path
+) -> None:
+    new = tmp_path / "new" / "red"
+    new.mkdir(parents=True)
+    shutil.copy(photos / "first" / "train" / "blue" / "0.png", new)
+    before = head(model)
+    refused("in already under another class, the first red/0.png", vitkit.extend, model, tmp_path / "new")
+    assert head(model) == before
+    result = vitkit.extend(model, tmp_path / "new", without=new)
+    assert (result.added, result.removed) == (1, 1)
+    assert {each.name: each.images for each in result.classes} == {"blue": 11, "green": 12, "red": 13}
+
+
+def test_images_that_are_in_and_copies_of_one_image_count_once(model: Path, made: Path, photos: Path) -> None:
+    result = vitkit.extend(model, photos / "first")
+    assert (result.added, result.present) == (0, 36)
+    assert head(model) == head(made)
+    twice = model.parent / "twice" / "red"
+    twice.mkdir(parents=True)
+    for name in ("a", "b"):
+        shutil.copy(photos / "more" / "red" / "12.png", twice / f"{name}.png")
+    assert vitkit.extend(model, twice.parent).added == 1
+
+
+def test_unreadable_images_are_named_and_left_out(model: Path, made: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "violet"
+    new.mkdir(parents=True)
+    (new / "broken.png").write_bytes(b"no image")
+    result = vitkit.extend(model, tmp_path / "new")
+    assert [*result.rejects] == ["violet/broken.png"] and not result.new_classes
+    assert head(model) == head(made)
+
+
+def test_another_folder_gets_the_new_model_and_the_old_one_stays(
+    model: Path, made: Path, photos: Path, tmp_path: Path
+) -> None:
+    vitkit.extend(model, photos / "more", out=tmp_path / "other")
+    assert head(model) == head(made) and len(head(tmp_path / "other")) == 5
+    assert {path.name for path in (tmp_path / "other").iterdir()} == {
+        "model.safetensors", "model.json", FILE
+    }  # fmt: skip
+    assert vitkit.extend(tmp_path / "other", without="grey").images == 36 + 48
+    refused("is there already", vitkit.extend, model, photos / "more", out=tmp_path / "other")
+    refused("would be a copy", vitkit.extend, model, out=tmp_path / "third")
+
+
+def test_what_cannot_be_done_is_refused_and_changes_nothing(
+    model: Path, made: Path, photos: Path, start: str, tmp_path: Path
+) -> None:
+    refused("no class of the model", vitkit.extend, model, without="violet")
+    refused("is not in: nothing was changed", vitkit.extend, model, without=photos / "more/red/12.png")
+    refused("holds no photo that is in|is not in", vitkit.extend, model, without=photos / "more")
+    refused("two classes, and one is left", vitkit.extend, model, without=["red", "green"])
+    refused("--freeze backbone made", vitkit.extend, tmp_path)
+    refused("--freeze backbone", vitkit.extend, start)
+    assert head(model) == head(made)
+
+
+def test_a_head_that_is_not_the_solution_of_its_images_is_refused(model: Path) -> None:
+    arrays = load_file(model / FILE)
+    arrays["rows"][0] += 1
+    save_file(arrays, model / FILE)
+    refused("is not the solution of the images", vitkit.extend, model)
+
+
+def test_the_photos_of_the_backbone_itself_stay(photos: Path, made: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": "ViT-16x1x1/4", "image_size": 8, "steps": 2, "warmup_steps": 0}
+    trained = vitkit.train(photos / "first", tmp_path / "trained", batch_size=4, **options)
+    folder = vitkit.finetune(trained, photos / "first", tmp_path / "frozen", freeze="backbone")
+    refused("trained on 1 of these images", vitkit.extend, folder, without=photos / "first/train/red/0.png")
+    refused("The backbone itself", vitkit.extend, folder, without="red")
+    vitkit.extend(folder, photos / "more")
+    assert vitkit.extend(folder, without=photos / "more" / "red").removed == 12
+    # A head in closed form has not changed the backbone: from it every photo can go.
+    second = vitkit.finetune(made, photos / "more", tmp_path / "second", freeze="backbone")
+    assert vitkit.extend(second, without="grey").removed > 0
+
+
+def test_a_backbone_whose_own_images_are_gone_lets_none_be_taken_out(photos: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(photos / "first", tmp_path / "own")
+    options: dict[str, Any] = {"model": "ViT-16x1x1/4", "image_size": 8, "steps": 2, "warmup_steps": 0}
+    trained = vitkit.train(own, tmp_path / "trained", batch_size=4, **options)
+    shutil.rmtree(own)
+    folder = vitkit.finetune(trained, photos / "more", tmp_path / "frozen", freeze="backbone")
+    refused("trained on own, whose images were not at hand", vitkit.extend, folder, without="grey")
+
+
+def test_options_of_training_do_not_go_with_a_closed_form(start: str, photos: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"freeze": "backbone", "data": photos / "first", "out": tmp_path / "run"}
+    refused("leave epochs, learning_rate out", vitkit.finetune, start, **given, epochs=3, learning_rate=1)
+    refused("the same for every seed", vitkit.finetune, start, **given, runs=2)
+    refused("freeze backbone", vitkit.finetune, start, photos / "first", tmp_path / "run", head="ridge")
+    folder = vitkit.finetune(start, **given, head="new", epochs=1)
+    assert (folder / "metrics.jsonl").exists() and not (folder / FILE).exists()
+    refused("gradient descent", vitkit.extend, folder)
+
+
+Fails = Callable[[Path, int, str], int]
+
+
+@pytest.fixture
+def failing(photos: Path) -> Any:
+    """Run `vitkit extend` in a process in which a filesystem call on the model's folder fails."""
+    with fork_server() as ask:
+
+        def extend(folder: Path, number: int, fault: str) -> int:
+            arguments = ["extend", str(folder), str(photos / "more"), "--without", "red"]
+            return ask(Case(arguments, moment="nowhere", failing=(str(folder), number, fault))).code
+
+        yield extend
+
+
+@pytest.mark.parametrize(
+    "is_slow",
+    [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    ids=["some", "all"],
+)
+def test_a_kill_or_a_full_disk_leaves_the_old_model_or_the_new_one_whole(
+    is_slow: bool, failing: Fails, made: Path, photos: Path, tmp_path: Path
+) -> None:
+    whole = Path(shutil.copytree(made, tmp_path / "whole"))
+    assert failing(whole, -1, "kill") == 0
+    old, new = head(made), head(whole)
+    assert len(Path(f"{whole}.calls").read_text().splitlines()) > 30
+    calls = [json.loads(line) for line in Path(f"{whole}.calls").read_text().splitlines()]
+    states = set()
+    # All calls on the model's own files; of few, the renamings, before and after which something is new.
+    important = [number for number, (_, path) in enumerate(calls) if "model" in path or "features" in path]
+    renamings = [number for number, (call, _) in enumerate(calls) if call == "os.rename"]
+    beside = [near for renaming in renamings for near in (renaming, renaming + 1)]
+    for number in important if is_slow else beside:
+        for fault in ("kill", "ENOSPC") if is_slow else ("kill",):
+            folder = Path(shutil.copytree(made, tmp_path / f"{fault}-{number}"))
+            code = failing(folder, number, fault)
+            present = head_as_loaded(folder)
+            assert present in (old, new), (calls[number], fault)
+            states.add(present == new)
+            if code:  # the same command again brings it to its end
+                assert present == new or failing(folder, -1, "kill") == 0
+            vitkit.extend(folder, check=photos / "more" / "grey" / "12.png")
+            assert head_as_loaded(folder) == new
+            shutil.rmtree(folder)
+    assert states == {True, False}
+
+
+def head_as_loaded(folder: Path) -> dict[str, tuple[bytes, bytes]]:
+    """The bits of each class's weights and bias, as every reader of the model gets them."""
+    loaded = loading.load(folder)
+    state = loaded.model.state_dict()
+    rows = zip(state["head.weight"].numpy(), state["head.bias"].numpy(), strict=True)
+    names = loaded.identity.card.class_names
+    return {name: (w.tobytes(), b.tobytes()) for name, (w, b) in zip(names, rows, strict=True)}
+
+
+def test_features_do_not_depend_on_the_images_beside_them(photos: Path, start: str, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    for name in ("red", "blue"):
+        paint(alone, name, range(12, 13))
+    vitkit.finetune(start, alone, tmp_path / "two", freeze="backbone", splits_test_fraction=0)
+    vitkit.finetune(start, photos / "more", tmp_path / "sixty", freeze="backbone", splits_test_fraction=0)
+    two, sixty = (load_file(tmp_path / name / FILE) for name in ("two", "sixty"))
+    rows = {key.tobytes(): row.tobytes() for key, row in zip(sixty["hashes"], sixty["rows"], strict=True)}
+    for key, row in zip(two["hashes"], two["rows"], strict=True):
+        assert rows[key.tobytes()] == row.tobytes()
+
+
+def test_an_image_in_two_classes_is_left_out_of_both(start: str, photos: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(photos / "first", tmp_path / "data"))
+    shutil.copy(data / "train/red/0.png", data / "train/blue/copy.png")
+    folder = vitkit.finetune(start, data, tmp_path / "run", freeze="backbone")
+    solved = loading.load(folder).identity.card.origin[HEAD]
+    assert solved["images"] == {"blue": 12, "green": 12, "red": 11}
+
+
+def test_the_command_line_prints_the_numbers_as_json(
+    model: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["extend", str(model), "--data", str(photos / "more"), "--without", "red", "blue", "--json"]) == 0
+    )
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["removed"] == 24 and numbers["added"] == 60 and numbers["difference"] == 0
+    assert numbers["changes"][-1]["images"] == numbers["images"] == 72
+
+
+def test_photos_of_two_brightnesses_are_told_apart(start: str, tmp_path: Path) -> None:
+    folder = vitkit.finetune(start, image_folder(tmp_path / "photos"), tmp_path / "run", freeze="backbone")
+    assert vitkit.extend(folder).accuracy == 1
