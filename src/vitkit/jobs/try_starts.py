@@ -1,0 +1,522 @@
+"""Try starts on a person's images before any of them is fine-tuned: the tournament of `vitkit starts --try`.
+
+Classes are learned from a few images by the frozen features of each start, with the same shots and the same
+test images for all, so that starts are compared image by image.
+
+Letters: S draws, N test images.
+"""
+
+import math
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitkit.config import IN_MEMORY_ALONE
+from vitkit.data import paths, sources
+from vitkit.data.listing import class_numbers
+from vitkit.errors import VitkitError
+from vitkit.evaluation import features, statistics
+from vitkit.evaluation.fewshot import methods as protocol
+from vitkit.evaluation.fewshot.config import Learning, Method
+from vitkit.jobs.options import LoadingOptions, StrPath, as_names, require_at_least
+from vitkit.listener import AUTOMATIC, Listener, hushed
+from vitkit.models import measure
+from vitkit.models.config import Precision
+from vitkit.result import Cell, Facts, Number, Result, Section, Table, Text
+from vitkit.runs import machine, processes, trained_model
+from vitkit.runs.plan import free_memory
+from vitkit.runs.start import identify_any, load_model
+from vitkit.tasks.page import points, shown_p
+from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
+from vitkit.weights import model_card, published
+from vitkit.weights.files.download import cache_folder, fetch_any, is_local
+from vitkit.weights.format_names import LoadOptions
+from vitkit.weights.loading import Identity
+from vitkit.world import ALONE
+
+CANDIDATES = (
+    *("vit-ti16-augreg-in21k", "vit-s16-augreg-in21k", "vit-b16-augreg-in21k", "vit-s14-dinov2"),
+    *("vit-s16-lingbot", "vit-s16-deit3-in21k-in1k", "vit-b16-siglip2-224", "vit-b16-clip-openai"),
+)
+"""The published starts that are tried where none is named, besides those on this disk: small ones of each
+family with a free licence."""
+PROBED = 8
+"""Images by which a start's pace is measured before it computes all features: a second or so on a CPU."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A start that was tried."""
+
+    start: str
+    """The given path, address or name."""
+    name: str
+    """A short name, different from the others'."""
+    published: str
+    """The published start that it is, or that it began from, however many runs ago; "" if unknown."""
+    licence: str
+    """The licence of that published start; "" if unknown."""
+    trained_on_these: bool
+    """Whether it was trained on these images."""
+    image_size: tuple[int, int]
+    gflops: float
+    """GFLOPs of the features of an image."""
+    milliseconds: float
+    """Time of an image here, reading it included."""
+    seconds: float
+    """Time that it took here in all; little where its features were stored before."""
+    accuracies: tuple[float, ...]
+    """Of each draw, on all test images."""
+    accuracy: float
+    """The mean over the draws."""
+    interval: tuple[float, float]
+    """95 % interval of it, over other draws and other test images."""
+    right: Any = field(compare=False, repr=False, metadata=IN_MEMORY_ALONE)
+    """`(S, N)`, whether each prediction is right."""
+    to_best: statistics.PairedDifference | None = None
+    """Its accuracy less that of the best start; None for the best."""
+    adjusted_p: float | None = None
+    """The p of that difference, by Holm over all pairs of starts: the best was chosen by the same numbers."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it differs from the best start."""
+        return self.adjusted_p is not None and self.adjusted_p < statistics.SURE
+
+
+@dataclass(frozen=True, repr=False)
+class Tournament(Result):
+    """Starts on the same images, the best first."""
+
+    photos: str
+    """The given path."""
+    data_name: str
+    classes: int
+    test_split: str
+    test_images: int
+    shots: int
+    seeds: int
+    method: Method
+    minutes: float
+    tried: tuple[Tried, ...]
+    """In falling order of accuracy."""
+    left_out: Mapping[str, str]
+    """The reason for each start that was not tried, or not to the end."""
+
+    def heading(self) -> str:
+        """Name the images."""
+        return f"Starts for {self.data_name}"
+
+    @property
+    def cheaper(self) -> Tried | None:
+        """The quickest start from which the best was not found to differ, where it is another one."""
+        equals = [each for each in self.tried if not each.differs]
+        quickest = min(equals, key=lambda each: each.milliseconds)
+        return None if quickest is self.tried[0] else quickest
+
+    def headline(self) -> Sequence[str]:
+        """Name the best start with its lead, its licence, and a quicker one that is as good."""
+        best, *others = self.tried
+        tested = pluralize(self.test_images, f"{self.test_split} image")
+        low, high = best.interval
+        sentences = [
+            f"Best is {best.name}: from {pluralize(self.shots, 'image')} of each class it is right on "
+            f"{best.accuracy:.1%} of {tested} of {self.data_name} (95 % interval {low:.1%} to {high:.1%}).",
+            *(self._lead(second) for second in others[:1]),
+            f"Its licence is {_terms(best)}.",
+        ]
+        if (quick := self.cheaper) is not None:
+            sentences.append(
+                f"No difference was found from {quick.name}, which takes {quick.milliseconds:.3g} ms an "
+                f"image in place of {best.milliseconds:.3g}: its licence is {_terms(quick)}."
+            )
+        own = [each.name for each in self.tried if each.trained_on_these]
+        if own:
+            sentences.append(f"Trained on these images, so that its shots tell it little: {join_names(own)}.")
+        return sentences
+
+    def _lead(self, second: Tried) -> str:
+        """Say how far the best start is ahead of the next, and how sure that is."""
+        assert second.to_best is not None and second.adjusted_p is not None
+        images, difference = self.test_images, second.to_best
+        low, high = (points(images, -end, signed=True) for end in reversed(difference.interval))
+        sure = f"95 % interval {low} to {high}, p {shown_p(second.adjusted_p)} by Holm over all pairs"
+        lead = f"{points(images, -difference.mean)} points ahead of {second.name} ({sure})"
+        if second.differs:
+            return f"It is {lead}."
+        equals = join_names([each.name for each in self.tried[1:] if not each.differs])
+        return f"No difference found from {equals}: it is {lead}."
+
+    def sections(self) -> Sequence[Section]:
+        """Return the table of the starts, and the reasons of those that were left out."""
+        several = len(self.tried) > 1
+        rows: list[tuple[Cell, ...]] = []
+        for each in self.tried:
+            low, high = (f"{100 * end:.1f}" for end in each.interval)
+            compared: list[Cell] = ["", ""] if several else []
+            if each.to_best is not None and each.adjusted_p is not None:
+                gap, *ends = (
+                    points(self.test_images, value, signed=True)
+                    for value in (each.to_best.mean, *each.to_best.interval)
+                )
+                p = Number(shown_p(each.adjusted_p), each.adjusted_p)
+                compared = [Number(f"{gap} ({' to '.join(ends)})", each.to_best.mean), p]
+            costs = [each.gflops, each.milliseconds]
+            rows.append(
+                (
+                    each.name,
+                    Number(f"{each.accuracy:.1%} ({low} to {high})", each.accuracy),
+                    *compared,
+                    *(Number(f"{cost:.3g}", cost) for cost in costs),
+                    Number(f"{each.seconds / 60:.1f}", each.seconds),
+                    each.licence or "not known",
+                )
+            )
+        compared_by = ("less the best, points", "p") if several else ()
+        headings = ("start", "accuracy", *compared_by, "GFLOPs", "ms", "min", "licence")
+        table = Table(headings, tuple(rows), left=(0, -1))
+        explained = (
+            f"{self.method} on frozen features, {pluralize(self.shots, 'image')} of each of {self.classes:,} "
+            f"classes, {pluralize(self.seeds, 'draw')}: the same shots and test images for every start. "
+            "95 % intervals, in parentheses, cover the draws and the test images; p by Holm over all pairs. "
+            "GFLOPs and ms are of one image, min is what the start took here."
+        )
+        reasons = [("left out", [f"{name}: {reason}" for name, reason in self.left_out.items()])]
+        return (Section("", (table, Text(explained), Facts(tuple(reasons)) if self.left_out else None)),)
+
+    def following(self) -> Sequence[str]:
+        """Return the commands that fine-tune the best start, or a quicker one."""
+        quick, images = self.cheaper, shlex.quote(self.photos)
+        command = f"vitkit finetune {shlex.quote(self.tried[0].start)} {images}"
+        if quick is None:
+            return (command,)
+        return command, f"vitkit finetune {shlex.quote(quick.start)} {images}   (quicker)"
+
+
+def _terms(tried: Tried) -> str:
+    """Describe a start's licence, and whose it is."""
+    if not tried.licence:
+        return "not known: no published start is on record as its origin"
+    whose = f", of {tried.published}" if tried.published not in ("", tried.name) else ""
+    return published.describe_licence(tried.licence) + whose
+
+
+def try_starts(
+    photos: StrPath,
+    starts: Sequence[str] = (),
+    *,
+    minutes: float = 10.0,
+    download: bool = False,
+    commercial: bool = False,
+    shots: int = 10,
+    seeds: int = 5,
+    method: Method = "ridge",
+    test_images: int = 1000,
+    batch_size: int = 32,
+    workers: int = 0,
+    device: str = "auto",
+    threads: int | None = None,
+    precision: Precision = "auto",
+    cache: bool = True,
+    quiet: bool = False,
+    ask: "Callable[[str], bool] | None" = None,
+    listener: Listener = AUTOMATIC,
+    **load: Unpack[LoadingOptions],
+) -> Tournament:
+    """Try starts on images: how well their frozen features tell the classes apart, and what they cost.
+
+    Args:
+        photos: images with labels: "digits" (built in), a folder of class folders, a .csv or a folder of
+            .parquet.
+        starts: run folders, files or addresses of weights, names of `vitkit.starts` or patterns of them; left
+            out, the published ones on this disk and a small one of each family.
+        minutes: minutes for all starts together: they are tried in rising order of cost, and those that would
+            take longer are left out.
+        download: fetch the starts that are not on this disk, without asking; else they are left out.
+        commercial: leave out starts whose licence is not known to allow commercial use.
+        shots: images of each class to learn from.
+        seeds: number of times the shots are drawn: with the seeds 0, 1, 2 and so on.
+        method: ridge (the paper's few-shot accuracy), knn (nearest neighbours) or logistic (regression).
+        test_images: the most test images; of more, a part with the same proportions of the classes is taken.
+        batch_size: the most images that are computed at a time; fewer where the memory is short.
+        workers: processes that decode images; with 0 the main process decodes.
+        device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
+        threads: CPU threads; left out, as many as PyTorch chooses.
+        precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
+            it, else float32.
+        cache: keep the features of images in the user's cache folder, and use the features that are there.
+        quiet: print nothing but warnings.
+        ask: is asked whether to fetch what is not on this disk, with a question.
+        listener: hears the progress and remarks; left out, a notebook shows them and a script is silent.
+        load: how checkpoints are read, as `vitkit.jobs.options.LoadingOptions` describes it.
+
+    Returns:
+        The starts in falling order of accuracy, and the reason for each that was left out. It is no forecast
+        of fine-tuning, which changes the features too.
+
+    Raises:
+        VitkitError: there is no such data, no test image, or every start was left out.
+
+    Unstable: its parameters and what it returns may change in any release.
+    """
+    if not photos:
+        raise VitkitError("Which images? Give a path, or digits for the built-in ones.")
+    if not 0 < minutes < math.inf:
+        raise VitkitError(f"minutes is a number above 0, found {minutes:g}.")
+    require_at_least(1, test_images=test_images, batch_size=batch_size)
+    learning, spec = Learning((shots,), seeds, (method,)), str(photos)
+    listener, place = hushed(listener, quiet), machine.find_device(device)
+    processes.divide_threads(ALONE, threads)
+    left_out: dict[str, str] = {}
+    names = list(dict.fromkeys(_expand(as_names(starts))))
+    missing = [name for name in names if published.is_address(name) and not is_local(name)]
+    allowed = download or (ask is not None and bool(missing) and ask(_question(missing)))
+    identities: dict[str, Identity] = {}
+    for name in names:
+        try:
+            if name in missing and not allowed:
+                raise VitkitError(f"not on this disk{_where(name)}; --yes fetches it")
+            with listener.progress(f"looking at {name}"):
+                fetch_any(name)
+                identities[name] = _identify(name, commercial, LoadOptions(**load))
+        except VitkitError as error:
+            left_out[name] = str(error)
+    if not identities:
+        raise VitkitError(f"No start is left to try. {_listed(left_out)}")
+    trained_on, pixels = [], []
+    for identity in identities.values():
+        card = identity.card
+        if card.data is not None:  # these images may have been moved since
+            same = trained_model.is_training_data(card, spec)
+            trained_on.append(replace(card.data, spec=paths.absolute_spec(spec)) if same else card.data)
+        pixels.append(model_card.fit_preprocessing(card.preprocessing, identity.config).decode.max_pixels)
+    opened = _with_fewer(protocol.open_fewshot_data(spec, trained_on), test_images)
+    tried, end = list[Tried](), time.monotonic() + 60 * minutes
+    short_names = dict(zip(names, distinct_ends(names), strict=True))
+    # The cheapest first, so that an hour's start does not use up the minutes of all others.
+    for name in sorted(identities, key=lambda name: measure.forward_flops(identities[name].config)):
+        began = time.monotonic()
+        try:
+            runner = _Runner(name, identities[name], place, precision, min(pixels), batch_size, workers, load)
+            measured = runner.measure(opened, learning, end, cache, listener)
+        except (VitkitError, MemoryError, torch.OutOfMemoryError) as error:
+            left_out[name] = str(error) or "the memory does not suffice"
+            continue
+        (score,) = measured.scores
+        if tried and score.right.shape != tried[0].right.shape:
+            left_out[name] = "it cannot read all the images that the others read"
+            continue
+        origin = published.find_published_origin(name, identities[name].card)
+        alone = statistics.paired_difference(np.zeros(score.right.shape), score.right.astype(float))
+        low, high = alone.interval
+        tried.append(
+            Tried(
+                start=name,
+                name=short_names[name],
+                published="" if origin is None else origin.name,
+                licence="" if origin is None else origin.licence,
+                trained_on_these=trained_model.is_training_data(identities[name].card, spec),
+                image_size=identities[name].config.image_size,
+                gflops=measure.forward_flops(identities[name].config) / 1e9,
+                milliseconds=1000 * runner.pace,
+                seconds=time.monotonic() - began,
+                accuracies=score.accuracies,
+                accuracy=score.mean,
+                interval=(max(0.0, low), min(1.0, high)),
+                right=score.right,
+            )
+        )
+    if not tried:
+        raise VitkitError(f"No start could be tried. {_listed(left_out)}")
+    return Tournament(
+        photos=spec,
+        data_name=opened.data.name,
+        classes=opened.classes,
+        test_split=opened.test_split,
+        test_images=tried[0].right.shape[1],
+        shots=shots,
+        seeds=seeds,
+        method=method,
+        minutes=minutes,
+        tried=tuple(rank(tried)),
+        left_out={short_names[name]: reason for name, reason in left_out.items()},
+    )
+
+
+def rank(tried: Sequence[Tried]) -> list[Tried]:
+    """Put starts into falling order of accuracy, each compared with the best by draw and image.
+
+    The best is known by these numbers alone, so that each of its comparisons stands for all pairs: p is
+    adjusted over all of them.
+
+    Args:
+        tried: at least one start.
+    """
+    ranked = sorted(tried, key=lambda each: (-each.accuracy, each.milliseconds))
+    pairs = list(combinations(range(len(ranked)), 2))
+    rights = [each.right.astype(float) for each in ranked]
+    differences = [statistics.paired_difference(rights[first], rights[second]) for first, second in pairs]
+    adjusted = statistics.holm([difference.p for difference in differences])
+    to_best = {
+        second: (difference, p)
+        for (first, second), difference, p in zip(pairs, differences, adjusted, strict=True)
+        if first == 0
+    }
+    compared = (to_best.get(number, (None, None)) for number in range(len(ranked)))
+    return [
+        replace(each, to_best=difference, adjusted_p=p)
+        for each, (difference, p) in zip(ranked, compared, strict=True)
+    ]
+
+
+def _expand(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names with patterns resolved; without any, the candidates."""
+    for name in names:
+        is_pattern = re.search(r"[*?]", name) and not Path(name).exists()
+        yield from (start.name for start in published.starts(name)) if is_pattern else (name,)
+    if not names:
+        yield from (start.name for start in published.starts() if is_local(start.name))
+        yield from CANDIDATES
+
+
+def _question(missing: Sequence[str]) -> str:
+    """Ask whether to fetch starts, with the size of those whose size is in the table."""
+    starts = [start for name in missing if (start := published.find_start_named(name)) is not None]
+    size = f", about {sum(start.megabytes for start in starts):,.0f} MB" if starts else ""
+    return f"Fetch {join_names(list(missing))}{size}? [y/N] "
+
+
+def _where(name: str) -> str:
+    """Say how large a published start is, and where it is."""
+    start = published.find_start_named(name)
+    return "" if start is None else f" (about {start.megabytes:,.0f} MB at {start.address})"
+
+
+def _identify(name: str, commercial: bool, options: LoadOptions) -> Identity:
+    """Describe a checkpoint, before time is spent on it.
+
+    Raises:
+        VitkitError: it cannot be read, gives no features, or its licence is not wanted.
+    """
+    identity = identify_any(name, options)
+    if reason := features.explain_no_features(identity.config):
+        raise VitkitError(reason)
+    origin = published.find_published_origin(name, identity.card)
+    if commercial and (origin is None or origin.licence not in published.FREE_LICENCES):
+        raise VitkitError(published.describe_licence("" if origin is None else origin.licence))
+    return identity
+
+
+def _listed(left_out: Mapping[str, str]) -> str:
+    """Write the starts that were left out, each with its reason."""
+    return " ".join(f"{name}: {reason.rstrip('.')}." for name, reason in left_out.items())
+
+
+def _with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
+    """Take a part of the test images where there are more, with the same proportions of the classes."""
+    if len(data.test) <= most:
+        return data
+    rows = np.sort(protocol.mixed_order(class_numbers(data.test.labels))[:most])
+    splits = {**data.data.splits, data.test_split: data.test.take(rows)}
+    return replace(data, data=replace(data.data, splits=splits, same={}))
+
+
+class _Runner:
+    """A loaded start, which computes features of images as fast and as small as the machine allows.
+
+    Args:
+        name: the path, address or name.
+        identity: its description.
+        device, precision, workers: how it computes.
+        max_pixels: the largest image that all starts read.
+        batch_size: the most images at a time.
+        load: how it is read.
+
+    Raises:
+        VitkitError: it cannot be loaded, or takes more memory than is free.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        device: torch.device,
+        precision: Precision,
+        max_pixels: int,
+        batch_size: int,
+        workers: int,
+        load: LoadingOptions,
+    ) -> None:
+        config, free = identity.config, free_memory(device)
+
+        def needed(images: int) -> int:
+            memory = measure.inference_memory(config, images)
+            return memory.peak + memory.weights  # of the file and of the model, while it is loaded
+
+        while batch_size > 1 and free is not None and needed(batch_size) > free:
+            batch_size //= 2
+        if free is not None and needed(batch_size) > free:
+            needs, has = format_bytes(needed(batch_size)), format_bytes(free)
+            raise VitkitError(f"memory: its features take {needs}, and {has} are free")
+        self.name, self.pace = name, math.nan
+        model = load_model(name, **load).to(device)
+        rule = model_card.preprocessing_of(model)
+        self.rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
+        self.extractor = features.FeatureExtractor(model, self.rule, device, precision, batch_size, workers)
+
+    def measure(
+        self, data: protocol.FewShotData, learning: Learning, end: float, cached: bool, listener: Listener
+    ) -> protocol.Measured:
+        """Measure the pace of the start and its few-shot accuracy.
+
+        Args:
+            data: the images.
+            learning: the ways to learn from the shots.
+            end: the moment by `time.monotonic()` after which no start computes.
+            cached: whether stored features are used, and features stored.
+            listener: hears the progress.
+
+        Raises:
+            VitkitError: the features would take longer; or as `measure_data`.
+        """
+        data = data.decoded_by(self.rule.decode)
+        self.pace = self._measure_pace(data.test)
+        cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
+        fingerprint = self.extractor.fingerprint() if cached else ""
+
+        def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+            def anew() -> features.Features:
+                # The test images follow the shots.
+                ahead = len(indices) + (len(data.test) if which == "shots" else 0)
+                left = end - time.monotonic()
+                if (takes := self.pace * ahead) > left:
+                    needs, has = format_duration(takes), format_duration(max(left, 0.0))
+                    raise VitkitError(
+                        f"time: its features take about {needs}, and {has} of --minutes are left"
+                    )
+                with listener.progress(f"features of {which}, {self.name}", len(indices)) as progress:
+                    return self.extractor.compute(samples, indices, progress)
+
+            return features.cached_features(fingerprint, samples, indices, cache, anew)
+
+        return protocol.measure_data(data, learning, compute, listener, self.name)
+
+    def _measure_pace(self, samples: sources.Samples) -> float:
+        """Return the seconds of an image, after a first batch that warms up."""
+        indices, seconds = np.arange(min(PROBED, len(samples))), math.inf
+        for _ in range(2):
+            began = time.monotonic()
+            with suppress(VitkitError):  # an image that cannot be read is told of later
+                self.extractor.compute(samples, indices)
+            seconds = min(seconds, time.monotonic() - began)
+        return seconds / len(indices)
