@@ -129,7 +129,7 @@ def test_an_address_is_of_the_model_and_the_size() -> None:
             size = re.search(r"(?:_|-|res_)(224|256|384|512)(?=\.|_|-|$)", address)
             if size and not (start.model.startswith("BiT") and address.startswith("hf:")):
                 assert int(size[1]) == start.image_size
-            if "hf:timm" in address and start.training.startswith(UNNAMED + ("SigLIP 2", "MAE")):
+            if "hf:timm" in address and start.training.startswith((*UNNAMED, "SigLIP 2", "MAE")):
                 # timm's names of the newer families are none of the grammar's.
                 size_and_patch = re.search(r"_(small|base|large)_patch(\d+)_", address)
                 assert size_and_patch is not None

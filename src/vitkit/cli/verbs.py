@@ -343,8 +343,9 @@ UNPINNED = "not pinned: what is fetched first is remembered, and another file is
 LONG = replace(JSON, text="print everything as JSON, with licences and sources.")
 TRY = Verb("starts", "jobs.try_starts:try_starts")
 TRY_TEXT = (
-    "try starts on these images, as vitkit fewshot does, and compare them: run folders, files, addresses or "
-    "names; left out, the published ones on this disk and a small one of each family."
+    "try starts on these images and compare them, before any is fine-tuned. The words behind it are run "
+    "folders, files, addresses, names or patterns; left out, the published starts on this disk and a small "
+    "one of each family."
 )
 FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk, without asking.")
 SHARED = {"photos", "starts", "download"}

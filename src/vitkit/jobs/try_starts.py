@@ -28,7 +28,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import features, statistics
 from vitkit.evaluation.fewshot import methods as protocol
 from vitkit.evaluation.fewshot.config import Learning, Method
-from vitkit.jobs.options import LoadingOptions, StrPath, as_names, require_at_least
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import measure
 from vitkit.models.config import Precision
@@ -119,13 +119,15 @@ class Tournament(Result):
 
     @property
     def cheaper(self) -> Tried | None:
-        """The quickest start from which the best was not found to differ, where it is another one."""
-        equals = [each for each in self.tried if not each.differs]
-        quickest = min(equals, key=lambda each: each.milliseconds)
-        return None if quickest is self.tried[0] else quickest
+        """The start of the fewest FLOPs from which the best was not found to differ, where it is another one.
+
+        FLOPs and not milliseconds: the same command must say the same every time.
+        """
+        cheapest = min((each for each in self.tried if not each.differs), key=lambda each: each.gflops)
+        return None if cheapest.gflops == self.tried[0].gflops else cheapest
 
     def headline(self) -> Sequence[str]:
-        """Name the best start with its lead, its licence, and a quicker one that is as good."""
+        """Name the best start with its lead, its licence, and a cheaper one that may be as good."""
         best, *others = self.tried
         tested = pluralize(self.test_images, f"{self.test_split} image")
         low, high = best.interval
@@ -135,10 +137,10 @@ class Tournament(Result):
             *(self._lead(second) for second in others[:1]),
             f"Its licence is {_terms(best)}.",
         ]
-        if (quick := self.cheaper) is not None:
+        if (cheaper := self.cheaper) is not None:
             sentences.append(
-                f"No difference was found from {quick.name}, which takes {quick.milliseconds:.3g} ms an "
-                f"image in place of {best.milliseconds:.3g}: its licence is {_terms(quick)}."
+                f"No difference was found from {cheaper.name}, which takes {cheaper.gflops:.3g} GFLOPs an "
+                f"image in place of {best.gflops:.3g}. Its licence is {_terms(cheaper)}."
             )
         own = [each.name for each in self.tried if each.trained_on_these]
         if own:
@@ -195,12 +197,12 @@ class Tournament(Result):
         return (Section("", (table, Text(explained), Facts(tuple(reasons)) if self.left_out else None)),)
 
     def following(self) -> Sequence[str]:
-        """Return the commands that fine-tune the best start, or a quicker one."""
-        quick, images = self.cheaper, shlex.quote(self.photos)
-        command = f"vitkit finetune {shlex.quote(self.tried[0].start)} {images}"
-        if quick is None:
-            return (command,)
-        return command, f"vitkit finetune {shlex.quote(quick.start)} {images}   (quicker)"
+        """Return the commands that fine-tune the best start, or a cheaper one."""
+        command, cheaper = self._command(self.tried[0]), self.cheaper
+        return (command,) if cheaper is None else (command, f"{self._command(cheaper)}   (cheaper)")
+
+    def _command(self, tried: Tried) -> str:
+        return shlex.join(["vitkit", "finetune", tried.start, self.photos])
 
 
 def _terms(tried: Tried) -> str:
@@ -213,7 +215,7 @@ def _terms(tried: Tried) -> str:
 
 def try_starts(
     photos: StrPath,
-    starts: Sequence[str] = (),
+    starts: StrPaths = (),
     *,
     minutes: float = 10.0,
     download: bool = False,
@@ -286,8 +288,10 @@ def try_starts(
         try:
             if name in missing and not allowed:
                 raise VitkitError(f"not on this disk{_where(name)}; --yes fetches it")
+            if name in missing:
+                with listener.progress(f"fetching {name}", unit="bytes") as progress:
+                    fetch_any(name, progress)
             with listener.progress(f"looking at {name}"):
-                fetch_any(name)
                 identities[name] = _identify(name, commercial, LoadOptions(**load))
         except VitkitError as error:
             left_out[name] = str(error)
@@ -362,7 +366,7 @@ def rank(tried: Sequence[Tried]) -> list[Tried]:
     Args:
         tried: at least one start.
     """
-    ranked = sorted(tried, key=lambda each: (-each.accuracy, each.milliseconds))
+    ranked = sorted(tried, key=lambda each: (-each.accuracy, each.gflops))
     pairs = list(combinations(range(len(ranked)), 2))
     rights = [each.right.astype(float) for each in ranked]
     differences = [statistics.paired_difference(rights[first], rights[second]) for first, second in pairs]
