@@ -17,7 +17,7 @@ from vitkit.evaluation import statistics
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot.methods import open_fewshot_data
 from vitkit.jobs import try_starts as job
-from vitkit.jobs.try_starts import Tournament, Tried, rank
+from vitkit.jobs.try_starts import Tournament, Tried, accuracy_interval, compare, rank
 from vitkit.models.measure import forward_flops, inference_memory
 from vitkit.result import Facts
 from vitkit.weights.files import download
@@ -80,9 +80,10 @@ def test_accuracies_are_those_of_fewshot_and_differences_those_of_its_prediction
     best, *others = result.tried
     assert best.to_best is None and best.accuracy == max(each.accuracy for each in result.tried)
     for each in others:
-        assert each.to_best == statistics.paired_difference(
-            best.right.astype(float), each.right.astype(float)
-        )
+        assert each.to_best is not None
+        paired = statistics.paired_difference(best.right.astype(float), each.right.astype(float))
+        assert replace(each.to_best, interval=paired.interval, p=paired.p) == paired
+        assert each.to_best.interval[0] <= paired.interval[0] < paired.interval[1] <= each.to_best.interval[1]
         assert each.to_best.mean == pytest.approx(each.accuracy - best.accuracy)
     for each in result.tried:
         assert each.gflops == forward_flops(vitkit.load_model(each.start).config) / 1e9
@@ -91,14 +92,29 @@ def test_accuracies_are_those_of_fewshot_and_differences_those_of_its_prediction
 
 def test_a_difference_is_adjusted_over_all_pairs_because_the_best_was_chosen_by_it() -> None:
     rng = np.random.default_rng(0)
-    rights = [rng.random((5, 60)) < level for level in (0.75, 0.7, 0.5)]
+    rights = [rng.random((5, 60)) < level for level in (0.75, 0.7, 0.35)]
     ranked = rank([make_tried(f"start {number}", right) for number, right in enumerate(rights)])
     assert [each.accuracy for each in ranked] == sorted((right.mean() for right in rights), reverse=True)
-    first, second, third = (each.right.astype(float) for each in ranked)
+    first, second, third = (each.right for each in ranked)
     pairs = ((first, second), (first, third), (second, third))
-    adjusted = statistics.holm([statistics.paired_difference(*pair).p for pair in pairs])
+    adjusted = statistics.holm([compare(*pair).p for pair in pairs])
     assert [each.adjusted_p for each in ranked] == [None, *adjusted[:2]]
     assert not ranked[1].differs and ranked[2].differs
+
+
+def test_a_few_images_prove_little() -> None:
+    """Starts that agree everywhere, or differ always alike, have no spread that a variance would show."""
+    always = np.ones((5, 12), bool)
+    assert accuracy_interval(always) == statistics.binomial_interval(12, 12)
+    equal = compare(always, always)
+    assert equal.p == 1 and equal.interval == statistics.bonett_price(0, 0, 12)[0]
+    few = compare(np.zeros((5, 3), bool), np.ones((5, 3), bool))
+    assert few.p == 1 and few.interval == (-1.0, 1.0)
+    rng = np.random.default_rng(2)
+    many = rng.random((5, 400)) < 0.5
+    wider = statistics.paired_difference(np.zeros(many.shape), many.astype(float)).interval
+    low, high = accuracy_interval(many)
+    assert low <= wider[0] and high >= wider[1]
 
 
 def result_of(*tried: Tried) -> Tournament:

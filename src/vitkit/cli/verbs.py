@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -362,10 +361,8 @@ def _starts(arguments: list[str]) -> None:
         filters = {name: given.pop(name) for name in ("model", "data") if name in given}
         if filters:
             names = (*names, *(start.name for start in published.starts(**filters)))
-        with options.importing():
-            from vitkit.jobs.try_starts import try_starts
-        job = partial(try_starts, ask=train.allows)
-        console.print_result(options.call(job, given | {"starts": names}, STARTS.options), given)
+        # The job fetches what may be fetched, and leaves out the others.
+        console.print_result(TRY.call(given, starts=names, ask=train.allows), given)
         return
     if of_try := [option.name for option in OF_TRY if option.path in given]:
         raise VitkitError(f"{of_try[0]} belongs to --try DATA: give that too, or leave {of_try[0]} out.")

@@ -47,7 +47,7 @@ LICENCE_TERMS = dict.fromkeys(FREE_LICENCES, "commercial use allowed") | {
     "CC-BY-NC-4.0": "no commercial use",
     "DINOv3 License": "Meta's own terms, read them before you use it",
 }
-"""What a licence allows, in the words that a person needs first."""
+"""The terms of a licence that a person needs to know first."""
 CLOSED = "gs://vit_models/"
 """The bucket of the authors, closed to the public since February 2026: its addresses are not offered."""
 TRAINING_IMAGES = "training_images"
