@@ -144,7 +144,7 @@ def test_what_is_said_of_equal_starts_and_of_a_cheaper_one() -> None:
     equal = result_of(make_tried("dear", better, 9.0), make_tried("cheap", worse, 2.0))
     said = " ".join(equal.headline())
     assert "No difference found from cheap: it is 1.7 points ahead of cheap (95 % interval " in said
-    assert "No difference was found from cheap, which takes 2 GFLOPs an image in place of 9." in said
+    assert "The cheapest that may be as good is cheap, with 2 GFLOPs an image in place of 9." in said
     assert equal.following() == (
         "vitkit finetune dear 'my photos'",
         "vitkit finetune cheap 'my photos'   (cheaper)",

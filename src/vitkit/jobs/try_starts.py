@@ -51,8 +51,8 @@ CANDIDATES = (
 """The published starts that are tried where none is named, besides those on this disk: small ones of each
 family with a free licence."""
 SHOTS = 25
-"""With 10 images of each class a start whose last blocks were destroyed came first on pictures of animals,
-and was 11 points behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
+"""Images of each class to learn from: with 10, a start whose last blocks were destroyed came first on
+pictures of animals, and was far behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
 PROBED = 8
 """Images by which a start's pace is measured before it computes all features: a second or so on a CPU."""
 
@@ -142,8 +142,8 @@ class Tournament(Result):
         ]
         if (cheaper := self.cheaper) is not None:
             sentences.append(
-                f"No difference was found from {cheaper.name}, which takes {cheaper.gflops:.3g} GFLOPs an "
-                f"image in place of {best.gflops:.3g}. Its licence is {_terms(cheaper)}."
+                f"The cheapest that may be as good is {cheaper.name}, with {cheaper.gflops:.3g} GFLOPs an image "
+                f"in place of {best.gflops:.3g}. Its licence is {_terms(cheaper)}."
             )
         own = [each.name for each in self.tried if each.trained_on_these]
         if own:
