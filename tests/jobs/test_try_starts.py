@@ -117,6 +117,18 @@ def test_a_few_images_prove_little() -> None:
     assert low <= wider[0] and high >= wider[1]
 
 
+@pytest.mark.parametrize(("draws", "images"), [(3, 50), (3, 400), (5, 50), (5, 400)])
+def test_starts_of_equal_accuracy_differ_rarely(draws: int, images: int) -> None:
+    """In at most 8 % of 200 test sets, for a test at 5 %: images are hard for both, draws good or bad."""
+    rng, differing = np.random.default_rng(0), 0
+    for _ in range(200):
+        image = rng.normal(0.8, 1.0, images) + rng.normal(0, 0.7, (2, 1, images))
+        draw = rng.normal(0, 0.2, (draws, 1)) + rng.normal(0, 0.15, (2, draws, 1))
+        right = image + draw + rng.normal(0, 0.6, (2, draws, images)) > 0
+        differing += compare(right[0], right[1]).p < statistics.SURE
+    assert differing <= 16
+
+
 def result_of(*tried: Tried) -> Tournament:
     """A tournament with these starts."""
     return Tournament(

@@ -142,8 +142,8 @@ class Tournament(Result):
         ]
         if (cheaper := self.cheaper) is not None:
             sentences.append(
-                f"The cheapest that may be as good is {cheaper.name}, with {cheaper.gflops:.3g} GFLOPs an image "
-                f"in place of {best.gflops:.3g}. Its licence is {_terms(cheaper)}."
+                f"The cheapest that may be as good is {cheaper.name}, with {cheaper.gflops:.3g} GFLOPs an "
+                f"image in place of {best.gflops:.3g}. Its licence is {_terms(cheaper)}."
             )
         own = [each.name for each in self.tried if each.trained_on_these]
         if own:
