@@ -55,7 +55,6 @@ def make_tried(name: str, right: Any, gflops: float = 1.0) -> Tried:
         published="",
         licence="",
         trained_on_these=False,
-        image_size=(8, 8),
         gflops=gflops,
         milliseconds=1.0,
         seconds=1.0,
@@ -213,8 +212,7 @@ def test_cheap_starts_go_first_and_the_time_leaves_out_the_dear_ones(
 ) -> None:
     hearing = Hearing()
     # An image takes a second of the large start and none of the others.
-    pace = {starts[0]: 1.0}
-    monkeypatch.setattr(job._Runner, "_measure_pace", lambda self, samples: pace.get(self.name, 0.0))
+    monkeypatch.setattr(job, "measure_pace", lambda extractor, _: float(extractor.model.config.width == 32))
     result = vitkit.try_starts(photos, starts, minutes=0.1, listener=hearing, **QUICK)
     features = [loop for loop in hearing.loops if loop.startswith("features of shots")]
     assert features == [f"features of shots, {start}" for start in starts[1:]]

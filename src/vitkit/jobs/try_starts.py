@@ -28,18 +28,20 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation import features, statistics
 from vitkit.evaluation.fewshot import methods as protocol
 from vitkit.evaluation.fewshot.config import Learning, Method
+from vitkit.jobs.fewshot import compute_features
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import measure
 from vitkit.models.config import Precision
-from vitkit.result import Cell, Facts, Number, Result, Section, Table, Text
+from vitkit.models.zoo import ModelConfig
+from vitkit.result import Cell, Facts, Number, Result, Section, Text, table_of
 from vitkit.runs import machine, processes, trained_model
 from vitkit.runs.plan import free_memory
 from vitkit.runs.start import identify_any, load_model
 from vitkit.tasks.page import points, shown_p
 from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
 from vitkit.weights import model_card, published
-from vitkit.weights.files.download import cache_folder, fetch_any, is_local
+from vitkit.weights.files.download import fetch_any, is_local
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import Identity
 from vitkit.world import ALONE
@@ -71,7 +73,6 @@ class Tried:
     """The licence of that published start; "" if unknown."""
     trained_on_these: bool
     """Whether it was trained on these images."""
-    image_size: tuple[int, int]
     gflops: float
     """GFLOPs of the features of an image."""
     milliseconds: float
@@ -164,32 +165,19 @@ class Tournament(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return the table of the starts, and the reasons of those that were left out."""
-        several = len(self.tried) > 1
-        rows: list[tuple[Cell, ...]] = []
-        for each in self.tried:
-            low, high = (f"{100 * end:.1f}" for end in each.interval)
-            compared: list[Cell] = ["", ""] if several else []
-            if each.to_best is not None and each.adjusted_p is not None:
-                gap, *ends = (
-                    points(self.test_images, value, signed=True)
-                    for value in (each.to_best.mean, *each.to_best.interval)
-                )
-                p = Number(shown_p(each.adjusted_p), each.adjusted_p)
-                compared = [Number(f"{gap} ({' to '.join(ends)})", each.to_best.mean), p]
-            costs = [each.gflops, each.milliseconds]
-            rows.append(
-                (
-                    each.name,
-                    Number(f"{each.accuracy:.1%} ({low} to {high})", each.accuracy),
-                    *compared,
-                    *(Number(f"{cost:.3g}", cost) for cost in costs),
-                    Number(f"{each.seconds / 60:.1f}", each.seconds),
-                    each.licence or "not known",
-                )
-            )
-        compared_by = ("less the best, points", "p") if several else ()
-        headings = ("start", "accuracy", *compared_by, "GFLOPs", "ms", "min", "licence")
-        table = Table(headings, tuple(rows), left=(0, -1))
+        columns: dict[str, Callable[[Tried], Cell]] = {
+            "start": lambda each: each.name,
+            "accuracy": lambda each: Number(f"{each.accuracy:.1%} ({_ends(each.interval)})", each.accuracy),
+            "less the best, points": self._gap,
+            "p": lambda each: "" if each.adjusted_p is None else shown_p(each.adjusted_p),
+            "GFLOPs": lambda each: Number(f"{each.gflops:.3g}", each.gflops),
+            "ms": lambda each: Number(f"{each.milliseconds:.3g}", each.milliseconds),
+            "min": lambda each: Number(f"{each.seconds / 60:.1f}", each.seconds),
+            "licence": lambda each: each.licence or "not known",
+        }
+        if len(self.tried) == 1:
+            del columns["less the best, points"], columns["p"]
+        table = replace(table_of(self.tried, columns), left=(0, -1))
         explained = (
             f"{self.method} on frozen features, {pluralize(self.shots, 'image')} of each of {self.classes:,} "
             f"classes, {pluralize(self.seeds, 'draw')}: the same shots and test images for every start. "
@@ -199,6 +187,15 @@ class Tournament(Result):
         reasons = [("left out", [f"{name}: {reason}" for name, reason in self.left_out.items()])]
         return (Section("", (table, Text(explained), Facts(tuple(reasons)) if self.left_out else None)),)
 
+    def _gap(self, tried: Tried) -> Cell:
+        """Write the difference to the best start with its interval, in points."""
+        if (difference := tried.to_best) is None:
+            return ""
+        gap, low, high = (
+            points(self.test_images, value, signed=True) for value in (difference.mean, *difference.interval)
+        )
+        return Number(f"{gap} ({low} to {high})", difference.mean)
+
     def following(self) -> Sequence[str]:
         """Return the commands that fine-tune the best start, or a cheaper one."""
         command, cheaper = self._command(self.tried[0]), self.cheaper
@@ -206,6 +203,11 @@ class Tournament(Result):
 
     def _command(self, tried: Tried) -> str:
         return shlex.join(["vitkit", "finetune", tried.start, self.photos])
+
+
+def _ends(interval: tuple[float, float]) -> str:
+    """Write the ends of an interval in per cent, without the sign: "67.3 to 73.8"."""
+    return " to ".join(f"{100 * end:.1f}" for end in interval)
 
 
 def _terms(tried: Tried) -> str:
@@ -290,7 +292,9 @@ def try_starts(
     for name in names:
         try:
             if name in missing and not allowed:
-                raise VitkitError(f"not on this disk{_where(name)}; --yes fetches it")
+                start = published.find_start_named(name)
+                size = f" (about {start.megabytes:,.0f} MB at {start.address})" if start else ""
+                raise VitkitError(f"not on this disk{size}; --yes fetches it")
             if name in missing:
                 with listener.progress(f"fetching {name}", unit="bytes") as progress:
                     fetch_any(name, progress)
@@ -310,14 +314,35 @@ def try_starts(
             trained_on.append(replace(card.data, spec=paths.absolute_spec(spec)) if same else card.data)
         pixels.append(model_card.fit_preprocessing(card.preprocessing, identity.config).decode.max_pixels)
     opened = _with_fewer(protocol.open_fewshot_data(spec, trained_on), test_images)
-    tried, end = list[Tried](), time.monotonic() + 60 * minutes
+    end, max_pixels = time.monotonic() + 60 * minutes, min(pixels)
+
+    def measure_start(name: str, config: ModelConfig) -> tuple[protocol.Measured, float]:
+        images = choose_batch_size(config, batch_size, free_memory(place))
+        model = load_model(name, **load).to(place)
+        rule = model_card.preprocessing_of(model)
+        rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
+        extractor = features.FeatureExtractor(model, rule, place, precision, images, workers)
+        data = opened.decoded_by(rule.decode)
+        pace = measure_pace(extractor, data.test)
+
+        def require_time(images: int, which: str) -> None:
+            # The test images follow the shots.
+            takes = pace * (images + (len(data.test) if which == "shots" else 0))
+            if takes > (left := max(end - time.monotonic(), 0.0)):
+                needs, has = format_duration(takes), format_duration(left)
+                raise VitkitError(f"time: its features take about {needs}, and {has} of --minutes are left")
+
+        compute = compute_features(extractor, name, cache, listener, before=require_time)
+        return protocol.measure_data(data, learning, compute, listener, name), pace
+
+    tried = list[Tried]()
     short_names = dict(zip(names, distinct_ends(names), strict=True))
     # The cheapest first, so that an hour's start does not use up the minutes of all others.
-    for name in sorted(identities, key=lambda name: measure.forward_flops(identities[name].config)):
-        began = time.monotonic()
+    flops = {name: measure.forward_flops(identity.config) for name, identity in identities.items()}
+    for name in sorted(identities, key=lambda name: flops[name]):
+        (config, card), began = (identities[name].config, identities[name].card), time.monotonic()
         try:
-            runner = _Runner(name, identities[name], place, precision, min(pixels), batch_size, workers, load)
-            measured = runner.measure(opened, learning, end, cache, listener)
+            measured, pace = measure_start(name, config)
         except (VitkitError, MemoryError, torch.OutOfMemoryError) as error:
             left_out[name] = str(error) or "the memory does not suffice"
             continue
@@ -325,17 +350,16 @@ def try_starts(
         if tried and score.right.shape != tried[0].right.shape:
             left_out[name] = "it cannot read all the images that the others read"
             continue
-        origin = published.find_published_origin(name, identities[name].card)
+        origin = published.find_published_origin(name, card)
         tried.append(
             Tried(
                 start=name,
                 name=short_names[name],
                 published="" if origin is None else origin.name,
                 licence="" if origin is None else origin.licence,
-                trained_on_these=trained_model.is_training_data(identities[name].card, spec),
-                image_size=identities[name].config.image_size,
-                gflops=measure.forward_flops(identities[name].config) / 1e9,
-                milliseconds=1000 * runner.pace,
+                trained_on_these=trained_model.is_training_data(card, spec),
+                gflops=flops[name] / 1e9,
+                milliseconds=1000 * pace,
                 seconds=time.monotonic() - began,
                 accuracies=score.accuracies,
                 accuracy=score.mean,
@@ -436,12 +460,6 @@ def _question(missing: Sequence[str]) -> str:
     return f"Fetch {join_names(list(missing))}{size}? [y/N] "
 
 
-def _where(name: str) -> str:
-    """Say how large a published start is, and where it is."""
-    start = published.find_start_named(name)
-    return "" if start is None else f" (about {start.megabytes:,.0f} MB at {start.address})"
-
-
 def _identify(name: str, commercial: bool, options: LoadOptions) -> Identity:
     """Describe a checkpoint, before time is spent on it.
 
@@ -471,92 +489,35 @@ def _with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
     return replace(data, data=replace(data.data, splits=splits, same={}))
 
 
-class _Runner:
-    """A loaded start, which computes features of images as fast and as small as the machine allows.
+def choose_batch_size(config: ModelConfig, most: int, free: int | None) -> int:
+    """Choose the largest batch that the free memory has room for, halving it while it is too large.
 
     Args:
-        name: the path, address or name.
-        identity: its description.
-        device, precision, workers: how it computes.
-        max_pixels: the largest image that all starts read.
-        batch_size: the most images at a time.
-        load: how it is read.
+        config: of the model.
+        most: images.
+        free: bytes; None if unknown.
 
     Raises:
-        VitkitError: it cannot be loaded, or takes more memory than is free.
+        VitkitError: there is no room for a single image.
     """
-
-    def __init__(
-        self,
-        name: str,
-        identity: Identity,
-        device: torch.device,
-        precision: Precision,
-        max_pixels: int,
-        batch_size: int,
-        workers: int,
-        load: LoadingOptions,
-    ) -> None:
-        config, free = identity.config, free_memory(device)
-
-        def needed(images: int) -> int:
-            memory = measure.inference_memory(config, images)
-            return memory.peak + memory.weights  # of the file and of the model, while it is loaded
-
-        while batch_size > 1 and free is not None and needed(batch_size) > free:
-            batch_size //= 2
-        if free is not None and needed(batch_size) > free:
-            needs, has = format_bytes(needed(batch_size)), format_bytes(free)
+    while free is not None:
+        memory = measure.inference_memory(config, most)
+        needed = memory.peak + memory.weights  # of the file and of the model, while it is loaded
+        if needed <= free:
+            break
+        if most == 1:
+            needs, has = format_bytes(needed), format_bytes(free)
             raise VitkitError(f"memory: its features take {needs}, and {has} are free")
-        self.name, self.pace = name, math.nan
-        model = load_model(name, **load).to(device)
-        rule = model_card.preprocessing_of(model)
-        self.rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
-        self.extractor = features.FeatureExtractor(model, self.rule, device, precision, batch_size, workers)
+        most //= 2
+    return most
 
-    def measure(
-        self, data: protocol.FewShotData, learning: Learning, end: float, cached: bool, listener: Listener
-    ) -> protocol.Measured:
-        """Measure the pace of the start and its few-shot accuracy.
 
-        Args:
-            data: the images.
-            learning: the ways to learn from the shots.
-            end: the moment by `time.monotonic()` after which no start computes.
-            cached: whether stored features are used, and features stored.
-            listener: hears the progress.
-
-        Raises:
-            VitkitError: the features would take longer; or as `measure_data`.
-        """
-        data = data.decoded_by(self.rule.decode)
-        self.pace = self._measure_pace(data.test)
-        cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
-        fingerprint = self.extractor.fingerprint() if cached else ""
-
-        def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
-            def anew() -> features.Features:
-                # The test images follow the shots.
-                ahead = len(indices) + (len(data.test) if which == "shots" else 0)
-                left = end - time.monotonic()
-                if (takes := self.pace * ahead) > left:
-                    needs, has = format_duration(takes), format_duration(max(left, 0.0))
-                    raise VitkitError(
-                        f"time: its features take about {needs}, and {has} of --minutes are left"
-                    )
-                with listener.progress(f"features of {which}, {self.name}", len(indices)) as progress:
-                    return self.extractor.compute(samples, indices, progress)
-
-            return features.cached_features(fingerprint, samples, indices, cache, anew)
-
-        return protocol.measure_data(data, learning, compute, listener, self.name)
-
-    def _measure_pace(self, samples: sources.Samples) -> float:
-        """Return the seconds of an image, after a first batch that warms up."""
-        indices, seconds = np.arange(min(PROBED, len(samples))), math.inf
-        for _ in range(2):
-            began = time.monotonic()
-            with suppress(VitkitError):  # an image that cannot be read is told of later
-                self.extractor.compute(samples, indices)
-            seconds = min(seconds, time.monotonic() - began)
-        return seconds / len(indices)
+def measure_pace(extractor: features.FeatureExtractor, samples: sources.Samples) -> float:
+    """Return the seconds that the features of an image take, after a first batch that warms up."""
+    indices, seconds = np.arange(min(PROBED, len(samples))), math.inf
+    for _ in range(2):
+        began = time.monotonic()
+        with suppress(VitkitError):  # images that cannot be read are told of later
+            extractor.compute(samples, indices)
+        seconds = min(seconds, time.monotonic() - began)
+    return seconds / len(indices)
