@@ -285,9 +285,16 @@ def test_a_start_is_fetched_with_permission_alone(photos: str, starts: list[str]
     assert len(mirror) > 0 and not result.left_out
     licences = {each.start: each.licence for each in result.tried}
     assert licences == {starts[1]: "", NAME: "Apache-2.0", "vit-b16-mae-in1k": "CC-BY-NC-4.0"}
+    mirror.clear()
     free = vitkit.try_starts(photos, given, download=True, commercial=True, **QUICK)
+    assert len(mirror) > 0 and not [address for address in mirror if "mae" in address]
     assert [each.start for each in free.tried] == [NAME]
     assert set(free.left_out.values()) == {"licence not known", "CC-BY-NC-4.0 (no commercial use)"}
+
+
+def test_nothing_is_fetched_for_images_that_are_not_there(mirror: list[str]) -> None:
+    refused("nowhere", vitkit.try_starts, "nowhere", NAME, download=True)
+    assert not mirror
 
 
 def test_without_a_network_the_starts_that_are_here_are_tried(

@@ -247,8 +247,8 @@ def try_starts(
             .parquet.
         starts: run folders, files or addresses of weights, names of `vitkit.starts` or patterns of them; left
             out, the published ones on this disk and a small one of each family.
-        minutes: minutes for all starts together: they are tried in rising order of cost, and those that would
-            take longer are left out.
+        minutes: minutes for all starts together, without fetching them: they are tried in rising order of
+            cost, and those that would take longer are left out.
         download: fetch the starts that are not on this disk, without asking; else they are left out.
         commercial: leave out starts whose licence is not known to allow commercial use.
         shots: images of each class to learn from.
@@ -282,17 +282,24 @@ def try_starts(
         raise VitkitError(f"minutes is a number above 0, found {minutes:g}.")
     require_at_least(1, test_images=test_images, batch_size=batch_size)
     learning, spec = Learning((shots,), seeds, (method,)), str(photos)
+    if spec != "digits":
+        paths.existing_path(spec)  # before anything is fetched
     listener, place = hushed(listener, quiet), machine.find_device(device)
     processes.divide_threads(ALONE, threads)
     left_out: dict[str, str] = {}
     names = list(dict.fromkeys(_expand(as_names(starts))))
-    missing = [name for name in names if published.is_address(name) and not is_local(name)]
+    listed = {name: published.find_start_named(name) for name in names}
+    for name, start in listed.items():  # nor is fetched what may not be used
+        if commercial and start is not None and start.licence not in published.FREE_LICENCES:
+            left_out[name] = start.terms
+    candidates = [name for name in names if name not in left_out]
+    missing = [name for name in candidates if published.is_address(name) and not is_local(name)]
     allowed = download or (ask is not None and bool(missing) and ask(_question(missing)))
     identities: dict[str, Identity] = {}
-    for name in names:
+    for name in candidates:
         try:
             if name in missing and not allowed:
-                start = published.find_start_named(name)
+                start = listed[name]
                 size = f" (about {start.megabytes:,.0f} MB at {start.address})" if start else ""
                 raise VitkitError(f"not on this disk{size}; --yes fetches it")
             if name in missing:
