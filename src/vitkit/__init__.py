@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vitkit.jobs.trackers import log_to as log_to
     from vitkit.jobs.train import train as train
     from vitkit.jobs.train import train_series as train_series
+    from vitkit.jobs.try_starts import try_starts as try_starts
     from vitkit.jobs.vtab import vtab as vtab
     from vitkit.listener import Listener as Listener
     from vitkit.models.build import build_model as build_model

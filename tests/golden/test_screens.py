@@ -62,6 +62,9 @@ cost ViT-S/16 --epochs 300 --images 1281167
 bench ViT-16x1x1/4 --sizes 8 --minutes 0.01 --precision float32 --threads 1
 models ViT-Ti/16 ViT-Ti/16-gap BiT-R50x1 R50+ViT-B/16 --image-size 384 --num-classes 10
 starts vit-ti16-deit-in1k vit-ti16-augreg-in21k
+starts vit-s16-dinov3 vit-b16-mae-in1k
+starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3 --threads 1
+starts run --minutes 3
 recipes
 completion tcsh
 """
@@ -80,6 +83,8 @@ OF_RECIPES = ((r"^.*the paper's Table \d.*\n(?: {30,}.*\n)*", ""),)
 
 OF_HEADS = ((r"penalty [\d.]+, temperature [\d.]+", "penalty N, temperature N"),)
 """The start of a head in closed form has other weights each time."""
+OF_STARTS = ((r" +\S+ +\d+\.\d(?=  (?:not known|Apache))", "  TIMES"), (r"ms +min", "ms  min"))
+"""Masks of a tournament: milliseconds of an image and minutes, in two columns of the table."""
 
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""
@@ -121,6 +126,7 @@ def inside(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("verb", VERBS)
 def test_screens(verb: str, capsys: pytest.CaptureFixture[str], text_file: SnapshotAssertion) -> None:
     own = {"bench": OF_BENCHMARKS, "recipes": OF_RECIPES, "extend": OF_HEADS, "finetune": OF_HEADS}
+    own["starts"] = OF_STARTS
     masks = [*MASKS, *own.get(verb, ())]
     lines = [line.split() for line in SCREENS.splitlines() if line.split()[:1] == [verb]]
     assert lines and screen(lines, capsys, masks) == text_file

@@ -245,3 +245,20 @@ def test_a_card_says_why_blocks_are_not_compiled(tmp_path: Path, cli: Cli) -> No
     ):
         said = cli(["card", str(save_model(random_model(name), tmp_path / name.replace("/", "-")))]).out
         assert ("operation by operation" in said) == bool(reason) and reason in said
+
+
+def test_a_card_says_the_licence_of_the_published_start(tmp_path: Path, cli: Cli) -> None:
+    model = vitkit.create_model("ViT-16x1x2/4", num_classes=3, image_size=8)
+    save_model(model, tmp_path / "plain")
+    model.card = ModelCard(origin={"start": {"from": "vit-b16-mae-in1k"}})
+    save_model(model, tmp_path / "tuned")
+    said = cli(["card", str(tmp_path / "tuned")]).out
+    assert "licence        CC-BY-NC-4.0 (no commercial use), of vit-b16-mae-in1k" in said
+    assert "licence   " not in cli(["card", str(tmp_path / "plain")]).out
+    licences = [
+        json.loads(cli(["card", str(tmp_path / name), "--json"]).out)["licence"]
+        for name in ("tuned", "plain")
+    ]
+    assert licences == ["CC-BY-NC-4.0 (no commercial use), of vit-b16-mae-in1k", None]
+    tuning = ["finetune", str(tmp_path / "tuned"), "digits", "--dry-run", "--threads", "1"]
+    assert "licence: CC-BY-NC-4.0 (no commercial use), of vit-b16-mae-in1k" in cli(tuning).text

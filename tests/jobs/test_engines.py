@@ -24,7 +24,7 @@ from vitkit.engines import folder as graphs
 from vitkit.engines import libraries
 from vitkit.jobs import engines, predict
 from vitkit.jobs.engines import thread_count
-from vitkit.jobs.export import read_calibration
+from vitkit.jobs.export import NO_LICENCE, read_calibration
 from vitkit.listener import SILENT
 from vitkit.models.config import Task
 from vitkit.models.image_model import ImageModel
@@ -110,6 +110,9 @@ def test_engines_predict_what_pytorch_does_from_a_model_and_from_an_exported_fol
     made = ["export", str(model), str(out), "--format", ENGINES[engine], "--calibration", str(folder)]
     said = cli(made).out
     assert "answers as in float32 (100.00%" in said and f"vitkit predict {out}" in said
+    # The folder of whoever is given nothing else says it too.
+    licence = json.loads((out / "engine.json").read_text())["model"]["origin"]["licence"]
+    assert licence == NO_LICENCE and "licence   not known: no published start" in said
     assert kind_of(out).kind == "exported model" and kind_of(model).kind == "checkpoint"
     images, exported = sorted(folder.glob("[0-9]*.png")), vitkit.Predictor(out)
     expected = probabilities(vitkit.Predictor(model), images)

@@ -36,7 +36,7 @@ VERBS = {
     "cost": ("estimate parameters, FLOPs, memory, training compute", "jobs.cost:count_costs"),
     "bench": ("time models: images a second, latency, memory", "jobs.bench:bench"),
     "models": ("list models with parameters and FLOPs", "jobs.cost:measure_models"),
-    "starts": ("list published checkpoints to begin from, by name", "cli.verbs:STARTS"),
+    "starts": ("list published checkpoints to begin from, or try them", "cli.verbs:STARTS"),
     "recipes": ("list recipes: named configurations of training", "jobs.recipes:list_recipes"),
     "completion": ("let the shell complete verbs and options", "cli.verbs:COMPLETION"),
 }
@@ -129,7 +129,12 @@ Labels are ignored. Options left out suit the size of the images; --recipe maske
     "reproduce": HelpPage("--list", "table8 --minutes 30"),
     "runs": HelpPage("", "my_runs/ --html"),
     "scale": HelpPage("digits --budget 20m --plan", "my_photos/ --along size --budget 2h"),
-    "starts": HelpPage("'vit-b16*'", "--model ViT-Ti/16", usage="[PATTERN...] [OPTIONS]"),
+    "starts": HelpPage(
+        "'vit-b16*'",
+        "--try my_photos/ runs/a 'vit-s16*'  # which suits these images?",
+        options="--model --data --try --yes --minutes --commercial --shots --image-size --json",
+        usage="[PATTERN...] [OPTIONS]",
+    ),
     "train": HelpPage(
         "--recipe digits                    # built in, no download",
         "my_photos/ --recipe photos         # folders of classes",

@@ -24,6 +24,7 @@ from vitkit.runs.config import Run, read_config, with_options
 from vitkit.runs.folder import kind_of, require_folder
 from vitkit.runs.run_options import SeriesOptions
 from vitkit.text import csv_line, format_bytes, format_size, pluralize, say_continued, visible
+from vitkit.weights import published
 from vitkit.weights.published import SOURCES, PublishedStart, default_starts
 from vitkit.world import world_of_environment
 
@@ -342,20 +343,46 @@ UNPINNED = "not pinned: what is fetched first is remembered, and another file is
 
 
 LONG = replace(JSON, text="print everything as JSON, with licences and sources.")
+TRY = Verb("starts", "jobs.try_starts:try_starts")
+TRY_TEXT = (
+    "try starts on these images and compare them, before any is fine-tuned. The words behind it are run "
+    "folders, files, addresses, names or patterns; left out, the published starts on this disk and a small "
+    "one of each family."
+)
+FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk, without asking.")
+SHARED = {"photos", "starts", "download"}
+"""Parameters of the job of --try that have an option of their own here, or a place."""
+TRYING = tuple(option for option in TRY.options if option.path not in SHARED)
+OF_TRY = (Option("--try", "photos", "DATA", TRY_TEXT, names_images=True), FETCH, *TRYING)
 
 
 def _starts(arguments: list[str]) -> None:
-    """Parse the command line and print the checkpoints."""
+    """Parse the command line, and print the checkpoints, or try them on images and print how they compare."""
     given = STARTS.parse(arguments)
+    if "photos" in given:
+        names = given.pop("patterns", ())
+        filters = {name: given.pop(name) for name in ("model", "data") if name in given}
+        if filters:
+            names = (*names, *(start.name for start in published.starts(**filters)))
+        # The job fetches what may be fetched, and leaves out the others.
+        console.print_result(TRY.call(given, starts=names, ask=train.allows), given)
+        return
+    if of_try := [option.name for option in OF_TRY if option.path in given]:
+        raise VitkitError(f"{of_try[0]} belongs to --try DATA: give that too, or leave {of_try[0]} out.")
     listed = STARTS.call(given)
     if not given.get("json"):
         print_starts(listed)
         return
-    records = [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+    records = [
+        asdict(start)
+        | {"source": [SOURCES[key] for key in start.source]}
+        | {"accuracy_source": SOURCES.get(start.accuracy_source, "")}
+        for start in listed
+    ]
     console.print_json(records)
 
 
-STARTS = Verb("starts", "weights.published:starts", LONG, main=_starts)
+STARTS = Verb("starts", "weights.published:starts", *OF_TRY, LONG, main=_starts)
 
 
 def print_starts(listed: Sequence[PublishedStart]) -> None:
@@ -363,31 +390,49 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
     columns = {
         "start": [start.name for start in listed],
         "model": [start.model for start in listed],
+        "licence": [start.licence for start in listed],
+        "ImageNet-1k": [_published_accuracy(start, "–") for start in listed],
+        "MB": [f"{start.megabytes:,.0f}" for start in listed],
+        "GFLOPs": [f"{start.gflops:,.1f}" for start in listed],
+        "pixels": [str(start.image_size) for start in listed],
         "trained on": [start.data for start in listed],
         "by": [start.training for start in listed],
-        "pixels": [str(start.image_size) for start in listed],
         "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
         "parameters": [f"{start.parameters:,}" for start in listed],
     }
-    # A narrow terminal would break names: drop columns that repeat a part of a start's name.
-    for spare in ("by", "classes", "trained on"):
+    # A narrow terminal would break names: drop columns that repeat a part of a start's name or its size.
+    for spare in ("parameters", "by", "classes", "trained on", "pixels", "model"):
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
             del columns[spare]
-    texts = [number for number, name in enumerate(columns) if name in ("start", "model", "trained on", "by")]
+    numbers = ("MB", "GFLOPs", "pixels", "classes", "parameters")
+    texts = [number for number, name in enumerate(columns) if name not in numbers]
     console.print_table(columns, zip(*columns.values(), strict=True), left=texts)
+    for terms in dict.fromkeys(start.terms for start in listed):
+        console.print_lines(f"\n{terms}" if terms == listed[0].terms else terms)
+    for start in listed:
+        asks = f"{start.gate}, the copy at {start.address} asks nothing; " if start.gate else ""
+        if start.free:
+            console.print_lines(f"! {start.name}: {asks}free and of about this size is {start.free}")
     pinned = sum(start.is_pinned for start in listed)
     console.print_lines(f"\n{pinned} of {len(listed)} are pinned to a SHA-256.")
     for start in listed if len(listed) <= DESCRIBED else ():
         size = f"; original file {start.original_mib:,} MiB" if start.original_mib else ""
-        lines = [f"{start.name}: {start.licence}{size}", f"fetched from {start.address}"]
+        lines = [f"{start.name}: {start.terms}{size}", f"fetched from {start.address}"]
         pinned_to = f"pinned: SHA-256 {start.sha256}, {start.revision}".rstrip(", ")
         lines.append(pinned_to if start.is_pinned else UNPINNED)
         lines += (f"published also as {address}" for address in start.other_addresses)
+        if accuracy := _published_accuracy(start):
+            lines.append(f"ImageNet-1k: {accuracy}, according to {SOURCES[start.accuracy_source]}")
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"
     addresses = [f"vitkit starts {name}   (its addresses)"] if len(listed) > DESCRIBED else []
     console.print_next(*addresses, f"vitkit finetune {name} PATH")
+
+
+def _published_accuracy(start: PublishedStart, missing: str = "") -> str:
+    """Write the published accuracy with how it was measured: "81.1% linear"."""
+    return missing if start.accuracy is None else f"{start.accuracy:.1f}% {start.accuracy_by}"
 
 
 # Studies whose arms are runs

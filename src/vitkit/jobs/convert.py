@@ -36,6 +36,7 @@ from vitkit.tasks import answers
 from vitkit.text import format_count, format_size, join_names
 from vitkit.weights import format_names, loading, model_card, table
 from vitkit.weights.format_names import ENDINGS, Format, Library, LoadOptions, format_for
+from vitkit.weights.published import describe_origin_licence
 
 TOLERANCE = 5e-5
 """Largest difference allowed, absolute for values up to 1 and relative above: the rounding of float32."""
@@ -432,6 +433,7 @@ class CheckpointCard(Result):
             ("classes", [shown or classes]),
             ("refuses", [] if card.refusal is None else [_refusal(card.refusal)]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
+            ("licence", [licence] if (licence := describe_origin_licence(self.source, card)) else []),
             ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
             ("notes", list(identity.notes)),
             ("weights", size_and_hash),
@@ -456,6 +458,7 @@ class CheckpointCard(Result):
             "architecture": to_json(identity.config),
             **to_json(card),
             "origin": card.history(),
+            "licence": describe_origin_licence(self.source, identity.card) or None,
             "left_out": identity.left_out,
             "notes": list(identity.notes),
             "weights": None if identity.checksum is None else to_json(identity.checksum),

@@ -6,7 +6,7 @@ if its card records them. int8 is calibrated on real images, and its answers are
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
@@ -29,12 +29,13 @@ from vitkit.runs import start, trained_model
 from vitkit.runs.folder import beside, refuse_taken
 from vitkit.tasks import answering_of
 from vitkit.text import without_places
-from vitkit.weights import format_names, model_card
+from vitkit.weights import format_names, model_card, published
 
 FEWEST_IMAGES = 10
 """The fewest images to calibrate on and to check with: fewer say nothing of ranges or agreement."""
 COMPARED = 16
 """Images on which an exported graph is compared with PyTorch where none are given."""
+NO_LICENCE = "not known: no published start is on record as the model's origin"
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
 """The names of splits in sentences."""
 
@@ -67,6 +68,9 @@ class Exported(Result):
     """Remarks on the source, as `load_model` logs them."""
     departures: tuple[str, ...]
     """Sentences on operations that the engine computes in another form than the model."""
+    licence: str
+    """The licence of the published start that the model is or began from; "not known" where none is on
+    record."""
 
     def summary(self) -> str:
         """Name the folder, the precision and the engine."""
@@ -78,6 +82,7 @@ class Exported(Result):
         rows += [("images", [f"calibrated on {self.calibration}"])] if self.calibration else []
         rows.append(("checked", [str(self.agreement)]))
         rows += (("note", [departure]) for departure in self.departures)
+        rows.append(("licence", [self.licence]))
         return (Section("", (Facts((*rows, ("to", [self.summary()]))),)),)
 
     def following(self) -> Sequence[str]:
@@ -161,11 +166,16 @@ def export(
                     "--calibration, take bfloat16 or float32, or add --accept-change to keep it."
                 )
             listener.warn(f"{difference}, kept because of --accept-change.")
+        # Whoever is given the folder alone reads it in the folder's own card.
+        card = model_card.card_of(model)
+        licence = published.describe_origin_licence(source, card) or NO_LICENCE
+        model.card = replace(card, origin={**card.origin, "licence": licence})
         write_description(folder, model, engine, precision, agreement, calibrated)
         refuse_taken(out)
         folder.rename(out)
     departures = tuple(describe_gelu(model.config, precision))
-    return Exported(str(source), out, engine, precision, agreement, calibrated, loaded.notes, departures)
+    notes = loaded.notes
+    return Exported(str(source), out, engine, precision, agreement, calibrated, notes, departures, licence)
 
 
 def _own_images(model: ImageModel, listener: Listener) -> Read:

@@ -1,6 +1,6 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,7 @@ from vitkit.text import distinct_ends, join_names, pluralize, without_places
 from vitkit.weights import format_names, model_card
 from vitkit.weights.files.download import cache_folder
 from vitkit.weights.published import pretraining_images
-from vitkit.world import World, prepared_together
+from vitkit.world import ALONE, World, prepared_together
 
 HARDEST_SHOWN = 3
 """Classes with the lowest accuracy that are named for each model."""
@@ -383,6 +383,38 @@ def _identify(
     return models, trained_on, min(max_pixels)
 
 
+def compute_features(
+    extractor: features.FeatureExtractor,
+    name: str,
+    cached: bool,
+    listener: Listener,
+    world: World = ALONE,
+    before: Callable[[int, str], None] = lambda images, which: None,
+) -> protocol.ComputeFeatures:
+    """Return the function that computes the features of images, or takes stored ones.
+
+    Args:
+        extractor: computes them.
+        name: the checkpoint, for progress.
+        cached: whether stored features are used, and features stored.
+        listener: hears the progress.
+        world: the processes that compute them together.
+        before: called with the number of images and their split before features are computed.
+    """
+    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
+    fingerprint = extractor.fingerprint() if cached else ""
+
+    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
+        def anew() -> features.Features:
+            before(len(indices), which)
+            with listener.progress(f"features of {which}, {name}", len(indices)) as progress:
+                return extractor.compute(samples, indices, progress, world)
+
+        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
+
+    return compute
+
+
 def _measure(
     learning: Learning,
     model: FewShotModel,
@@ -393,16 +425,7 @@ def _measure(
     listener: Listener,
 ) -> FewShot:
     """Measure a checkpoint."""
-    cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
-    fingerprint = extractor.fingerprint() if cached else ""
-
-    def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
-        def anew() -> features.Features:
-            with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
-                return extractor.compute(samples, indices, progress, world)
-
-        return features.cached_features(fingerprint, samples, indices, cache, anew, world)
-
+    compute = compute_features(extractor, model.name, cached, listener, world)
     measured = protocol.measure_data(data, learning, compute, listener, model.name)
     lost, test, computed = measured.unreadable, measured.test, measured.computed
     rejects = {data.pool.key(index): reason for index, reason in lost.items()}

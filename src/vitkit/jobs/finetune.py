@@ -194,7 +194,7 @@ class DefaultStart:
         start = self.start
         described = (
             f"{start.name}: {start.model} at {start.image_size} pixels, trained on {start.data} "
-            f"({start.training}), licence {start.licence}"
+            f"({start.training}), licence {start.terms}"
         )
         where = "on this machine already" if self.is_here else f"to be fetched, {self.size}, {start.address}"
         return [("chosen", [described, self.reason, *self.next_best, f"weights: {where}"])]

@@ -179,6 +179,8 @@ def plan_start(run: Run, class_names: Sequence[str], start: Start) -> records.St
         f"{f'{before.num_classes:,} classes' if before.num_classes else 'no head'} ({start.format} format)",
         head,
     ]
+    if licence := published.describe_origin_licence(run.start.start, start.card):
+        lines.append(f"licence: {licence}")
     (kind, old), (_, new) = before.position_extent, config.position_extent
     if old != new:
         sizes = f"{format_size(old)} to {format_size(new)}"

@@ -9,7 +9,7 @@ import csv
 import difflib
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +25,16 @@ SOURCES = {
     "vit_jax": "google-research/vision_transformer at c6de1e5, vit_jax.ipynb, which lists the bucket",
     "big_vision": "google-research/big_vision at 0127fb6, models/vit.py, VANITY_NAMES; README.md, License",
     "big_transfer": "google-research/big_transfer at 140de6e, README.md",
+    "timm_results": "huggingface/pytorch-image-models at aa4b585, results/results-imagenet.csv",
+    "clip": "openai/CLIP at b1c4b6b, LICENSE",
+    "dino": "facebookresearch/dino at 00e1bcc, README.md",
+    "dinov2": "facebookresearch/dinov2 at 04b9100, README.md",
+    "dinov3": "facebookresearch/dinov3, issue 145: the publisher's files are gated, timm's copies are not",
+    "lingbot": "huggingface/pytorch-image-models, pull request 2730",
+    "mae": "facebookresearch/mae at 2f170f2, FINETUNE.md",
+    "siglip2": "google-research/big_vision at 1659d42, configs/proj/image_text/README_siglip2.md",
 }
-"""Public files that name the addresses, sizes, classes and licences."""
+"""Public files that name the addresses, sizes, classes, licences and accuracies."""
 
 DEFAULT_MODELS = ("ViT-Ti/16", "ViT-S/16", "ViT-B/16")
 """The models of default starts, the smallest first: one machine can fine-tune each of them."""
@@ -35,6 +43,11 @@ DEFAULT_TRAINING, DEFAULT_DATA, DEFAULT_SIDE = "AugReg", "ImageNet-21k", 224
 ImageNet-21k transfers better than on ImageNet-1k (arXiv 2106.10270, section 4.3; the paper's Table 5)."""
 FREE_LICENCES = ("Apache-2.0", "MIT")
 """Licences under which weights may be used for any purpose: a start that vitkit chooses has one of them."""
+LICENCE_TERMS = dict.fromkeys(FREE_LICENCES, "commercial use allowed") | {
+    "CC-BY-NC-4.0": "no commercial use",
+    "DINOv3 License": "Meta's own terms, read them before you use it",
+}
+"""The terms of a licence that a person needs to know first."""
 CLOSED = "gs://vit_models/"
 """The bucket of the authors, closed to the public since February 2026: its addresses are not offered."""
 TRAINING_IMAGES = "training_images"
@@ -67,7 +80,19 @@ class PublishedStart:
     """Number of parameters with the head; of a model with two towers, the image tower's."""
     original_mib: int | None
     """MiB of the original file, where its publisher says it; the copy that is fetched may differ."""
+    gflops: float
+    """GFLOPs of the forward pass of one image with the head; a multiply-add is two."""
     licence: str
+    gate: str
+    """Who asks for what before the publisher's own files are fetched, as a clause; "" where nobody does."""
+    free: str
+    """The name of a start of about this size with a free licence, beside one without; else ""."""
+    accuracy: float | None
+    """Published top-1 accuracy on ImageNet-1k in per cent; None where no source of `SOURCES` has one."""
+    accuracy_by: str
+    """How it was measured: own head, linear (a probe), fine-tuned (another file), zero-shot."""
+    accuracy_source: str
+    """The key of `SOURCES` of the accuracy."""
     source: tuple[str, ...]
     """Keys of `SOURCES`."""
     addresses: tuple[str, ...]
@@ -91,6 +116,11 @@ class PublishedStart:
     def megabytes(self) -> float:
         """The size of its weights in MB, as every publisher stores them: float32, 4 bytes a parameter."""
         return self.parameters * 4 / 1e6
+
+    @property
+    def terms(self) -> str:
+        """Describe the licence: "Apache-2.0 (commercial use allowed)"."""
+        return describe_licence(self.licence)
 
     @property
     def is_pinned(self) -> bool:
@@ -135,6 +165,12 @@ def starts(*patterns: str, model: str | None = None, data: str | None = None) ->
         matching = exact or [name for name in sets if letters in _letters(name)]
         listed = _with_values("data", listed, data, matching)
     return listed
+
+
+def describe_licence(licence: str) -> str:
+    """Describe a licence with what it allows; "licence not known" where there is none."""
+    terms = LICENCE_TERMS.get(licence)
+    return (licence or "licence not known") + (f" ({terms})" if terms else "")
 
 
 def default_starts() -> tuple[PublishedStart, ...]:
@@ -196,6 +232,8 @@ def table() -> tuple[PublishedStart, ...]:
         row |= {key: tuple(row[key].split()) for key in ("source", "addresses")}
         row |= {key: int(row[key]) for key in ("image_size", "classes", "parameters")}
         row["original_mib"] = int(row["original_mib"]) if row["original_mib"] else None
+        row["gflops"] = float(row["gflops"])
+        row["accuracy"] = float(row["accuracy"]) if row["accuracy"] else None
     return tuple(PublishedStart(**row) for row in rows)
 
 
@@ -230,17 +268,48 @@ def pretraining_images(start: str | Path, card: ModelCard) -> int | None:
         start: the path, the address or the name that the model was loaded by.
         card: its card.
     """
-    images = _of_published(start)
+    for name, origin in _ancestors(start, card):
+        if isinstance(number := origin.get(TRAINING_IMAGES), int):
+            return number
+        if (published := _find_published(name)) is not None:
+            return SETS.get(published.data.partition(",")[0])
+    return None
+
+
+def find_published_origin(start: str | Path, card: ModelCard) -> PublishedStart | None:
+    """Find the published checkpoint that a model is or began from, however many runs ago; None if unknown.
+
+    Args:
+        start: the path, the address or the name that the model was loaded by.
+        card: its card.
+    """
+    origins = (_find_published(name) for name, _ in _ancestors(start, card))
+    return next((published for published in origins if published is not None), None)
+
+
+def describe_origin_licence(start: str | Path, card: ModelCard) -> str:
+    """Describe the licence of the published checkpoint that a model is or began from, and name that; "" where
+    none is on record.
+
+    Args:
+        start, card: as for `find_published_origin`.
+    """
+    origin = find_published_origin(start, card)
+    return "" if origin is None else f"{origin.terms}, of {origin.name}"
+
+
+def _ancestors(start: str | Path, card: ModelCard) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names that a model, its start, and the start's start have, each with its origin."""
     origin: Any = card.origin
-    while images is None and isinstance(origin, Mapping):
-        number = origin.get(TRAINING_IMAGES)
-        images = number if isinstance(number, int) else _of_published(str(origin.get("from", "")))
+    yield str(start), {}
+    while isinstance(origin, Mapping):
+        yield str(origin.get("from", "")), origin
+        yield str(origin.get("source", "")), {}
         origin = origin.get("start")
-    return images
 
 
-def _of_published(name: str | Path) -> int | None:
-    """Return the images of the first set that a published checkpoint was trained on."""
-    by_address = (checkpoint for checkpoint in starts() if str(name) in checkpoint.addresses)
-    published = find_start_named(name) or next(by_address, None)
-    return None if published is None else SETS.get(published.data.partition(",")[0])
+def _find_published(name: str) -> PublishedStart | None:
+    """Find a published checkpoint by its name or one of its addresses, with or without a commit."""
+    name = re.split(r"[@#]|, put by hand", name)[0]
+    by_address = (checkpoint for checkpoint in table() if name in checkpoint.addresses)
+    return find_start_named(name) or next(by_address, None)

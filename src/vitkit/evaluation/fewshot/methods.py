@@ -13,13 +13,14 @@ the shots among them.
 import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from vitkit.config import IN_MEMORY_ALONE
 from vitkit.data.config import DecodeRule, Splits
 from vitkit.data.layouts.cutting import draws
 from vitkit.data.listing import class_numbers
@@ -361,6 +362,8 @@ class FewShotScore:
     """The setting of each seed's fit: the penalty of ridge, the k of knn, the C of logistic."""
     converged: tuple[bool, ...]
     """Whether the optimiser of logistic came to an end, for each seed."""
+    right: Any = field(default=None, compare=False, repr=False, metadata=IN_MEMORY_ALONE)
+    """`(S, M)` bool, whether each prediction is right, for paired comparisons."""
 
     @property
     def shown_interval(self) -> tuple[float, float] | None:
@@ -420,6 +423,7 @@ def measure(
                 class_accuracy=of_classes,
                 settings=tuple(fitted.setting for fitted in fits),
                 converged=tuple(fitted.converged for fitted in fits),
+                right=np.array(rights),
             )
             scores.append(score)
     return tuple(scores)
