@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import xxhash
 from safetensors.torch import load_file
 
 from tests.helpers.random_models import TINY, model_with_random_head, same_bits
-from vitkit import load_model
+from vitkit import create_model, load_model
 from vitkit.cli.main import run
 from vitkit.config import to_json
 from vitkit.data.config import Augmentation, DecodeRule, Preprocessing, Splits
@@ -260,3 +261,40 @@ def test_a_renamed_file_is_checked_and_one_of_another_kind_is_said_not_to_be(fol
     flip(weights, weights.stat().st_size - 1)
     with pytest.raises(VitkitError, match="is not the file"):
         load(weights)
+
+
+def test_a_replacement_that_was_cut_is_read_as_the_old_model_or_the_new_one(tmp_path: Path) -> None:
+    old, new = (create_model("ViT-16x1x2/4", classes, 8) for classes in (2, 3))
+    for model, names in ((old, ("a", "b")), (new, ("a", "b", "c"))):
+        model.card = ModelCard("small", names)
+        save_model(model, tmp_path / str(len(names)))
+    description = json.loads((tmp_path / "2" / "model.json").read_text())
+    following = json.loads((tmp_path / "3" / "model.json").read_text())
+    record, weights = tmp_path / "2" / "model.json", tmp_path / "2" / "model.safetensors"
+    record.write_text(json.dumps({**description, "next": following}))
+    assert load(tmp_path / "2").model.config.num_classes == 2
+    former = weights.read_bytes()
+    shutil.copy(tmp_path / "3" / "model.safetensors", weights)
+    assert load(tmp_path / "2").model.card.class_names == ("a", "b", "c")
+    native.settle(tmp_path / "2")
+    assert json.loads(record.read_text()) == following
+    # What waits beside the old weights is removed.
+    weights.write_bytes(former)
+    record.write_text(json.dumps({**description, "next": following}))
+    native.waiting(weights).write_bytes(b"half of them")
+    native.settle(tmp_path / "2")
+    assert json.loads(record.read_text()) == description
+    assert sorted(path.name for path in (tmp_path / "2").iterdir()) == ["model.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("following", [None, 3, [], {}, {"weights": 1}, {"weights": {"bytes": -1}}])
+def test_a_next_description_that_is_none_is_not_followed(following: object, tmp_path: Path) -> None:
+    model = create_model("ViT-16x1x2/4", 2, 8)
+    save_model(model, tmp_path)
+    record = tmp_path / "model.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "next": following}))
+    assert load(tmp_path).model.config.num_classes == 2
+    (tmp_path / "model.safetensors").write_bytes(b"neither")
+    for call in (load, native.settle) if following is not None else (load,):
+        with pytest.raises(VitkitError):
+            call(tmp_path)

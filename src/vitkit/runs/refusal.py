@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from vitkit.config import read, write
 from vitkit.data.listing import class_numbers
@@ -114,13 +115,14 @@ def measure_head(
     names, recorded = model.card.class_names, model.card.refusal
     assert recorded is not None
     share = refusal.choose_share(recorded, None)
-    scores = refusal.cross_calibrate(images.rows, images.labels, head.logits_without).scores
+    with threadpool_limits(1, "blas"):
+        scores = refusal.cross_calibrate(images.rows, images.labels, head.logits_without).scores
     refused = refusal.judge_halves(scores, share)
     of_class = images.take(refused).counts(len(names))
     total, unseen = images.counts(len(names)), dict[int, int]()
     # Of a network that was trained on these images, or may have been, a class is never unseen.
     if not len(images.backbone) and not images.record.unseen:
-        with listener.progress("leaving out a class at a time"):
+        with listener.progress("leaving out a class at a time"), threadpool_limits(1, "blas"):
             unseen = refusal.count_unseen(images.rows, images.labels, len(names), share)
     record = RefusalRecord(
         "train",
