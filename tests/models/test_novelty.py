@@ -5,8 +5,12 @@ import torch
 from scipy.spatial.distance import mahalanobis
 from torch import Tensor
 
+from vitkit.models.build import build_model
+from vitkit.models.config import Compute
+from vitkit.models.fast import compute_as
 from vitkit.models.image_model import autocast
 from vitkit.models.novelty import Novelty, explain_misfit
+from vitkit.models.zoo import model_config
 
 CLASSES, WIDTH = 3, 5
 
@@ -42,6 +46,14 @@ def test_scores_are_of_float32_under_autocast() -> None:
     plain = novelty(rows, rows[:, :CLASSES])
     with autocast(torch.device("cpu"), "bfloat16"):
         assert torch.equal(novelty(rows, rows[:, :CLASSES]), plain)
+
+
+def test_a_model_that_has_it_is_computed_as_fast() -> None:
+    model = build_model(model_config("ViT-16x2x2/4", 3, 8))
+    rows = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    model.novelty = Novelty(rows.mean(0), torch.eye(16), rows, torch.ones(2))
+    compute_as(model, Compute(last_block="class_token", pixels="folded"))
+    assert (model.chosen.last_block, model.chosen.pixels) == ("class_token", "folded")
 
 
 def test_tensors_of_another_model_are_named() -> None:

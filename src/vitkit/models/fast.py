@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from vitkit.models.config import PLAIN, Compute, ViTConfig
 from vitkit.models.image_model import AttentionWeights, Grid, ImageModel, Taps
 from vitkit.models.known_parts import ANY, LAYERS, Watch, Way, contents
+from vitkit.models.novelty import Novelty
 from vitkit.models.parts import (
     MLP,
     Attention,
@@ -89,8 +90,10 @@ WHOLE: Parts = {
         *("config", "card", "chosen", "recompute", "batch_rows"),
         *("pixel_mean", "pixel_std"),
         *("stem", "class_token", "register_tokens", "positions", "dropout", "pre_norm", "blocks", "norm"),
-        *("pooling", "pre_logits", "head"),
-    )
+        *("pooling", "pre_logits", "head", "novelty"),
+    ),
+    # It scores what the model computes, and has no part in it.
+    Novelty: ("centre", "whitening", "class_means", "scales"),
 }
 """A ViT, for the two of its methods that `FastViT` overrides."""
 BY_CONTENT = {
