@@ -19,7 +19,14 @@ from tests.peers.fixed_weights import fixed_grid
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, INTERPOLATIONS, Interpolation, ViTConfig
+from vitkit.models.config import (
+    DINOV3_ROTARY,
+    EVA02_ROTARY,
+    INTERPOLATIONS,
+    PE_ROTARY,
+    Interpolation,
+    ViTConfig,
+)
 from vitkit.models.image_model import autocast
 from vitkit.models.parts import Block, RelativeAttention
 from vitkit.models.position import (
@@ -63,6 +70,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm after the pooling": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
     "rotary, EVA-02": {"rotary": EVA02_ROTARY},
     "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
+    "rotary, Perception Encoder": {"rotary": PE_ROTARY},
+    "class token and mean": {"pool": "token+mean", "register_tokens": 2},
+    "biases of offsets": {"position": "relative_bias"},
+    "biases of offsets, registers": {"position": "relative_bias", "register_tokens": 2, "pool": "mean"},
+    "biases of offsets of patches alone": {"position": "relative_bias", "pool": "map"},
+    "SwiGLU": {"mlp": "swiglu"},
+    "SwiGLU with a norm": {"mlp": "swiglu", "mlp_norm": True},
+    "no final norm": {"final_norm": False, "pool": "mean"},
     "axial": {"attention": "axial", "pool": "mean"},
     "axial, QK-norm": {"attention": "axial", "pool": "mean", "qk_norm": True},
     "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},

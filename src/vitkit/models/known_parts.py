@@ -44,7 +44,14 @@ FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
         *("drop_path", "gelu", "norm_eps", "image_mean", "image_std"),
     ),
     ANY,
-) | {"norm": ("layer",), "qk_norm": (False,), "qkv_bias": (True,)}
+) | {
+    "norm": ("layer",),
+    "qk_norm": (False,),
+    "qkv_bias": (True,),
+    "mlp": ("gelu",),
+    "mlp_norm": (False,),
+    "final_norm": (True,),
+}
 """The fields of `ViTConfig` that all ways know. While a field is not here, no way is taken. A new one belongs
 here once each way computes it, or with the values that every way computes."""
 

@@ -79,16 +79,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gap": {"pool": "mean"},
     "map": {"pool": "map"},
     "max": {"pool": "max"},
+    "tokenmean": {"pool": "token+mean"},
     "norep": {},  # accepted and ignored: names never include the representation layer
     "nopos": {"position": "none"},
     "pos2d": {"position": "learned_2d"},
     "relative": {"position": "relative"},
+    "relbias": {"position": "relative_bias"},
     "sincos2d": {"position": "sincos_2d"},
     "sincos2dmae": {"position": "sincos_2d_mae"},
     "everylayer": {"position_at": "every_layer"},
     "shared": {"position_at": "every_layer_shared"},
     "rms": {"norm": "rms"},
     "qknorm": {"qk_norm": True},
+    "swiglu": {"mlp": "swiglu"},
     "conv": {},  # a convolutional stem, whose channels depend on width and patch
 }
 

@@ -363,7 +363,7 @@ def fit_weights(
     if is_new:
         if num_classes:
             example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
-            tensors["head.weight"] = example.new_zeros(num_classes, config.width)
+            tensors["head.weight"] = example.new_zeros(num_classes, config.feature_width)
             tensors["head.bias"] = example.new_zeros(num_classes)
         # The recorded classes, loss and data belong to the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
@@ -445,6 +445,8 @@ def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
     # Buffers follow the type of the weights, so that a bfloat16 model takes bfloat16 images throughout.
     dtype = next(iter(tensors.values())).dtype
     for name, buffer in list(model.named_buffers()):
+        if not buffer.is_floating_point():  # places in a table stay whole numbers
+            continue
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, name.rpartition(".")[2], buffer.to(dtype))
     return model

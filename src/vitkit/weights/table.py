@@ -251,9 +251,12 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "norm": ("layer",),
     "qk_norm": (False,),
     "qkv_bias": (True,),
+    "mlp": ("gelu",),
+    "mlp_norm": (False,),
     "layer_scale": (None,),
     "norm_before_blocks": (False,),
     "norm_after_pooling": (False,),
+    "final_norm": (True,),
 }
 """The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
 
