@@ -8,7 +8,7 @@ a model that it cannot store.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -219,6 +219,28 @@ def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight",
     """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
     pairs = zip(("weight", "bias"), names, strict=True)
     return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
+
+
+def bias_or_zeros(ours: str, theirs: str, there: bool) -> Row:
+    """Return the row of a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return renamed(ours, f"{theirs}.bias")
+    return Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
+
+
+def stacked_biases(ours: str, theirs: Sequence[str], there: Sequence[bool]) -> Row:
+    """Return the row of the biases of layers that vitkit keeps as one; those that are not there are zeros."""
+    if all(there):
+        return stacked(ours, (f"{name}.bias" for name in theirs))
+    names = tuple(
+        f"{name}.{'bias' if is_bias else 'weight'}" for name, is_bias in zip(theirs, there, strict=True)
+    )
+
+    def read(tensors: list[Tensor]) -> Tensor:
+        parts = zip(tensors, there, strict=True)
+        return torch.cat([part if is_bias else part.new_zeros(len(part)) for part, is_bias in parts])
+
+    return Row(ours, names, read)
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:

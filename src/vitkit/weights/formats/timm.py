@@ -53,7 +53,7 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
         rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
     stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
     rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
-    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
+    rows.append(table.bias_or_zeros(f"{stem}.bias", theirs, stem_bias))
     if config.class_token:
         rows.append(table.renamed("class_token", "cls_token"))
     if config.register_tokens:
@@ -71,7 +71,9 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
             names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
             rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
         else:
-            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
+            rows.append(
+                table.bias_or_zeros(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused")
+            )
         rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
         rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
         rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
@@ -101,13 +103,6 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
 def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
     """Pair a norm's scale, and the shift that LayerNorm alone has."""
     return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
-
-
-def _bias(ours: str, theirs: str, there: bool) -> table.Row:
-    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
-    if there:
-        return table.renamed(ours, f"{theirs}.bias")
-    return table.Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
 
 
 def _between_zeros(biases: list[Tensor]) -> Tensor:
