@@ -119,7 +119,7 @@ def source(settings: dict[str, Any]) -> Source:
     tensors: dict[str, Tensor] = {}
 
     class Described(Source):
-        def _read_beside(self, name: str) -> dict[str, Any]:
+        def read_beside(self, name: str) -> dict[str, Any]:
             return dict(settings.get(name, {}))
 
     return Described(Path("model.safetensors"), {}, tensors.__getitem__)

@@ -51,6 +51,7 @@ VARIANTS = {
     "mean beside a class token": replace(SMALL, pool="mean", extra_class_token=True),
     "max": replace(SMALL, pool="max"),
     "map": replace(SMALL, pool="map"),
+    "map of other heads": replace(SMALL, pool="map", pool_heads=2),
     "no pooling": replace(SMALL, pool="none"),
     "axial": replace(SMALL, pool="mean", attention="axial"),
     "convolutional stem": replace(SMALL, patch_size=(4, 4), stem_channels=(8, 16), stem_strides=(2, 2)),

@@ -57,6 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
     "2-D, shared, mean": {"position": "learned_2d", "position_at": "every_layer_shared", "pool": "mean"},
     "attention pooling": {"pool": "map"},
+    "attention pooling of other heads": {"pool": "map", "pool_heads": 4},
     "max pooling": {"pool": "max", "register_tokens": 1},
     "registers": {"register_tokens": 3},
     "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},

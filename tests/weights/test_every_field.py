@@ -60,6 +60,7 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"backbone": BackboneConfig((2, 2, 2, 2), 1.0, 1e-5, "variance", 1e-8), "patch_size": (1, 1)},
     ),
     "pool": tuple({"pool": pool} for pool in ("mean", "max", "map", "none", "token+mean")),
+    "pool_heads": ({"pool": "map", "pool_heads": 2},),
     "register_tokens": ({"register_tokens": 2}, {"register_tokens": 2, "pool": "map"}),
     "class_token_position": (
         {"class_token_position": False},
@@ -133,7 +134,7 @@ EQUIVALENT = {
     "width_factor": "the channels say the same",
 }
 """Fields that may come back in another form, and why the model is the same; its logits are compared."""
-REFUSALS = {"vitkit": 0, "official": 48, "big_vision": 65, "huggingface": 53, "timm": 29, "torchvision": 76}
+REFUSALS = {"vitkit": 0, "official": 49, "big_vision": 66, "huggingface": 54, "timm": 29, "torchvision": 77}
 """How many of the changes each format has no place for."""
 REFUSED = {
     "backbone": r"backbone of \([12, ]*\) units|a hybrid of \(1, 1\) units",

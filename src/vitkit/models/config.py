@@ -385,6 +385,8 @@ class ViTConfig(Valid):
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
     maximum; attention pooling by a learned query (MAP, big_vision); the class token and behind it the mean
     of the patch tokens, twice as many numbers (DINOv2's linear heads); or every token."""
+    pool_heads: Length | None = None
+    """Heads of attention pooling; None: as many as the blocks have."""
     register_tokens: Annotated[int, Range(f"from 0 to {LARGEST:,}", 0, LARGEST)] = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
@@ -475,6 +477,11 @@ class ViTConfig(Valid):
             raise VitkitError(
                 "norm_after_pooling moves the final norm behind a pooling of as many numbers as a token has: "
                 "it needs final_norm, and another pool than 'token+mean'."
+            )
+        if self.pool_heads is not None and (self.pool != "map" or self.width % self.pool_heads):
+            raise VitkitError(
+                f"pool_heads are of attention pooling (pool 'map'), and share its width of {self.width} "
+                f"equally: found {self.pool_heads} with pool '{self.pool}'."
             )
         if self.mlp_norm and self.mlp != "swiglu":
             raise VitkitError("mlp_norm is a part of gated MLPs: choose mlp 'swiglu', or leave it out.")

@@ -603,7 +603,7 @@ class AttentionPool(Pooling):
 
 def make_pooling(config: ViTConfig) -> Pooling:
     """Make the pooling of a configuration."""
-    width, heads = config.width, config.num_heads
+    width, heads = config.width, config.pool_heads or config.num_heads
     match config.pool:
         case "token":
             return ClassTokenPool()

@@ -44,7 +44,7 @@ class Identity:
     file: Path
     """The file of weights; for an address, the copy that was fetched."""
     format: str
-    """The name of its format, a key of `vitkit.weights.format_names.MODULES`."""
+    """The name of its format: a key of `vitkit.weights.format_names.MODULES`, or "authors"."""
     config: ModelConfig
     card: ModelCard
     left_out: dict[str, list[str]]
@@ -137,7 +137,8 @@ class OpenCheckpoint(ExitStack):
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
+                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}, and "
+                    "files of DINOv2, MAE and open_clip."
                 )
             try:
                 translation = self._translation = checkpoint_format.read(source, hints)

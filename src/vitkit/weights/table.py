@@ -25,7 +25,7 @@ from vitkit.text import pluralize
 from vitkit.weights import model_card
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
-from vitkit.weights.format_names import MODULES, Format
+from vitkit.weights.format_names import MODULES, READ, Format
 
 
 @dataclass(frozen=True)
@@ -215,6 +215,22 @@ def renamed(ours: str, theirs: str) -> Row:
     return Row(ours, (theirs,))
 
 
+def reshaped(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
+    """Return the row of a tensor that a file may keep without its axes of length 1."""
+    return Row(ours, (theirs,), lambda tensors: tensors[0].reshape(shape))
+
+
+def folded_position(token: str, positions: str) -> list[Row]:
+    """Return the rows of a class token and the positions of patches, where the first position is the token's.
+
+    It is added to the token, once and for all, so that registers have none where the class token has.
+    """
+    return [
+        Row("class_token", (token, positions), lambda tensors: tensors[0] + tensors[1][:, :1]),
+        Row("positions.0.embedding", (positions,), lambda tensors: tensors[0][:, 1:]),
+    ]
+
+
 def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight", ".bias")) -> list[Row]:
     """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
     pairs = zip(("weight", "bias"), names, strict=True)
@@ -263,6 +279,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "backbone": (None,),
     "stem_channels": ((),),
     "pool": ("token",),
+    "pool_heads": (None,),
     "register_tokens": (0,),
     "class_token_position": (True,),
     "position": ("learned",),
@@ -412,7 +429,7 @@ def recognise(source: Source) -> CheckpointFormat | None:
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
     """
-    return next((candidate for candidate in map(find_format, MODULES) if candidate.recognises(source)), None)
+    return next((candidate for candidate in map(_import_format, READ) if candidate.recognises(source)), None)
 
 
 def find_format(format: Format) -> CheckpointFormat:
@@ -423,7 +440,12 @@ def find_format(format: Format) -> CheckpointFormat:
     """
     if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
-    module = import_module(f"vitkit.weights.formats.{MODULES[format]}")
+    return _import_format(MODULES[format])
+
+
+def _import_format(name: str) -> CheckpointFormat:
+    """Import the format of a module below `vitkit.weights.formats`."""
+    module = import_module(f"vitkit.weights.formats.{name}")
     checkpoint_format: CheckpointFormat = module.CHECKPOINT_FORMAT
     return checkpoint_format
 

@@ -456,21 +456,16 @@ def vit_rows(
 
     rows = layer("stem", "stem", names["stem"])
     positions = names["positions"] if config.position == "learned" else ""
-    if config.class_token and positions and not config.class_token_position:
-        both = (names["class_token"], positions)
-        rows.append(table.Row("class_token", both, lambda tensors: tensors[0] + tensors[1][:, :1]))
-    elif config.class_token:
-        rows.append(_shaped("class_token", names["class_token"], (1, 1, config.width)))
+    if positions and not config.class_token_position:
+        rows += table.folded_position(names["class_token"], positions)
+    else:
+        shape = (1, -1, config.width)
+        if config.class_token:
+            rows.append(table.reshaped("class_token", names["class_token"], shape))
+        if positions:
+            rows.append(table.reshaped("positions.0.embedding", positions, shape))
     if config.register_tokens:
         rows.append(table.renamed("register_tokens", names["register_tokens"]))
-    if positions and not config.class_token_position:
-        rows.append(
-            table.Row(
-                "positions.0.embedding", (positions,), lambda tensors: tensors[0][:, config.class_token :]
-            )
-        )
-    elif positions:
-        rows.append(_shaped("positions.0.embedding", positions, (1, -1, config.width)))
     if config.norm_before_blocks:
         rows += table.weight_and_bias("pre_norm", names["pre_norm"])
     for i in range(config.depth):
@@ -512,8 +507,3 @@ def vit_rows(
     if config.representation_size:
         rows += table.weight_and_bias("pre_logits", f"{prefix}pooler.dense")
     return rows + (layer("head", "head", names.get("head", "classifier")) if config.num_classes else [])
-
-
-def _shaped(ours: str, theirs: str, shape: tuple[int, ...]) -> table.Row:
-    """Return the row of a tensor that some families keep without axes of length 1."""
-    return table.Row(ours, (theirs,), lambda tensors: tensors[0].reshape(shape))
