@@ -19,6 +19,7 @@ from vitkit.models.config import ViTConfig, height_and_width
 from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.formats import timm
+from vitkit.weights.formats.huggingface_families import TEXTS
 
 DINOV2_HEADS = {384: 6, 768: 12, 1024: 16, 1536: 24}
 """Heads by width, of the models that DINOv2 and Franca have."""
@@ -243,7 +244,9 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         source.notes.append(
             f"its {config.num_classes} outputs are CLIP's projection for comparisons with texts"
         )
-    aside = (key for key in source.shapes if not key.startswith("visual."))
+    aside = [key for key in source.shapes if not key.startswith("visual.")]
+    if "token_embedding.weight" in aside or any(key.startswith("text.") for key in aside):
+        source.notes.append(TEXTS)
     ignored = dict.fromkeys(aside, "the tower for texts: images alone are read here")
     return table.Translation(config, open_clip_rows(config), card, ignored)
 

@@ -304,6 +304,8 @@ def read_vit(source: Source, hints: table.Hints) -> table.Translation:
         image_std=std,
     )
     _note_training(source, settings, family)
+    if any(key.startswith("text_model.") for key in source.shapes):
+        source.notes.append(TEXTS)
     if is_projected:
         settings = replace(settings, id2label={})
         source.notes.append(f"its {projected} outputs are CLIP's projection for comparisons with texts")
@@ -397,6 +399,7 @@ def _note_training(source: Source, settings: FamilySettings, family: Family) -> 
         source.notes.append(f"trained with {said}, which is not here; predictions have none")
 
 
+TEXTS = "its tower for texts is left aside: images alone are read here"
 LEFT_OUT = (
     (r"(text_model|text_projection)\.", "the tower for texts: images alone are read here"),
     (r"logit_(scale|bias)", "the scale of comparisons with texts, which are not read here"),

@@ -89,6 +89,11 @@ SHORTEST_EDGE = ("Bit", "CLIP")
 """Processors that take a size of one number for the shortest edge; the others take it for a square."""
 
 
+def model_type(source: Source) -> str:
+    """Return the `model_type` of `config.json`."""
+    return str(source.config.get("model_type"))
+
+
 def processor_of(source: Source) -> Processor:
     """Read `preprocessor_config.json`, with the defaults of the processor that it names.
 
@@ -100,7 +105,7 @@ def processor_of(source: Source) -> Processor:
         raise VitkitError(f"{_where(source)}: image_processor_type: expected str, found {named!r}.")
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", named)
     fields = {**DEFAULTS.get(kind, {}), **fields, "image_processor_type": kind}
-    by_model, of_model = OF_MODELS.get(str(source.config.get("model_type")), ("ViT", {}))
+    by_model, of_model = OF_MODELS.get(model_type(source), ("ViT", {}))
     if not source.preprocessor:
         fields = {**DEFAULTS[by_model], **of_model, "image_processor_type": ""}
     if (kind or by_model) in SHORTEST_EDGE and isinstance(fields.get("size"), int):
@@ -263,11 +268,12 @@ def make_card(
     task = Task(loss="sigmoid") if settings.problem_type == SIGMOID else None
     rule = read_rule(source, processor, config.image_size)
     assumed = list[model_card.Assumption]()
+    own, of_model = OF_MODELS.get(model_type(source), ("ViT", {}))
     if processor.do_normalize and not {"image_mean", "image_std"} <= source.preprocessor.keys():
-        custom = "the default of their image processor"
-        assumed.append(model_card.assumed_statistics(config.image_mean, config.image_std, custom))
+        said = "what their files on the hub say" if of_model else "the default of their image processor"
+        assumed.append(model_card.assumed_statistics(config.image_mean, config.image_std, said))
     if not source.preprocessor:
-        assumed.append(model_card.assumed_resizing(rule, "as their ViTImageProcessor does"))
+        assumed.append(model_card.assumed_resizing(rule, f"as their {own}ImageProcessor does"))
     return model_card.ModelCard(
         class_names=names,
         task=task,
