@@ -12,12 +12,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from tests.helpers.random_models import same_bits
 from tests.peers.families import NUMBERS, drawn, outputs, write_files
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config import DINOV3_ROTARY, ViTConfig
 from vitkit.weights.format_names import LoadOptions
 from vitkit.weights.loading import identify
+from vitkit.weights.table import IMAGENET_MEAN
 
 
 @cache
@@ -155,6 +157,8 @@ def test_radio_is_refused_by_name(tmp_path: Path) -> None:
         ({"attentional_pool": True}, "attentional_pool=True"),
         ({"a_new_field": 3}, "a_new_field=3"),
         ({"norm_kwargs": {"bias": False}}, "norm_kwargs"),
+        ({"head_width": 0}, "do not belong together"),
+        ({"norm_kwargs": {"eps": "small"}}, "norm_kwargs"),
         ({"head_width": 24}, "do not belong together"),
         ({"width": 32}, "do not belong together"),
     ],
@@ -164,6 +168,68 @@ def test_fields_of_open_clip_are_understood_or_refused(
 ) -> None:
     with pytest.raises(VitkitError, match=message):
         load_model(changed("open_clip", tmp_path, "open_clip_config.json", **changes))
+
+
+def test_a_checkpoint_of_dinos_training_is_its_backbone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DINO's and DINOv2's: the tensors of the backbone behind a prefix, beside projection heads."""
+    for name, head in (("DINOv2", "dino_head.mlp.0.weight"), ("MAE", "head.last_layer.weight_g")):
+        file = made(name)
+        alone = {key: tensor for key, tensor in file.tensors.items() if not key.startswith("decoder_")}
+        if name == "MAE":  # an encoder with timm's names, as DINO's is
+            del alone["mask_token"]
+        file.tensors = {f"backbone.{key}": tensor for key, tensor in alone.items()} | drawn({head: (8, 64)})
+        with caplog.at_level(logging.INFO, "vitkit"):
+            model = load_model(write_files(file, tmp_path), num_heads=2)
+        assert "the projection head of the training" in caplog.text
+        assert model.card.position_interpolation == "dinov2"
+        assert model.config.image_mean == IMAGENET_MEAN
+        file.tensors = alone
+        same = load_model(write_files(file, tmp_path), num_heads=2)
+        assert same_bits(model, same)
+
+
+def test_buffers_of_older_releases_are_left_out(tmp_path: Path) -> None:
+    for name, key in (
+        ("clip", "vision_model.embeddings.position_ids"),
+        ("beit", "encoder.layer.0.attention.attention.relative_position_bias.relative_position_index"),
+        ("timm, BEiT v2", "blocks.0.attn.relative_position_index"),
+    ):
+        file = made(name)
+        expected = load_model(write_files(file, tmp_path))
+        file.tensors[key] = torch.zeros(17, 17, dtype=torch.int64)
+        assert same_bits(load_model(write_files(file, tmp_path)), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "shape"),
+    [
+        ("open_clip", "visual.proj", (64,)),
+        ("open_clip", "visual.conv1.weight", (64, 3)),
+        ("open_clip", "visual.class_embedding", (63,)),
+        ("DINOv2, registers", "register_tokens", (4,)),
+        ("DINOv2, registers", "pos_embed", (17,)),
+        ("DINOv2, SwiGLU", "blocks.0.mlp.w3.weight", (64,)),
+        ("dinov2_with_registers", "embeddings.register_tokens", (64,)),
+        ("dinov2_with_registers", "embeddings.position_embeddings", ()),
+        ("dinov3_vit, SwiGLU", "layer.0.mlp.gate_proj.weight", (128,)),
+        (
+            "beit",
+            "encoder.layer.0.attention.attention.relative_position_bias.relative_position_bias_table",
+            (2,),
+        ),
+        ("timm, EVA-02 S", "blocks.0.mlp.fc1.weight", ()),
+        ("timm, EVA-02 B", "blocks.0.mlp.fc2.weight", (64,)),
+        ("timm, BEiT v2", "blocks.0.attn.relative_position_bias_table", (5, 5, 2)),
+    ],
+)
+def test_other_shapes_are_refused(name: str, key: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    file = made(name)
+    assert key in file.tensors
+    file.tensors[key] = torch.zeros(shape)
+    with pytest.raises(VitkitError):
+        load_model(write_files(file, tmp_path), num_heads=file.num_heads)
 
 
 def test_open_clip_needs_its_settings_and_towers_of_timm_are_refused(tmp_path: Path) -> None:

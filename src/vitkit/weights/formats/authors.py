@@ -1,8 +1,8 @@
-"""Files of other authors, read and not written: DINOv2's and Franca's, MAE's with its decoder, open_clip's.
+"""Files of other authors, read and not written: DINO's, DINOv2's, Franca's, MAE's, open_clip's.
 
-The first have timm's names, but for a few; DINO's and MAE's encoders have all of them and are read as timm's.
-open_clip keeps a tower for images under `visual.`, beside one for texts, which is left aside, and says in
-`open_clip_config.json` what the tensors do not.
+The first have timm's names, but for a few, or behind a prefix; DINO's and MAE's encoders alone have just
+these, and are read as timm's. open_clip keeps a tower for images under `visual.`, beside one for texts, which
+is left aside, and says in `open_clip_config.json` what the tensors do not.
 
 Facts: github.com/facebookresearch/dinov2 `dinov2/models/vision_transformer.py` and `layers/swiglu_ffn.py`;
 github.com/facebookresearch/mae `models_mae.py`; open_clip 3.3 `model.py`, `transformer.py`, `transform.py`.
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from vitkit.data.config import Interpolation, Preprocessing
 from vitkit.errors import VitkitError
+from vitkit.models import config as models
 from vitkit.models.config import ViTConfig, height_and_width
 from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields
@@ -33,6 +34,15 @@ def is_dinov2(source: Source) -> bool:
     return names <= source.shapes.keys() and source.config.get("architecture") is None
 
 
+def is_training(source: Source) -> bool:
+    """Whether it is a checkpoint of DINO's or DINOv2's training: a backbone beside its projection heads."""
+    return "backbone.patch_embed.proj.weight" in source and any(HEADS.match(key) for key in source.shapes)
+
+
+HEADS = re.compile(r"(dino_head|ibot_head|head)\.(mlp|last_layer)\.")
+"""The beginnings of names of DINO's projection heads."""
+
+
 def is_mae(source: Source) -> bool:
     """Whether it is an encoder of MAE with its decoder."""
     return {"decoder_embed.weight", "patch_embed.proj.weight", "pos_embed"} <= source.shapes.keys()
@@ -43,7 +53,7 @@ def is_open_clip(source: Source) -> bool:
 
 
 def recognises(source: Source) -> bool:
-    return is_dinov2(source) or is_mae(source) or is_open_clip(source)
+    return any(kind(source) for kind in (is_dinov2, is_training, is_mae, is_open_clip))
 
 
 def read(source: Source, hints: table.Hints) -> table.Translation:
@@ -56,7 +66,23 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     """
     if is_open_clip(source):
         return _read_open_clip(source, hints)
+    if is_training(source):
+        return _read_training(source, hints)
     return _read_dinov2(source, hints) if is_dinov2(source) else _read_mae(source, hints)
+
+
+def _read_training(source: Source, hints: table.Hints) -> table.Translation:
+    names = {key.removeprefix("backbone."): key for key in source.shapes if key.startswith("backbone.")}
+    backbone = source.renamed(names)
+    if is_dinov2(backbone):
+        read = _read_dinov2(backbone, hints)
+    else:
+        read = _with_own_images(timm.read(backbone, hints), "dinov2", "DINO's")
+    heads = (key for key in source.shapes if HEADS.match(key))
+    ignored = dict.fromkeys(heads, "the projection head of the training, which nothing here uses")
+    ignored |= {names[key]: reason for key, reason in read.ignored.items() if key in names}
+    rows = [replace(row, theirs=tuple(f"backbone.{name}" for name in row.theirs)) for row in read.rows]
+    return replace(read, rows=rows, ignored=ignored)
 
 
 def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
@@ -66,7 +92,10 @@ def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
     gated = "blocks.0.mlp.w3.weight" in source
     last = f"blocks.0.mlp.{'w3' if gated else 'fc2'}.weight"
     table.check_axes(source, last, 2)
-    registers = source.shapes["register_tokens"][1] if "register_tokens" in source else 0
+    registers = 0
+    if "register_tokens" in source:
+        table.check_axes(source, "register_tokens", 3)
+        registers = source.shapes["register_tokens"][1]
     patch_size, count = (patch[0], patch[1]), source.shapes["pos_embed"][1]
     # Of the tokens before the patches the class token alone has a position.
     size, _ = table.image_size_of(source, patch_size, count, hints.image_size, prefix=1)
@@ -110,7 +139,14 @@ def _named(row: table.Row, gated: bool) -> table.Row:
 def _read_mae(source: Source, hints: table.Hints) -> table.Translation:
     aside = [key for key in source.shapes if key.startswith("decoder_") or key == "mask_token"]
     encoder = source.renamed({key: key for key in source.shapes if key not in aside})
-    read = timm.read(encoder, hints)
+    # `interpolate_pos_embed` of `util/pos_embed.py` is bicubic without antialiasing, as transformers is.
+    read = _with_own_images(timm.read(encoder, hints), "huggingface", "MAE's")
+    ignored = dict.fromkeys(aside, "the decoder of masked image modelling, which nothing here uses")
+    return replace(read, ignored=ignored)
+
+
+def _with_own_images(read: table.Translation, rule: models.Interpolation, whose: str) -> table.Translation:
+    """Give what was read as timm's without a config.json the images and the rule of its authors."""
     vit: Any = read.config  # of a file with patches
     channels = vit.in_channels
     config = replace(
@@ -118,9 +154,7 @@ def _read_mae(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=_by_channel(table.IMAGENET_MEAN, channels),
         image_std=_by_channel(table.IMAGENET_STD, channels),
     )
-    ignored = dict.fromkeys(aside, "the decoder of masked image modelling, which nothing here uses")
-    # `interpolate_pos_embed` of `util/pos_embed.py` is bicubic without antialiasing, as transformers is.
-    return replace(read, config=config, card=_card(config, "huggingface", "MAE's"), ignored=ignored)
+    return replace(read, config=config, card=_card(config, rule, whose))
 
 
 def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
@@ -128,7 +162,7 @@ def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
-def _card(config: ViTConfig, rule: Any, whose: str) -> model_card.ModelCard:
+def _card(config: ViTConfig, rule: models.Interpolation, whose: str) -> model_card.ModelCard:
     """Make the card of a state dict alone, which the authors' own arithmetic and images are assumed of."""
     preprocessing = Preprocessing(config.image_size, "shortest", 0.875, interpolation="bicubic")
     return model_card.ModelCard(
@@ -198,7 +232,8 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
     pixels = read_fields(PixelFields, described.get("preprocess_cfg") or {}, f"{where}: preprocess_cfg")
     expected = HARMLESS | UNUSED | set(vars(fields)) | {"no_ln_pre"}
     strange = {name: value for name, value in vision.items() if value and name not in expected}
-    if fields.norm_kwargs.keys() - {"eps"}:
+    epsilon = fields.norm_kwargs.get("eps", timm.CLIP_NORM_EPS)
+    if fields.norm_kwargs.keys() - {"eps"} or not isinstance(epsilon, float):
         strange["norm_kwargs"] = dict(fields.norm_kwargs)
     if strange:
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
@@ -206,8 +241,9 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
     stem, hidden = "visual.conv1.weight", "visual.transformer.resblocks.0.mlp.c_fc.weight"
     table.check_axes(source, stem, 4)
     table.check_axes(source, hidden, 2)
+    table.check_axes(source, "visual.proj", 2)
     width, channels, *patch = source.shapes[stem]
-    if width % fields.head_width or fields.width != width:
+    if fields.head_width < 1 or width % fields.head_width or fields.width != width:
         raise VitkitError(
             f"{where}: vision_cfg says heads of {fields.head_width} of a width of {fields.width}, and the "
             f"tensors have a width of {width}: these two do not belong together."
@@ -220,7 +256,7 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         depth=table.count_layers(source, r"visual\.transformer\.resblocks\.(\d+)\."),
         num_heads=width // fields.head_width,
         mlp_dim=source.shapes[hidden][0],
-        num_classes=source.shapes["visual.proj"][1] if "visual.proj" in source else 0,
+        num_classes=source.shapes["visual.proj"][1],
         in_channels=channels,
         pool=pool,
         extra_class_token=pool != "token",
@@ -228,7 +264,7 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         norm_before_blocks="visual.ln_pre.weight" in source,
         norm_after_pooling=fields.final_ln_after_pool,
         gelu="quick" if model.get("quick_gelu") else "erf",
-        norm_eps=float(fields.norm_kwargs.get("eps", timm.CLIP_NORM_EPS)),
+        norm_eps=epsilon,
         image_mean=pixels.mean,
         image_std=pixels.std,
     )
@@ -240,10 +276,7 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         else Preprocessing(size, way, 1.0, interpolation=pixels.interpolation, border=border),
         position_interpolation="timm",  # open_clip's own rule is the same (`resize_pos_embed`)
     )
-    if config.num_classes:
-        source.notes.append(
-            f"its {config.num_classes} outputs are CLIP's projection for comparisons with texts"
-        )
+    source.notes.append(f"its {config.num_classes} outputs are CLIP's projection for comparisons with texts")
     aside = [key for key in source.shapes if not key.startswith("visual.")]
     if "token_embedding.weight" in aside or any(key.startswith("text.") for key in aside):
         source.notes.append(TEXTS)
@@ -282,14 +315,11 @@ def open_clip_rows(config: ViTConfig) -> list[table.Row]:
             rows.append(table.renamed(f"{ours}.attention_scale", f"{theirs}.ls_1.gamma"))
             rows.append(table.renamed(f"{ours}.mlp_scale", f"{theirs}.ls_2.gamma"))
     rows += table.weight_and_bias("norm", "visual.ln_post")
-    if config.num_classes:
-        # The projection is a bare matrix (D, K).
-        rows.append(table.Row("head.weight", ("visual.proj",), lambda tensors: tensors[0].T))
-        rows.append(
-            table.Row(
-                "head.bias", ("visual.proj",), lambda tensors: tensors[0].new_zeros(tensors[0].shape[1])
-            )
-        )
+    # The projection is a bare matrix (D, K).
+    rows.append(table.Row("head.weight", ("visual.proj",), lambda tensors: tensors[0].T))
+    rows.append(
+        table.Row("head.bias", ("visual.proj",), lambda tensors: tensors[0].new_zeros(len(tensors[0].T)))
+    )
     return rows
 
 

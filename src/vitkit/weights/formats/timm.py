@@ -902,8 +902,8 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         )
     hidden = shapes.get("blocks.0.mlp.fc2.weight", ())
     mlp_dim = hidden[1] if len(hidden) == 2 else 4 * width
-    first = shapes.get("blocks.0.mlp.fc1.weight", (0, 0))
-    gated = GATES in source or first[0] == 2 * mlp_dim
+    first = tuple(shapes.get("blocks.0.mlp.fc1.weight", ()))
+    gated = GATES in source or first[:1] == (2 * mlp_dim,)
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
     arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
