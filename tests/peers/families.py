@@ -139,6 +139,12 @@ PEERS: dict[str, Peer] = {
     "vit_mae, with its decoder": Peer(
         "ViTMAEForPreTraining", "ViTMAEConfig", USUAL | {"mask_ratio": 0.0}, answer=unmasked
     ),
+    "metaclip_2": Peer(
+        "MetaClip2Model", "MetaClip2Config", {"projection_dim": 24}, vision=USUAL, answer=image_features
+    ),
+    "metaclip_2, classifier": Peer(
+        "MetaClip2ForImageClassification", "MetaClip2Config", {"num_labels": 5}, vision=USUAL
+    ),
     "ijepa": Peer("IJepaModel", "IJepaConfig", USUAL, answer=mean_of_patches),
     "ijepa, classifier": Peer("IJepaForImageClassification", "IJepaConfig", USUAL),
     "deit": Peer("DeiTModel", "DeiTConfig", USUAL, "pooler_output"),

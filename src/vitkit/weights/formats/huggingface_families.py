@@ -148,6 +148,8 @@ FAMILIES: Mapping[str, Family] = {
     "siglip_vision_model": SIGLIP,
     "clip": CLIP_FAMILY,
     "clip_vision_model": CLIP_FAMILY,
+    "metaclip_2": CLIP_FAMILY,
+    "metaclip_2_vision_model": CLIP_FAMILY,
 }
 """The families by the `model_type` of `config.json`."""
 
@@ -436,7 +438,7 @@ def _biases(kind: str, settings: FamilySettings) -> dict[str, bool]:
         return {part: getattr(settings, f"{name}_bias") for part, name in names.items()}
     if kind == "beit":
         return {"key": False}
-    return {"stem": False} if kind.startswith("clip") else {}
+    return {"stem": False} if FAMILIES[kind].names is CLIP else {}
 
 
 def vit_rows(

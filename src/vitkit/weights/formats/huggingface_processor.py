@@ -83,6 +83,8 @@ OF_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "siglip_vision_model": ("Siglip", {}),
     "clip": ("CLIP", {}),
     "clip_vision_model": ("CLIP", {}),
+    "metaclip_2": ("CLIP", {}),
+    "metaclip_2_vision_model": ("CLIP", {}),
 }
 """The processor of each `model_type`, and what its files on the hub say, for folders without one."""
 SHORTEST_EDGE = ("Bit", "CLIP")
