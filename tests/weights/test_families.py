@@ -18,7 +18,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.config import DINOV3_ROTARY, ViTConfig
 from vitkit.weights.format_names import LoadOptions
-from vitkit.weights.loading import identify
+from vitkit.weights.loading import identify, save_model
 from vitkit.weights.table import IMAGENET_MEAN
 
 
@@ -188,6 +188,25 @@ def test_a_checkpoint_of_dinos_training_is_its_backbone(
         file.tensors = alone
         same = load_model(write_files(file, tmp_path), num_heads=2)
         assert same_bits(model, same)
+
+
+def test_siglip_without_a_pooling_is_read_with_the_mean(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = made("siglip_vision_model")
+    file.settings["config.json"]["vision_use_head"] = False
+    file.tensors = {key: tensor for key, tensor in file.tensors.items() if not key.startswith("head.")}
+    assert load_model(write_files(file, tmp_path)).config.pool == "mean"
+    assert "no pooling of its own" in caplog.text
+
+
+def test_a_family_is_written_in_formats_that_carry_it_and_refused_by_name_in_others(tmp_path: Path) -> None:
+    siglip = load_model(write_files(made("siglip"), tmp_path))
+    assert same_bits(load_model(save_model(siglip, tmp_path / "timm", "timm")), siglip)
+    giant = load_model(write_files(made("dinov2, SwiGLU"), tmp_path))
+    with pytest.raises(VitkitError, match=r"pool token\+mean .*; mlp swiglu .* vitkit's own"):
+        save_model(giant, tmp_path / "no", "huggingface")
+    assert same_bits(load_model(save_model(giant, tmp_path / "ours")), giant)
 
 
 def test_buffers_of_older_releases_are_left_out(tmp_path: Path) -> None:

@@ -131,6 +131,14 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's pixels in [0, 1], red, green, blue: the defaults of timm and
 torchvision, and of their files that record no others."""
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+"""The same of OpenAI's CLIP: the defaults of open_clip and of transformers' processors of CLIP and BiT."""
+
+
+def by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return statistics of red, green and blue, or their mean where the channels are not these."""
+    return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
 def require_heads(source: Source, heads: int | None, width: int, where: str = "") -> int:

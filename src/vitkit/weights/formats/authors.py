@@ -114,8 +114,8 @@ def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
         layer_scale=timm.LAYER_SCALE,
         gelu="erf",
         norm_eps=timm.NORM_EPS,
-        image_mean=_by_channel(table.IMAGENET_MEAN, channels),
-        image_std=_by_channel(table.IMAGENET_STD, channels),
+        image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
+        image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
     rows = [_named(row, gated) for row in timm.vit_rows(config)]
     if registers:
@@ -151,15 +151,10 @@ def _with_own_images(read: table.Translation, rule: models.Interpolation, whose:
     channels = vit.in_channels
     config = replace(
         vit,
-        image_mean=_by_channel(table.IMAGENET_MEAN, channels),
-        image_std=_by_channel(table.IMAGENET_STD, channels),
+        image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
+        image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
     return replace(read, config=config, card=_card(config, rule, whose))
-
-
-def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return ImageNet's statistics, or their mean where the channels are not red, green and blue."""
-    return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
 def _card(config: ViTConfig, rule: models.Interpolation, whose: str) -> model_card.ModelCard:
@@ -179,9 +174,6 @@ def _card(config: ViTConfig, rule: models.Interpolation, whose: str) -> model_ca
 
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-"""Pixel statistics of OpenAI's CLIP, open_clip's defaults."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +193,8 @@ class VisionFields:
 class PixelFields:
     """The fields of `preprocess_cfg`, with open_clip's defaults."""
 
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
+    mean: tuple[float, ...] = table.CLIP_MEAN
+    std: tuple[float, ...] = table.CLIP_STD
     interpolation: Interpolation = "bicubic"
     resize_mode: Literal["shortest", "longest", "squash"] = "shortest"
 

@@ -56,8 +56,8 @@ CROPPED = {"do_center_crop": True, "crop_size": 224, "resample": 3}  # 3 is Pill
 CLIP = {
     **CROPPED,
     "size": {"shortest_edge": 224},
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "image_mean": list(table.CLIP_MEAN),
+    "image_std": list(table.CLIP_STD),
 }
 IMAGENET = {"image_mean": list(table.IMAGENET_MEAN), "image_std": list(table.IMAGENET_STD)}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

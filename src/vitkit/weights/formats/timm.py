@@ -436,7 +436,7 @@ class Settings:
         """
         defaults = (table.IMAGENET_MEAN, table.IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
         given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
-        return tuple(v if len(v) == channels else (sum(v) / len(v),) * channels for v in given)
+        return tuple(table.by_channel(values, channels) for values in given)
 
 
 CLIP_NAME = "vit_base_patch16_clip_224"
