@@ -17,7 +17,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.models.config import ViTConfig
 from vitkit.weights.files.source import Source
 from vitkit.weights.formats import torchvision
-from vitkit.weights.formats.huggingface import read_pixels, read_rule
+from vitkit.weights.formats.huggingface_processor import read_pixels, read_rule
 from vitkit.weights.formats.timm import Settings
 
 SHAPES = ((683, 1024), (1024, 683), (299, 301), (224, 224), (375, 500), (400, 17), (17, 400), (3, 1), (1, 3))
@@ -119,7 +119,7 @@ def source(settings: dict[str, Any]) -> Source:
     tensors: dict[str, Tensor] = {}
 
     class Described(Source):
-        def _read_beside(self, name: str) -> dict[str, Any]:
+        def read_beside(self, name: str) -> dict[str, Any]:
             return dict(settings.get(name, {}))
 
     return Described(Path("model.safetensors"), {}, tensors.__getitem__)

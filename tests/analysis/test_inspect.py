@@ -24,6 +24,7 @@ ROLLED_OUT = [
     dataclasses.replace(TOKEN, register_tokens=2, position_at="every_layer"),
     dataclasses.replace(TOKEN, qk_norm=True, norm="rms"),
     dataclasses.replace(TOKEN, pool="mean", register_tokens=3),
+    dataclasses.replace(TOKEN, pool="token+mean", register_tokens=2),
     dataclasses.replace(TOKEN, pool="map"),
     dataclasses.replace(TOKEN, pool="map", register_tokens=3),
     dataclasses.replace(TOKEN, pool="none", register_tokens=3),
@@ -97,6 +98,8 @@ def read_by_the_head(model: vitkit.ViT, image: torch.Tensor) -> list[float]:
         return [1.0] + [0.0] * (config.num_tokens - 1)
     if config.pool == "mean":
         return [0.0] * prefix + [1 / patches] * patches
+    if config.pool == "token+mean":
+        return [0.5] + [0.0] * (prefix - 1) + [0.5 / patches] * patches
     if config.pool == "none":
         return [1 / config.num_tokens] * config.num_tokens
     pool = model.pooling

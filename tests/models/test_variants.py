@@ -19,15 +19,24 @@ from tests.peers.fixed_weights import fixed_grid
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_model
-from vitkit.models.config import DINOV3_ROTARY, EVA02_ROTARY, INTERPOLATIONS, Interpolation, ViTConfig
+from vitkit.models.config import (
+    DINOV3_ROTARY,
+    EVA02_ROTARY,
+    INTERPOLATIONS,
+    PE_ROTARY,
+    Interpolation,
+    ViTConfig,
+)
 from vitkit.models.image_model import autocast
-from vitkit.models.parts import Block, RelativeAttention
+from vitkit.models.parts import Block, GatedMLP, RelativeAttention
 from vitkit.models.position import (
     LearnedPosition,
     LearnedPosition2D,
     SinCosPosition2D,
+    offset_places,
     resize_grid,
     resize_line,
+    resize_offsets,
     resize_position_embedding,
     sincos_2d,
 )
@@ -50,6 +59,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "2-D, every layer": {"position": "learned_2d", "position_at": "every_layer"},
     "2-D, shared, mean": {"position": "learned_2d", "position_at": "every_layer_shared", "pool": "mean"},
     "attention pooling": {"pool": "map"},
+    "attention pooling of other heads": {"pool": "map", "pool_heads": 4},
     "max pooling": {"pool": "max", "register_tokens": 1},
     "registers": {"register_tokens": 3},
     "registers without position, mean": {"register_tokens": 2, "class_token_position": False, "pool": "mean"},
@@ -63,6 +73,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm after the pooling": {"norm_after_pooling": True, "pool": "mean", "extra_class_token": True},
     "rotary, EVA-02": {"rotary": EVA02_ROTARY},
     "rotary, DINOv3": {"rotary": DINOV3_ROTARY, "position": "none", "register_tokens": 2},
+    "rotary, Perception Encoder": {"rotary": PE_ROTARY},
+    "class token and mean": {"pool": "token+mean", "register_tokens": 2},
+    "biases of offsets": {"position": "relative_bias"},
+    "biases of offsets, registers": {"position": "relative_bias", "register_tokens": 2, "pool": "mean"},
+    "biases of offsets of patches alone": {"position": "relative_bias", "pool": "map"},
+    "SwiGLU": {"mlp": "swiglu"},
+    "SwiGLU with a norm": {"mlp": "swiglu", "mlp_norm": True},
+    "no final norm": {"final_norm": False, "pool": "mean"},
     "axial": {"attention": "axial", "pool": "mean"},
     "axial, QK-norm": {"attention": "axial", "pool": "mean", "qk_norm": True},
     "axial, 2-D, attention pooling": {"attention": "axial", "pool": "map", "position": "learned_2d"},
@@ -414,3 +432,65 @@ def test_positions_are_drawn_with_a_deviation_of_a_fiftieth() -> None:
         for name, parameter in position.named_parameters():
             assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
             assert abs(parameter.mean().item()) < 0.002, name
+
+
+def test_a_gated_mlp_lets_values_through_its_gates() -> None:
+    mlp = GatedMLP(6, 10, norm="layer", norm_eps=0.1).double()
+    mlp.init_weights(torch.Generator().manual_seed(0))
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    gates, values = (
+        x @ mlp.fc1.weight[:10].T + mlp.fc1.bias[:10],
+        x @ mlp.fc1.weight[10:].T + mlp.fc1.bias[10:],
+    )
+    hidden = gates * torch.sigmoid(gates) * values
+    hidden = (hidden - hidden.mean(-1, keepdim=True)) / (
+        hidden.var(-1, correction=0, keepdim=True) + 0.1
+    ).sqrt()
+    torch.testing.assert_close(mlp(x), hidden @ mlp.fc2.weight.T + mlp.fc2.bias)
+
+
+def test_biases_of_offsets_are_those_of_each_pair_of_patches() -> None:
+    """By loops: offsets are counted row by row, and three more are for the tokens before the patches."""
+    rows, columns, prefix = 2, 3, 2
+    places = offset_places((rows, columns), prefix)
+    offsets = (2 * rows - 1) * (2 * columns - 1)
+    patches = [(row, column) for row in range(rows) for column in range(columns)]
+    tokens = [*[None] * prefix, *patches]
+    for i, query in enumerate(tokens):
+        for j, key in enumerate(tokens):
+            if query is None or key is None:
+                expected = offsets + (2 if query is key else 0 if query is None else 1)
+            else:
+                down, right = query[0] - key[0] + rows - 1, query[1] - key[1] + columns - 1
+                expected = down * (2 * columns - 1) + right
+            assert places[i, j] == expected, (i, j)
+
+
+@pytest.mark.parametrize("rule", ["timm", "huggingface"])
+def test_biases_of_offsets_keep_centre_ends_and_what_follows_them(rule: Interpolation) -> None:
+    table = torch.randn(5 * 7 + 3, 2)
+    fitted = resize_offsets(table, (3, 4), (6, 9), 3, rule)
+    assert fitted.shape == (11 * 17 + 3, 2) and torch.equal(fitted[-3:], table[-3:])
+    old, new = table[:-3].reshape(5, 7, 2), fitted[:-3].reshape(11, 17, 2)
+    torch.testing.assert_close(new[5, 8], old[2, 3])
+    torch.testing.assert_close(new[0, 0], old[0, 0], rtol=0, atol=1e-4)  # timm's series ends within 1e-6
+    assert torch.equal(resize_offsets(table, (3, 4), (3, 4), 3, rule), table)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mlp_norm": True}, "mlp_norm is a part of gated MLPs"),
+        ({"pool": "token+mean", "norm_after_pooling": True}, "another pool than 'token\\+mean'"),
+        ({"final_norm": False, "norm_after_pooling": True}, "needs final_norm"),
+        ({"pool": "token+mean", "extra_class_token": True}, "has a class token already"),
+        ({"pool_heads": 3}, "pool_heads are of attention pooling"),
+        ({"pool": "map", "pool_heads": 5}, "share its width of 24 equally"),
+        ({"position": "relative_bias", "rotary": EVA02_ROTARY}, "rotary or 'relative_bias' positions"),
+        ({"position": "relative_bias", "position_at": "every_layer"}, "are not added to tokens"),
+        ({"position": "relative_bias", "attention": "axial", "pool": "mean"}, "no relative position"),
+    ],
+)
+def test_parts_that_exclude_each_other_are_explained(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(VitkitError, match=message):
+        dataclasses.replace(SMALL, **changes)

@@ -12,14 +12,14 @@ NUMBERS = Path(__file__).parents[1] / "fixtures" / "q_timm_vit_tiny.npz"
 """The outputs of timm for these weights; `python -m tests.peers.timm_names --write` writes it."""
 
 
-def fixed_tensor(name: str, shape: tuple[int, ...]) -> Tensor:
+def fixed_tensor(name: str, shape: tuple[int, ...], deviation: float = 0.05) -> Tensor:
     """Draw a tensor of timm by its name: around 1 for the factors of norms, around 0 for all else.
 
     numpy promises that RandomState draws the same numbers in every version.
     """
     drawn = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape)
     centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-    return torch.from_numpy((centre + 0.05 * drawn).astype(np.float32))
+    return torch.from_numpy(np.asarray(centre + deviation * drawn, np.float32))
 
 
 def fixed_images(channels: int) -> Tensor:

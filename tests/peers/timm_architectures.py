@@ -21,7 +21,7 @@ from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.jobs.convert import import_library
 
-PATTERNS = ("vit_*", "deit*", "flexivit*", "resnetv2_*bit*")
+PATTERNS = ("vit_*", "deit*", "flexivit*", "eva*", "beit*", "aimv2*", "naflexvit*", "resnetv2_*bit*")
 
 TOO_WIDE = ("resnetv2_50x3_bit", "resnetv2_101x3_bit", "resnetv2_152x2_bit", "resnetv2_152x4_bit")
 """timm's BiTs take no number of layers; these have 200 to 900 million parameters."""

@@ -13,7 +13,14 @@ from tests.helpers.random_models import random_model, same_bits
 from vitkit import load_model
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config import DINOV3_ROTARY, VIT5_ROTARY, BackboneConfig, ResNetConfig, ViTConfig
+from vitkit.models.config import (
+    DINOV3_ROTARY,
+    PE_ROTARY,
+    VIT5_ROTARY,
+    BackboneConfig,
+    ResNetConfig,
+    ViTConfig,
+)
 from vitkit.models.zoo import ModelConfig
 from vitkit.weights.format_names import Format
 from vitkit.weights.loading import save_model
@@ -52,7 +59,8 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"backbone": BackboneConfig((), 1.0, 1e-5, "variance", 1e-8), "patch_size": (2, 2)},
         {"backbone": BackboneConfig((2, 2, 2, 2), 1.0, 1e-5, "variance", 1e-8), "patch_size": (1, 1)},
     ),
-    "pool": tuple({"pool": pool} for pool in ("mean", "max", "map", "none")),
+    "pool": tuple({"pool": pool} for pool in ("mean", "max", "map", "none", "token+mean")),
+    "pool_heads": ({"pool": "map", "pool_heads": 2},),
     "register_tokens": ({"register_tokens": 2}, {"register_tokens": 2, "pool": "map"}),
     "class_token_position": (
         {"class_token_position": False},
@@ -63,21 +71,29 @@ VIT_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"position": "none"},
         {"position": "learned_2d"},
         {"position": "relative"},
+        {"position": "relative_bias"},
         {"position": "sincos_2d"},
         {"position": "sincos_2d", "pool": "mean"},
         {"position": "sincos_2d_mae"},
         {"position": "sincos_2d_mae", "pool": "mean"},
     ),
-    "rotary": ({"rotary": DINOV3_ROTARY}, {"rotary": VIT5_ROTARY, "register_tokens": 4}),
+    "rotary": (
+        {"rotary": DINOV3_ROTARY},
+        {"rotary": PE_ROTARY},
+        {"rotary": VIT5_ROTARY, "register_tokens": 4},
+    ),
     "position_at": ({"position_at": "every_layer"}, {"position_at": "every_layer_shared"}),
     "attention": ({"attention": "axial", "pool": "mean"},),
     "extra_class_token": tuple({"extra_class_token": True, "pool": pool} for pool in ("mean", "max", "map")),
     "norm": ({"norm": "rms"}, {"norm": "rms", "norm_eps": 1e-5}, {"norm": "rms", "pool": "map"}),
     "qk_norm": ({"qk_norm": True}, {"qk_norm": True, "norm": "rms"}),
     "qkv_bias": ({"qkv_bias": False},),
+    "mlp": ({"mlp": "swiglu"},),
+    "mlp_norm": ({"mlp": "swiglu", "mlp_norm": True},),
     "layer_scale": ({"layer_scale": 0.5},),
     "norm_before_blocks": ({"norm_before_blocks": True}, {"norm_before_blocks": True, "position": "none"}),
     "norm_after_pooling": ({"norm_after_pooling": True}, {"norm_after_pooling": True, "pool": "mean"}),
+    "final_norm": ({"final_norm": False},),
     "representation_size": ({"representation_size": 7}, {"representation_size": 7, "num_classes": 0}),
     "dropout": ({"dropout": 0.1},),
     "attention_dropout": ({"attention_dropout": 0.1},),
@@ -118,7 +134,7 @@ EQUIVALENT = {
     "width_factor": "the channels say the same",
 }
 """Fields that may come back in another form, and why the model is the same; its logits are compared."""
-REFUSALS = {"vitkit": 0, "official": 42, "big_vision": 59, "huggingface": 47, "timm": 23, "torchvision": 70}
+REFUSALS = {"vitkit": 0, "official": 49, "big_vision": 66, "huggingface": 54, "timm": 29, "torchvision": 77}
 """How many of the changes each format has no place for."""
 REFUSED = {
     "backbone": r"backbone of \([12, ]*\) units|a hybrid of \(1, 1\) units",

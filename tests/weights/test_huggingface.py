@@ -21,7 +21,7 @@ from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
 from vitkit.models.config import ResNetConfig, Task, ViTConfig
 from vitkit.models.zoo import ModelConfig
-from vitkit.weights.formats.huggingface import read_pixels, read_rule
+from vitkit.weights.formats.huggingface_processor import read_pixels, read_rule
 from vitkit.weights.loading import save_model
 from vitkit.weights.model_card import ModelCard, card_of, changed_pixels, preprocessing_of
 
@@ -231,9 +231,9 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(tmp_path: Path) -> 
         ({"head_dim": 4}, "head_dim"),
         ({"num_attention_heads": None}, "give num_heads"),
         ({"model_type": "vit-hybrid"}, "original release"),
-        ({"model_type": "swin"}, "vit and bit are read, found 'swin'.$"),
-        ({"model_type": "dinov2_with_registers"}, "timm's file of the same weights is read"),
-        ({"model_type": "siglip_vision_model"}, "timm's file of the same weights is read"),
+        ({"model_type": "swin"}, "beit, bit, clip.* are read, found 'swin'.$"),
+        ({"model_type": "dinov2_with_registers"}, "no whole ViT: absent: .*mlp.fc1"),
+        ({"model_type": "siglip2_vision_model"}, "NaFlex.*hf:google/siglip2-base-patch16-224"),
         ({"image_size": "large"}, "config.json: image_size"),
         ({"id2label": {"0": "cat"}}, "1 names for 3 classes"),
         ({"image_size": 10**30}, "config.json: image_size"),
@@ -266,8 +266,8 @@ def test_arrays_left_out_are_named_or_refused(tmp_path: Path, caplog: pytest.Log
     with pytest.raises(VitkitError, match="pooler with the activation relu"):
         load_model(write_folder(tmp_path / "pooled", arrays, config))
     arrays = random_vit("deit.", IN_FILES, classifier=True, pooler=False)
-    arrays["deit.embeddings.distillation_token"] = torch.zeros(1, 1, WIDTH)
-    with pytest.raises(VitkitError, match="distillation token"):
+    arrays["distillation_classifier.weight"] = torch.zeros(CLASSES, WIDTH)
+    with pytest.raises(VitkitError, match="two classifiers, of the class token and of the token for dist"):
         load_model(write_folder(tmp_path / "theirs", arrays, CONFIG | {"model_type": "deit"}))
 
 
@@ -418,7 +418,7 @@ SQUASHED = dataclasses.replace(CUT, resize="squash")
         ({"size": SIZED, **CROP}, SQUASHED, "resized to 10x11"),
         ({"size": {"shortest_edge": 6}, **CROP}, dataclasses.replace(CUT, crop_fraction=8 / 6), ""),
         ({"do_resize": False, **CROP}, dataclasses.replace(CUT, resize="none", crop_fraction=0.875), ""),
-        ({"image_processor_type": "BeitImageProcessor"}, STRETCHED, "the processor of Beit"),
+        ({"image_processor_type": "PvtImageProcessor"}, STRETCHED, "the processor of Pvt"),
     ],
 )
 def test_preparation_is_put_in_our_words_and_differences_are_said(

@@ -169,6 +169,8 @@ def _read_by_the_head(model: ViT, rollout: Tensor, tokens: Tensor) -> Tensor:
     if isinstance(model.pooling, AttentionPool):
         weights = model.pooling.weights(model.norm(tokens)).mean(1).float().cpu()  # (B, T)
         return (weights[:, None] @ rollout)[:, 0]
+    if model.config.pool == "token+mean":
+        return (rollout[:, 0] + rollout[:, model.config.prefix_tokens :].mean(1)) / 2
     # The maximum has no weights of its own: each patch may be the largest in some feature.
     first = model.config.prefix_tokens if model.config.pool in ("mean", "max") else 0
     return rollout[:, first:].mean(1)

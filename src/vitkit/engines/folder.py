@@ -191,7 +191,7 @@ def computed_gelu(config: ModelConfig, precision: libraries.EnginePrecision) -> 
     The tanh form becomes the exact one where numbers are short: the two differ by 5e-4 at most, less than
     numbers of 8 bits do from each other, and OpenVINO computes the exact form in half the time.
     """
-    gelu: Gelu | None = getattr(config, "gelu", None)
+    gelu: Gelu | None = getattr(config, "gelu", None) if getattr(config, "mlp", "") == "gelu" else None
     return "erf" if gelu == "tanh" and precision != "float32" else gelu
 
 

@@ -115,7 +115,7 @@ class Converted(Result):
         """Return what was read, what was written, and how they compare."""
         source, lost = self.source, f"{self.format} has no place for {'; '.join(self.lost)}"
         rows = [("from", [f"{self.given}: {described(source)}"])]
-        rows += (("left out", [f"{', '.join(keys)} ({reason})"]) for reason, keys in source.left_out.items())
+        rows += (("left out", [line]) for line in _left_out(source))
         rows += (("note", [note]) for note in self.notes)
         if self.new_classes is not None:
             names, before = source.card.class_names, source.config.num_classes
@@ -434,7 +434,7 @@ class CheckpointCard(Result):
             ("refuses", [] if card.refusal is None else [_refusal(card.refusal)]),
             ("origin", [_labelled(key, value) for key, value in origin.items()]),
             ("licence", [licence] if (licence := describe_origin_licence(self.source, card)) else []),
-            ("left out", [f"{', '.join(keys)} ({reason})" for reason, keys in identity.left_out.items()]),
+            ("left out", list(_left_out(identity))),
             ("notes", list(identity.notes)),
             ("weights", size_and_hash),
         )
@@ -504,6 +504,14 @@ def _slow_parts(config: zoo.ModelConfig) -> Iterator[str]:
             named["head_dim"] = vit.head_dim
         shown = join_names([f"{name} {_plain(value, name)}" for name, value in named.items()])
         yield f"blocks are computed operation by operation, because of {shown}"
+
+
+def _left_out(identity: loading.Identity) -> Iterator[str]:
+    """Name the tensors that are left out, and why; of many (a tower for texts) the first and how many."""
+    for reason, keys in identity.left_out.items():
+        many = len(keys) > loading.NAMES_SHOWN
+        shown = f", ...: {len(keys):,} tensors" if many else ""
+        yield f"{', '.join(keys[: loading.NAMES_SHOWN])}{shown} ({reason})"
 
 
 def _differences(config: zoo.ModelConfig) -> Iterator[tuple[str, Any]]:

@@ -228,6 +228,11 @@ class ResNetConfig(Valid):
         """The images and their size, on which the positions of axial attention depend."""
         return "images", self.image_size
 
+    @property
+    def feature_width(self) -> int:
+        """The number of features that the head sees."""
+        return self.width
+
     def with_new_head(self, num_classes: int) -> "ResNetConfig":
         """Give the configuration with a head for other classes."""
         return replace(self, num_classes=num_classes)
@@ -275,7 +280,11 @@ STEM_GROUP = 8
 """Channels that a group norm of the convolutional stem takes together: the narrowest convolutions of Xiao et
 al. have 24."""
 
-PositionKind = Literal["learned", "learned_2d", "relative", "sincos_2d", "sincos_2d_mae", "none"]
+PositionKind = Literal[
+    "learned", "learned_2d", "relative", "relative_bias", "sincos_2d", "sincos_2d_mae", "none"
+]
+IN_ATTENTION: tuple[PositionKind, ...] = ("relative", "relative_bias")
+"""The positions that are part of the attention and added to no token."""
 PositionsAt = Literal["stem", "every_layer", "every_layer_shared"]
 Interpolation = Literal["original", "timm", "flexivit", "huggingface", "dinov2", "torchvision"]
 """The library by whose rule position embeddings are resized, in `resize_grid` of `models/position.py`."""
@@ -288,7 +297,7 @@ INTERPOLATIONS: dict[Interpolation, str] = {
     "torchvision": "torchvision's rule (bicubic, corners aligned)",
 }
 """The rules in words, after "by"."""
-ImagePoolKind = Literal["token", "mean", "max", "map"]
+ImagePoolKind = Literal["token", "mean", "max", "map", "token+mean"]
 """The poolings that make one vector of an image."""
 PoolKind = Literal[ImagePoolKind, "none"]
 NormKind = Literal["layer", "rms"]
@@ -296,6 +305,9 @@ NormKind = Literal["layer", "rms"]
 arXiv 1910.07467)."""
 NORM_NAMES: dict[NormKind, str] = {"layer": "LayerNorm", "rms": "RMSNorm"}
 """The names of PyTorch's classes."""
+MLPKind = Literal["gelu", "swiglu"]
+"""Two dense layers with GELU between them (the original's); or SwiGLU, whose first layer makes gates, to
+which SiLU is applied, and values that they are multiplied with (Shazeer 2020, arXiv 2002.05202)."""
 Gelu = Literal["tanh", "erf", "quick"]
 """The tanh form (the original's), the exact one, or x times the logistic function of 1.702 x (CLIP)."""
 
@@ -316,6 +328,8 @@ class RotaryConfig(Valid):
     """The base of the frequencies, as above."""
     reference_grid: tuple[AtLeastOne, AtLeastOne] | None = None
     """The grid that positions counted in patches are scaled to: all image sizes then see the same range."""
+    offset: float = 0.0
+    """Added to positions counted in patches, before they are scaled."""
     first: Literal["row", "column"] = "row"
     """The axis whose angle turns the first half of the pairs; the other axis turns the second."""
     register_temperature: Positive | None = None
@@ -331,6 +345,10 @@ ROPE_VIT_ROTARY = RotaryConfig("interleaved", "patches", temperature=100.0, firs
 
 DINOV3_ROTARY = RotaryConfig("halves", "centered", temperature=100.0)
 """Rotary positions of DINOv3 (Simeoni et al. 2025, arXiv 2508.10104)."""
+
+PE_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, offset=1.0, first="column")
+"""Rotary positions of the Perception Encoder (Bolya et al. 2025, arXiv 2504.13181), without the grid of a
+model's pre-training."""
 
 VIT5_ROTARY = RotaryConfig("interleaved", "patches", temperature=10_000.0, register_temperature=100.0)
 """Rotary positions of ViT-5 (Wang et al. 2026, arXiv 2602.08071), beside learned ones; its `models_vit5.py`
@@ -365,7 +383,10 @@ class ViTConfig(Valid):
     """Stride of each of these convolutions, 1 or 2, which multiply to the patch size. Empty: as above."""
     pool: PoolKind = "token"
     """The features that the head sees: the class token; the mean of the patch tokens (GAP, paper D.3); their
-    maximum; attention pooling by a learned query (MAP, big_vision); or every token."""
+    maximum; attention pooling by a learned query (MAP, big_vision); the class token and behind it the mean
+    of the patch tokens, twice as many numbers (DINOv2's linear heads); or every token."""
+    pool_heads: Length | None = None
+    """Heads of attention pooling; None: as many as the blocks have."""
     register_tokens: Annotated[int, Range(f"from 0 to {LARGEST:,}", 0, LARGEST)] = 0
     """Learned tokens between the class token and the patches, which no head sees."""
     class_token_position: bool = True
@@ -373,7 +394,8 @@ class ViTConfig(Valid):
     registers have them where the class token does, as in timm."""
     position: PositionKind = "learned"
     """Kind of position embedding (paper D.4). `sincos_2d` has big_vision's sines and cosines, `sincos_2d_mae`
-    those of MAE's authors."""
+    those of MAE's authors. `relative` multiplies queries by a vector for each offset in the sequence;
+    `relative_bias` adds a number for each head and offset in the grid to the attention logits (BEiT)."""
     rotary: RotaryConfig | None = None
     """Rotary positions in every attention, with added positions or without."""
     position_at: PositionsAt = "stem"
@@ -389,12 +411,18 @@ class ViTConfig(Valid):
     are scaled and turned (Dehghani et al. 2023, arXiv 2302.05442)."""
     qkv_bias: bool = True
     """Whether queries, keys and values have biases in the blocks."""
+    mlp: MLPKind = "gelu"
+    """Kind of the MLP of every block; `mlp_dim` numbers leave its activation or its gates."""
+    mlp_norm: bool = False
+    """Whether what a SwiGLU's gates let through is normalised before the last layer (EVA-02)."""
     layer_scale: float | None = None
     """First value of a learned factor for each channel of every residual branch (DeiT III, DINOv2)."""
     norm_before_blocks: bool = False
     """Whether the tokens are normalised before the first block (CLIP)."""
     norm_after_pooling: bool = False
     """Whether the final norm follows the pooling instead of preceding it (timm's fc_norm; MAE, BEiT)."""
+    final_norm: bool = True
+    """Whether there is a final norm (Hugging Face's classifiers of CLIP have none)."""
     representation_size: Length | None = None
     """Width of the pre-training head's hidden layer with tanh (paper 3.1); None: a linear head alone."""
     dropout: BelowOne = 0.0
@@ -438,13 +466,25 @@ class ViTConfig(Valid):
                 f"Sine-cosine positions of {self.num_tokens:,} tokens and width {self.width:,} are too many "
                 "numbers: choose a larger patch or smaller images."
             )
-        if self.position_at != "stem" and self.position in ("relative", "none"):
+        if self.position_at != "stem" and self.position in (*IN_ATTENTION, "none"):
             raise VitkitError(
                 f"'{self.position}' positions are not added to tokens: position_at says 'stem' for them, "
                 f"found '{self.position_at}'."
             )
-        if self.extra_class_token and self.pool == "token":
-            raise VitkitError("pool 'token' has a class token already: leave out extra_class_token.")
+        if self.extra_class_token and self.pool in ("token", "token+mean"):
+            raise VitkitError(f"pool '{self.pool}' has a class token already: leave out extra_class_token.")
+        if self.norm_after_pooling and (self.pool == "token+mean" or not self.final_norm):
+            raise VitkitError(
+                "norm_after_pooling moves the final norm behind a pooling of as many numbers as a token has: "
+                "it needs final_norm, and another pool than 'token+mean'."
+            )
+        if self.pool_heads is not None and (self.pool != "map" or self.width % self.pool_heads):
+            raise VitkitError(
+                f"pool_heads are of attention pooling (pool 'map'), and share its width of {self.width} "
+                f"equally: found {self.pool_heads} with pool '{self.pool}'."
+            )
+        if self.mlp_norm and self.mlp != "swiglu":
+            raise VitkitError("mlp_norm is a part of gated MLPs: choose mlp 'swiglu', or leave it out.")
         if self.attention == "axial" and self.drop_path:
             raise VitkitError(
                 "Axial attention has no stochastic depth here, because rows of one image would be dropped "
@@ -452,7 +492,7 @@ class ViTConfig(Valid):
             )
         if self.attention == "axial" and self.rotary is not None:
             raise VitkitError("Axial attention has no rotary positions here: its rows and columns are apart.")
-        if self.attention == "axial" and (self.prefix_tokens or self.position == "relative"):
+        if self.attention == "axial" and (self.prefix_tokens or self.position in IN_ATTENTION):
             raise VitkitError(
                 "Axial attention goes along rows and columns: no class or register token has a place there "
                 "(choose pool 'mean' or 'map'), and no relative position."
@@ -490,7 +530,11 @@ class ViTConfig(Valid):
             )
 
     def _check_rotary(self, rotary: RotaryConfig) -> None:
-        """Refuse rotary positions that do not fit the heads or the registers."""
+        """Refuse rotary positions that do not fit the heads, the registers or other positions."""
+        if self.position in IN_ATTENTION:
+            raise VitkitError(
+                f"An attention has rotary or '{self.position}' positions, not both: choose one."
+            )
         if self.head_dim % 4:
             raise VitkitError(
                 f"Rotary positions divide a head's numbers among row and column in pairs: {self.head_dim} "
@@ -522,7 +566,12 @@ class ViTConfig(Valid):
 
     @property
     def class_token(self) -> bool:
-        return self.pool == "token" or self.extra_class_token
+        return self.pool in ("token", "token+mean") or self.extra_class_token
+
+    @property
+    def feature_width(self) -> int:
+        """The number of features that the head sees, or the layer with tanh before it."""
+        return 2 * self.width if self.pool == "token+mean" else self.width
 
     @property
     def prefix_tokens(self) -> int:
@@ -555,7 +604,8 @@ class ViTConfig(Valid):
     def arithmetic(self) -> tuple[str, ...]:
         """The numerics as phrases, in which two models with the same weights may differ."""
         forms = {"tanh": "tanh form, the original's", "erf": "exact", "quick": "quick form, CLIP's"}
-        lines = (f"GELU: {forms[self.gelu]}", f"{NORM_NAMES[self.norm]} epsilon {self.norm_eps:g}")
+        activation = "gated MLP: SwiGLU" if self.mlp == "swiglu" else f"GELU: {forms[self.gelu]}"
+        lines = (activation, f"{NORM_NAMES[self.norm]} epsilon {self.norm_eps:g}")
         return lines + (self.backbone.arithmetic if self.backbone else ())
 
     @property

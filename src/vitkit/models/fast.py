@@ -31,9 +31,11 @@ from vitkit.models.novelty import Novelty
 from vitkit.models.parts import (
     MLP,
     Attention,
+    BiasedAttention,
     Block,
     ClassTokenPool,
     Dropout,
+    GatedMLP,
     PatchStem,
     RelativeAttention,
     RMSNorm,
@@ -103,18 +105,21 @@ BY_CONTENT = {
 }
 """Values with which all tokens attend to all tokens, by their content and not by their positions."""
 
-CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias"), ANY)
+CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias", "mlp", "mlp_norm", "final_norm"), ANY)
 """The fields of parts that a way calls or has nothing to do with."""
+GATED: Parts = {GatedMLP: ("dropout", "fc1", "norm", "fc2")}
+"""A gated MLP, of ways that call it."""
 
 EXPLICIT_ATTENTION = Way(
     {
         **ROTARY,
         RelativeAttention: (*ROTARY[Attention], "relative"),
+        BiasedAttention: (*ROTARY[Attention], "grid", "prefix_tokens", "relative_bias", "places"),
         nn.Linear: LAYERS[nn.Linear],  # with a bias or without
     },
     CALLED,
 )
-COMPILED_GELU = Way(BLOCK, CALLED)
+COMPILED_GELU = Way(BLOCK, {**CALLED, "mlp": ("gelu",)})
 TURNED: Parts = {Attention: (*BLOCK[Attention], "rotary"), RotaryPosition2D: ROTARY[RotaryPosition2D]}
 """Attention with rotary positions or without, of ways that turn queries and keys."""
 CLASS_TOKEN = Way(
@@ -122,11 +127,12 @@ CLASS_TOKEN = Way(
         **WHOLE,
         **SCALED_BLOCK,
         **TURNED,
+        **GATED,
         ClassTokenPool: (),
         **RMS_NORM,
     },
     # `attend_first` has neither the bias of the first query nor the norms of keys.
-    {**BY_CONTENT, "rotary": ANY, "pool": ("token",), "norm": ANY},
+    {**BY_CONTENT, "rotary": ANY, "pool": ("token",), "norm": ANY, "mlp": ANY, "mlp_norm": ANY},
 )
 FOLDED_PIXELS = Way(
     {**WHOLE, PatchStem: ("patch_size", "weight", "bias")},
@@ -134,7 +140,7 @@ FOLDED_PIXELS = Way(
 )
 COMPILED_BLOCK = Way(
     {**SCALED_BLOCK, **TURNED},
-    {**BY_CONTENT, "rotary": ANY},
+    {**BY_CONTENT, "rotary": ANY, "final_norm": ANY},
 )
 
 
@@ -159,6 +165,12 @@ class ExplicitRelativeAttention(ExplicitAttention, RelativeAttention):
     """Relative attention by two products and a softmax: the bias is `RelativeAttention`'s."""
 
     plain: ClassVar[type[nn.Module]] = RelativeAttention
+
+
+class ExplicitBiasedAttention(ExplicitAttention, BiasedAttention):
+    """Attention with biases of offsets by two products and a softmax."""
+
+    plain: ClassVar[type[nn.Module]] = BiasedAttention
 
 
 class CompiledMLP(MLP):
@@ -330,7 +342,10 @@ WATCHES = ("watch", "watch_last")
 """Attributes that `compute_as` gives to the parts that it exchanges; a `FastViT` uses both."""
 FAST: dict[type[nn.Module], type[nn.Module]] = {
     fast.plain: fast
-    for fast in (ExplicitAttention, ExplicitRelativeAttention, CompiledMLP, CompiledBlock, FastViT)
+    for fast in (
+        *(ExplicitAttention, ExplicitRelativeAttention, ExplicitBiasedAttention),
+        *(CompiledMLP, CompiledBlock, FastViT),
+    )
 }
 """The fast class of each plain part, which computes the same in another way."""
 
@@ -403,7 +418,7 @@ def block_weights(block: Block) -> tuple[Tensor, ...]:
 
     They are weight and bias (of a norm scale and shift) of norm1, qkv, out, norm2, fc1 and fc2.
     """
-    attention, mlp = block.attention, block.mlp
+    attention, mlp = block.attention, cast("MLP", block.mlp)  # `COMPILED_BLOCK` knows no other
     layers: tuple[Any, ...] = (block.norm1, attention.qkv, attention.out, block.norm2, mlp.fc1, mlp.fc2)
     scales = (block.attention_scale, block.mlp_scale)
     return (
@@ -422,8 +437,9 @@ def block_extras(block: Block, x: Tensor) -> dict[str, Any]:
         `form` of GELU; `paths`, the factors of both branches; `drops`, keys and rate of the three dropouts;
         `rotary`, `(T, d)` cosines and sines and whether pairs are neighbours.
     """
-    extras: dict[str, Any] = {"form": block.mlp.gelu}
-    if block.training and (block.drop_path or block.dropout.rate or block.mlp.dropout.rate):
+    mlp = cast("MLP", block.mlp)
+    extras: dict[str, Any] = {"form": mlp.gelu}
+    if block.training and (block.drop_path or block.dropout.rate or mlp.dropout.rate):
 
         def keys(part: Dropout) -> tuple[Tensor, float] | None:
             return (part.draw_keys(len(x)), part.rate) if part.rate else None
@@ -432,7 +448,7 @@ def block_extras(block: Block, x: Tensor) -> dict[str, Any]:
             return path_factors(x, block.drop_path, block.batch_rows) if block.drop_path else None
 
         attended, first = keys(block.dropout), factors()
-        hidden, refined, second = keys(block.mlp.dropout), keys(block.mlp.dropout), factors()
+        hidden, refined, second = keys(mlp.dropout), keys(mlp.dropout), factors()
         extras |= {"paths": (first, second), "drops": (attended, hidden, refined)}
     if isinstance(rotary := block.attention.rotary, RotaryPosition2D):
         still = rotary.cos.new_ones(rotary.prefix_tokens, rotary.head_dim)  # tokens that are not turned

@@ -38,13 +38,28 @@ ANY = None
 FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
     (
         *("image_size", "patch_size", "width", "depth", "num_heads", "mlp_dim", "num_classes", "in_channels"),
-        *("backbone", "stem_channels", "stem_strides", "pool", "register_tokens", "class_token_position"),
+        *(
+            "backbone",
+            "stem_channels",
+            "stem_strides",
+            "pool",
+            "pool_heads",
+            "register_tokens",
+            "class_token_position",
+        ),
         *("position", "rotary", "position_at", "attention", "extra_class_token", "layer_scale"),
         *("norm_before_blocks", "norm_after_pooling", "representation_size", "dropout", "attention_dropout"),
         *("drop_path", "gelu", "norm_eps", "image_mean", "image_std"),
     ),
     ANY,
-) | {"norm": ("layer",), "qk_norm": (False,), "qkv_bias": (True,)}
+) | {
+    "norm": ("layer",),
+    "qk_norm": (False,),
+    "qkv_bias": (True,),
+    "mlp": ("gelu",),
+    "mlp_norm": (False,),
+    "final_norm": (True,),
+}
 """The fields of `ViTConfig` that all ways know. While a field is not here, no way is taken. A new one belongs
 here once each way computes it, or with the values that every way computes."""
 

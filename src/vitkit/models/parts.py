@@ -11,7 +11,7 @@ way lists what it knows of it (`known_parts.py`), and is not taken where there i
 of an export).
 
 A pooling reduces the encoded tokens of an image to the features that the head sees. It is a module
-`(B, T, D) -> (B, D)`, or `(B, T, D)` for none, with `init_weights`.
+`(B, T, D) -> (B, D)`, `(B, 2D)` for token+mean, or `(B, T, D)` for none, with `init_weights`.
 
 A stem makes tokens of images: the original's linear projection of patches, or a few convolutions in its
 place. The convolutional stem follows Xiao et al. 2021 (arXiv 2106.14881, section 3): 3x3 convolutions, each
@@ -36,7 +36,7 @@ from vitkit.errors import VitkitError
 from vitkit.models.config import STEM_GROUP, Gelu, Interpolation, NormKind, ViTConfig
 from vitkit.models.image_model import BatchRows, Taps, lecun_normal
 from vitkit.models.known_parts import Way
-from vitkit.models.position import relative_logits, resize_line
+from vitkit.models.position import offset_places, relative_logits, resize_line, resize_offsets
 
 QUICK_GELU_SLOPE = 1.702
 """The slope at which the logistic function is nearest to the normal distribution function (Hendrycks and
@@ -191,6 +191,52 @@ class RelativeAttention(Attention):
         return {"relative": resize_line(tensors["relative"], len(self.relative), interpolation)}
 
 
+class BiasedAttention(Attention):
+    """Attention whose logits have a learned number added, of each head and each offset in the grid (BEiT).
+
+    Args:
+        width, num_heads: as for `Attention`.
+        grid: `(rows, columns)` of patches.
+        prefix_tokens: P, tokens before the patches, which have three numbers in place of the offsets: for one
+            of them as the query, as the key, and as both (BEiT `modeling_finetune.py`, where P is 1).
+        options: the others of `Attention`.
+    """
+
+    places: Tensor
+
+    def __init__(
+        self, width: int, num_heads: int, grid: tuple[int, int], prefix_tokens: int, **options: Any
+    ) -> None:
+        super().__init__(width, num_heads, **options)
+        self.grid, self.prefix_tokens = grid, prefix_tokens
+        offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+        self.relative_bias = nn.Parameter(torch.empty(offsets + (3 if prefix_tokens else 0), num_heads))
+        self.make_buffers()
+
+    def make_buffers(self) -> None:
+        """Compute the row of the table for each query and key, once more where there was no memory."""
+        tokens = self.prefix_tokens + self.grid[0] * self.grid[1]
+        places = torch.empty(tokens, tokens, dtype=torch.int32)  # (T, T)
+        self.register_buffer("places", places, persistent=False)  # it follows from the sizes
+        if not places.is_meta:
+            self.places = offset_places(self.grid, self.prefix_tokens).to(places.device)
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        super().init_weights(generator)
+        nn.init.zeros_(self.relative_bias)  # as there
+
+    def bias(self, queries: Tensor) -> Tensor:
+        return self.relative_bias[self.places].permute(2, 0, 1)[None].to(queries.dtype)  # (1, h, T, T)
+
+    def fit_positions(
+        self, tensors: Mapping[str, Tensor], old_grid: tuple[int, int], interpolation: Interpolation
+    ) -> dict[str, Tensor]:
+        """Resize the table of a model with another grid; the three numbers of the first tokens stay."""
+        table = tensors["relative_bias"]
+        fitted = resize_offsets(table, old_grid, self.grid, 3 if self.prefix_tokens else 0, interpolation)
+        return {"relative_bias": fitted}
+
+
 class Dropout(nn.Module):
     """Sets numbers of tensors `(B, ...)` to zero in training, each at random, and scales the others up.
 
@@ -282,6 +328,48 @@ class MLP(nn.Module):
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
 
+class GatedMLP(nn.Module):
+    """SwiGLU, an MLP whose values pass gates: `(B, T, D) -> (B, T, D)` (Shazeer 2020, arXiv 2002.05202).
+
+    Args:
+        width: D.
+        mlp_dim: H, hidden values and as many gates.
+        norm: the kind of a norm of what the gates let through (EVA-02); None: no such norm.
+        norm_eps: epsilon of this norm.
+        dropout: probability with which a number is dropped in training, after gates and output.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        mlp_dim: int,
+        *,
+        norm: NormKind | None = None,
+        norm_eps: float = 1e-6,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        # Gates, then values, in one matrix (DINOv2's `w12`): one large product is faster than two.
+        self.fc1 = nn.Linear(width, 2 * mlp_dim)
+        self.norm = None if norm is None else NORMS[norm](mlp_dim, norm_eps)
+        self.fc2 = nn.Linear(mlp_dim, width)
+
+    def init_weights(self, generator: torch.Generator | None) -> None:
+        # As two matrices (H, D), as `MLP` draws its own: the fused matrix's shape would give another bound.
+        bound = math.sqrt(6 / (self.fc2.in_features + self.fc2.out_features))
+        for layer in (self.fc1, self.fc2):
+            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+            nn.init.normal_(layer.bias, std=1e-6, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates, values = self.fc1(x).chunk(2, dim=-1)  # each (B, T, H)
+        hidden = self.dropout(F.silu(gates) * values)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
+
+
 def drop_path(branch: Tensor, rate: float, rows: BatchRows | None = None) -> Tensor:
     """Set a residual branch `(B, T, D)` to zero for images drawn at a rate, and scale the others up.
 
@@ -327,7 +415,7 @@ class Block(nn.Module):
         self,
         width: int,
         attention: Attention,
-        mlp: MLP,
+        mlp: MLP | GatedMLP,
         *,
         norm: NormKind = "layer",
         norm_eps: float = 1e-6,
@@ -432,6 +520,13 @@ class MaxPool(MeanPool):
         return encoded[:, self.prefix_tokens :].amax(1)
 
 
+class TokenMeanPool(MeanPool):
+    """The class token, and behind it the mean of the patch tokens: `(B, 2D)` (DINOv2's linear heads)."""
+
+    def forward(self, encoded: Tensor) -> Tensor:
+        return torch.cat([encoded[:, 0], super().forward(encoded)], dim=-1)
+
+
 class NoPool(Pooling):
     """Every token: the head is applied to each."""
 
@@ -508,7 +603,7 @@ class AttentionPool(Pooling):
 
 def make_pooling(config: ViTConfig) -> Pooling:
     """Make the pooling of a configuration."""
-    width, heads = config.width, config.num_heads
+    width, heads = config.width, config.pool_heads or config.num_heads
     match config.pool:
         case "token":
             return ClassTokenPool()
@@ -520,6 +615,8 @@ def make_pooling(config: ViTConfig) -> Pooling:
             attention = Attention(width, heads, dropout=config.attention_dropout)
             mlp = MLP(width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
             return AttentionPool(width, attention, mlp, NORMS[config.norm](width, config.norm_eps))
+        case "token+mean":
+            return TokenMeanPool(config.prefix_tokens)
         case "none":
             return NoPool()
 

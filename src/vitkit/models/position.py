@@ -146,7 +146,7 @@ def make_positions(config: ViTConfig) -> Iterator[Position]:
                 yield LearnedPosition2D(grid, width, prefix)
             case "sincos_2d" | "sincos_2d_mae":
                 yield SinCosPosition2D(grid, width, config.position)
-            case "relative" | "none":  # relative positions are the attention's own
+            case "relative" | "relative_bias" | "none":  # relative positions are the attention's own
                 return
 
 
@@ -217,7 +217,7 @@ def rotary_angles(grid: tuple[int, int], head_dim: int, config: RotaryConfig) ->
     # A quarter of the head's numbers for each of two axes: half of them in either member of the pairs.
     exponents = torch.arange(head_dim // 4, dtype=torch.float32) / (head_dim // 4)
     if config.coordinates == "patches":
-        axes = [torch.arange(size, dtype=torch.float32) for size in grid]
+        axes = [torch.arange(size, dtype=torch.float32) + config.offset for size in grid]
         # EVA-02 counts in patches of the grid it was pre-trained on: a finer grid has steps below one.
         if config.reference_grid is not None:
             sizes = zip(axes, grid, config.reference_grid, strict=True)
@@ -280,6 +280,84 @@ def relative_logits(queries: Tensor, table: Tensor) -> Tensor:
     index = torch.arange(tokens, device=queries.device)
     offset = index[:, None] - index[None, :] + tokens - 1  # (T, T), from 0: rows of the table
     return by_offset.gather(-1, offset.expand(*by_offset.shape[:-1], -1))  # (B, h, T, T)
+
+
+def offset_places(grid: tuple[int, int], prefix_tokens: int) -> Tensor:
+    """Number the offsets of each query from each key, `(T, T)` int32: rows of a table of biases (BEiT).
+
+    Offsets are counted row by row from the most negative one. Behind them stand three numbers for the tokens
+    before the patches: as query, as key, as both.
+
+    Args:
+        grid: `(rows, columns)` of patches.
+        prefix_tokens: tokens before the patches.
+    """
+    rows, columns = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
+    down = rows[:, None] - rows[None, :] + grid[0] - 1  # (N, N), from 0
+    right = columns[:, None] - columns[None, :] + grid[1] - 1
+    offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
+    places = torch.empty((prefix_tokens + len(rows),) * 2, dtype=torch.int32)
+    places[prefix_tokens:, prefix_tokens:] = down * (2 * grid[1] - 1) + right
+    places[:prefix_tokens] = offsets
+    places[:, :prefix_tokens] = offsets + 1
+    places[:prefix_tokens, :prefix_tokens] = offsets + 2
+    return places
+
+
+def resize_offsets(
+    table: Tensor,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    extra: int,
+    interpolation: Interpolation = "original",
+) -> Tensor:
+    """Resize a table of biases of offsets in a grid to those in another grid.
+
+    By timm's rule (`resize_rel_pos_bias_table` in `pos_embed_rel.py`, after BEiT's authors), the old offsets
+    stand for a geometric series that reaches as far as the new ones: near offsets keep their biases. All
+    other rules do as transformers does, and spread the old offsets evenly. Both are linear in between.
+
+    Args:
+        table: `(offsets + extra, h)`.
+        old_grid, new_grid: `(rows, columns)` of patches.
+        extra: last rows, which stay as they are.
+        interpolation: the rule.
+
+    Returns:
+        `(new offsets + extra, h)`; the same bits if the grid stays.
+    """
+    if old_grid == new_grid:
+        return table
+    old, new = ((2 * rows - 1, 2 * columns - 1) for rows, columns in (old_grid, new_grid))
+    offsets, rest = table[: len(table) - extra], table[len(table) - extra :]
+    grid = offsets.reshape(*old, -1).double()
+    if interpolation == "timm":
+        down, right = (_series_weights(*sizes) for sizes in zip(old, new, strict=True))
+        resized = torch.einsum("ar,bc,rch->abh", down, right, grid)
+    else:
+        resized = F.interpolate(grid.permute(2, 0, 1)[None], size=new, mode="bilinear")[0].permute(1, 2, 0)
+    return torch.cat([resized.flatten(0, 1).to(table.dtype), rest])
+
+
+def _series_weights(old: int, new: int) -> Tensor:
+    """Weigh old offsets, in a geometric series, for each new one, `(new, old)`; both lengths are odd."""
+    low, high, ratio = 1.01, 1.5, 1.01
+    while high - low > 1e-6:  # timm's bounds and precision
+        ratio = (low + high) / 2
+        reaches = (1 - ratio ** (old // 2)) / (1 - ratio) > new // 2
+        low, high = (low, ratio) if reaches else (ratio, high)
+    steps = torch.tensor([ratio**step for step in range(old // 2)], dtype=torch.float64).cumsum(0)
+    series = torch.cat([-steps.flip(0), steps.new_zeros(1), steps])
+    offsets = torch.arange(new, dtype=torch.float64) - new // 2
+    right = torch.bucketize(offsets, series).clamp(1, max(old - 1, 1)).clamp(max=old - 1)
+    left = (right - 1).clamp(min=0)
+    # Beyond the ends of the series its last bias holds.
+    share = ((offsets - series[left]) / (series[right] - series[left]).clamp(min=1e-9)).clamp(0, 1)
+    weights = torch.zeros(new, old, dtype=torch.float64)
+    rows = torch.arange(new)
+    weights[rows, left] = 1 - share
+    weights[rows, right] += share
+    return weights
 
 
 def resize_grid(

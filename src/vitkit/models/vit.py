@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitkit.errors import VitkitError
 from vitkit.models import parts
-from vitkit.models.config import ViTConfig
+from vitkit.models.config import IN_ATTENTION, ViTConfig
 from vitkit.models.image_model import AttentionWeights, BatchRows, Grid, ImageModel, Taps, lecun_normal
 from vitkit.models.position import Position, RotaryPosition2D, make_positions
 
@@ -74,13 +74,14 @@ class ViT(ImageModel):
         # CLIP's models have a norm before the first block, the paper's have none.
         pre_norm = config.norm_before_blocks
         self.pre_norm = parts.NORMS[config.norm](width, config.norm_eps) if pre_norm else None
-        self.norm = parts.NORMS[config.norm](width, config.norm_eps)
+        self.norm = parts.NORMS[config.norm](width, config.norm_eps) if config.final_norm else nn.Identity()
         self.pooling = parts.make_pooling(config)
         size = config.representation_size  # of a hidden layer, which pre-training has (paper 3.1)
-        self.pre_logits = nn.Linear(width, size) if size else None
-        self.head = nn.Linear(size or width, config.num_classes) if config.num_classes else nn.Identity()
+        features = config.feature_width
+        self.pre_logits = nn.Linear(features, size) if size else None
+        self.head = nn.Linear(size or features, config.num_classes) if config.num_classes else nn.Identity()
         # None on the meta device, where arithmetic makes PyTorch import its compiler, for seconds.
-        if not self.norm.weight.is_meta:
+        if not next(self.parameters()).is_meta:
             self.init_weights(generator)
 
     @torch.no_grad()
@@ -238,7 +239,8 @@ class ViT(ImageModel):
     def pool(self, encoded: Tensor, taps: Taps | None = None) -> Tensor:
         """Reduce encoded tokens `(B, T, D)` to the head's features, `(B, F)`; `(B, T, F)` without pooling.
 
-        F is the representation size where there is a tanh layer before the head, else D.
+        F is the representation size where there is a tanh layer before the head, else D, or 2D for the class
+        token and the mean of the patches.
         """
         pooled: Tensor = self.pooling(encoded)
         # MAE and others norm the mean of the tokens, not the tokens themselves (`fc_norm` in timm).
@@ -318,7 +320,7 @@ class ViT(ImageModel):
         if size == self.config.image_size:
             return None
         config = self.config
-        if config.attention == "axial" or config.position == "relative" or config.rotary is not None:
+        if config.attention == "axial" or config.position in IN_ATTENTION or config.rotary is not None:
             raise VitkitError(
                 "Axial attention, relative and rotary positions are made for one grid: load the model with "
                 f"image_size=({size[0]}, {size[1]}) instead of any_size."
@@ -358,6 +360,8 @@ def encoder_block(config: ViTConfig, number: int = 0) -> parts.Block:
     make_attention: Callable[..., parts.Attention]
     if config.position == "relative":
         make_attention = partial(parts.RelativeAttention, tokens=config.num_tokens)
+    elif config.position == "relative_bias":
+        make_attention = partial(parts.BiasedAttention, grid=config.grid, prefix_tokens=config.prefix_tokens)
     elif config.rotary is not None:
         registers = 0 if config.rotary.register_temperature is None else config.register_tokens
         fixed = config.prefix_tokens - registers  # the class token, and registers without a place
@@ -373,10 +377,16 @@ def encoder_block(config: ViTConfig, number: int = 0) -> parts.Block:
         norm_eps=config.norm_eps,
         qkv_bias=config.qkv_bias,
     )
+    mlp: parts.MLP | parts.GatedMLP
+    if config.mlp == "swiglu":
+        norm, eps = config.norm if config.mlp_norm else None, config.norm_eps
+        mlp = parts.GatedMLP(config.width, config.mlp_dim, norm=norm, norm_eps=eps, dropout=config.dropout)
+    else:
+        mlp = parts.MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout)
     return parts.Block(
         config.width,
         attention,
-        parts.MLP(config.width, config.mlp_dim, gelu=config.gelu, dropout=config.dropout),
+        mlp,
         norm=config.norm,
         norm_eps=config.norm_eps,
         dropout=config.dropout,

@@ -12,9 +12,9 @@ Axial-ViT-B/16, AxialResNet-50   axial attention (paper D.6)
 ViT-5-B/16          RMSNorm, QK-norm, rotary positions, registers and layer scale (Wang et al. 2026)
 
 Options of any ViT or hybrid, after its name: -gap mean pooling (paper D.3; -gap-norep is the same), -map
-attention pooling, -max maximum pooling, -reg4 four register tokens; -nopos, -pos2d, -relative, -sincos2d,
--sincos2dmae another position embedding, -everylayer and -shared where it is added (paper D.4); -rms RMSNorm,
--qknorm norms of queries and keys.
+attention pooling, -max maximum pooling, -tokenmean the class token and the mean, -reg4 four register tokens;
+-nopos, -pos2d, -relative, -relbias, -sincos2d, -sincos2dmae another position embedding, -everylayer and
+-shared where it is added (paper D.4); -rms RMSNorm, -qknorm norms of queries and keys, -swiglu gated MLPs.
 """
 
 import difflib
@@ -79,16 +79,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gap": {"pool": "mean"},
     "map": {"pool": "map"},
     "max": {"pool": "max"},
+    "tokenmean": {"pool": "token+mean"},
     "norep": {},  # accepted and ignored: names never include the representation layer
     "nopos": {"position": "none"},
     "pos2d": {"position": "learned_2d"},
     "relative": {"position": "relative"},
+    "relbias": {"position": "relative_bias"},
     "sincos2d": {"position": "sincos_2d"},
     "sincos2dmae": {"position": "sincos_2d_mae"},
     "everylayer": {"position_at": "every_layer"},
     "shared": {"position_at": "every_layer_shared"},
     "rms": {"norm": "rms"},
     "qknorm": {"qk_norm": True},
+    "swiglu": {"mlp": "swiglu"},
     "conv": {},  # a convolutional stem, whose channels depend on width and patch
 }
 

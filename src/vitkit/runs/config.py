@@ -50,7 +50,7 @@ class Architecture(Valid):
 
     pool: ImagePoolKind | None = None
     """How the tokens become one vector: the class token (token), the mean or maximum of the patches (mean,
-    max), or attention pooling (map)."""
+    max), attention pooling (map), or the class token and behind it the mean (token+mean)."""
     extra_class_token: bool | None = field(default=None, metadata=IN_PYTHON_ALONE)
     """Give the encoder a class token although the pooling does not read it, as MAE's has one."""
     stem_channels: tuple[int, ...] | None = field(default=None, metadata=IN_PYTHON_ALONE)
@@ -61,8 +61,9 @@ class Architecture(Valid):
     more of the computation where the map is large."""
     position: PositionKind | None = None
     """Position embedding: learned (one vector for each patch), learned_2d (one for its row, one for its
-    column), relative (offsets in the attention), sincos_2d (fixed sines), sincos_2d_mae (with the frequencies
-    of MAE's authors), or none (paper, appendix D.4)."""
+    column), relative (vectors of offsets in the attention), relative_bias (numbers of offsets there),
+    sincos_2d (fixed sines), sincos_2d_mae (with the frequencies of MAE's authors), or none (paper, appendix
+    D.4)."""
     representation_size: int | None = None
     """Width of the tanh layer before the head, which the paper has in pre-training."""
     dropout: float | None = None

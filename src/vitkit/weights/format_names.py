@@ -16,8 +16,10 @@ MODULES: dict[Format, str] = {
     "timm": "timm",
     "torchvision": "torchvision",
 }
-"""The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`. The order matters:
-the first format that recognises a file reads it."""
+"""The module below `vitkit.weights.formats` that holds each format's `CHECKPOINT_FORMAT`."""
+READ = ("native", "big_vision", "official", "huggingface", "authors", "timm", "torchvision")
+"""The modules of formats that are read: those and files of other authors. The order matters: the first format
+that recognises a file reads it."""
 
 TORCH_ENDINGS = (".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 ENDINGS = (".safetensors", ".npz", *TORCH_ENDINGS)

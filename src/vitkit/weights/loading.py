@@ -45,7 +45,7 @@ class Identity:
     file: Path
     """The file of weights; for an address, the copy that was fetched."""
     format: str
-    """The name of its format, a key of `vitkit.weights.format_names.MODULES`."""
+    """The name of its format: a key of `vitkit.weights.format_names.MODULES`, or "authors"."""
     config: ModelConfig
     card: ModelCard
     left_out: dict[str, list[str]]
@@ -140,7 +140,8 @@ class OpenCheckpoint(ExitStack):
                 first = ", ".join(sorted(source.shapes)[:3])
                 raise VitkitError(
                     f"{source.path} holds no model we know: {len(source.shapes)} tensors (first: {first})."
-                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}."
+                    f"{table.named_prefix(source)} Known are the formats of {', '.join(MODULES)}, and "
+                    "files of DINOv2, MAE and open_clip."
                 )
             try:
                 translation = self._translation = checkpoint_format.read(source, hints)
@@ -379,7 +380,7 @@ def fit_weights(
     if is_new:
         if num_classes:
             example = next(iter(tensors.values()))  # for the type: a head of the type of the other weights
-            tensors["head.weight"] = example.new_zeros(num_classes, config.width)
+            tensors["head.weight"] = example.new_zeros(num_classes, config.feature_width)
             tensors["head.bias"] = example.new_zeros(num_classes)
         # The recorded classes, loss and data belong to the head that was replaced.
         card = replace(card, class_names=(), task=None, data=None)
@@ -465,6 +466,8 @@ def fill(model: ImageModel, tensors: Mapping[str, Tensor]) -> ImageModel:
     # Buffers follow the type of the weights, so that a bfloat16 model takes bfloat16 images throughout.
     dtype = next(iter(tensors.values())).dtype
     for name, buffer in list(model.named_buffers()):
+        if not buffer.is_floating_point():  # places in a table stay whole numbers
+            continue
         owner = model.get_submodule(name.rpartition(".")[0])
         setattr(owner, name.rpartition(".")[2], buffer.to(dtype))
     return model

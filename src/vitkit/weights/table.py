@@ -8,7 +8,7 @@ a model that it cannot store.
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,7 @@ from vitkit.text import pluralize
 from vitkit.weights import model_card
 from vitkit.weights.files.checksum import Checksum
 from vitkit.weights.files.source import Source
-from vitkit.weights.format_names import MODULES, Format
+from vitkit.weights.format_names import MODULES, READ, Format
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,14 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's pixels in [0, 1], red, green, blue: the defaults of timm and
 torchvision, and of their files that record no others."""
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+"""The same of OpenAI's CLIP: the defaults of open_clip and of transformers' processors of CLIP and BiT."""
+
+
+def by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Return statistics of red, green and blue, or their mean where the channels are not these."""
+    return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
 def require_heads(source: Source, heads: int | None, width: int, where: str = "") -> int:
@@ -215,10 +223,48 @@ def renamed(ours: str, theirs: str) -> Row:
     return Row(ours, (theirs,))
 
 
+def reshaped(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
+    """Return the row of a tensor that a file may keep without its axes of length 1."""
+    return Row(ours, (theirs,), lambda tensors: tensors[0].reshape(shape))
+
+
+def folded_position(token: str, positions: str) -> list[Row]:
+    """Return the rows of a class token and the positions of patches, where the first position is the token's.
+
+    It is added to the token, once and for all, so that registers have none where the class token has.
+    """
+    return [
+        Row("class_token", (token, positions), lambda tensors: tensors[0] + tensors[1][:, :1]),
+        Row("positions.0.embedding", (positions,), lambda tensors: tensors[0][:, 1:]),
+    ]
+
+
 def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight", ".bias")) -> list[Row]:
     """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
     pairs = zip(("weight", "bias"), names, strict=True)
     return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
+
+
+def bias_or_zeros(ours: str, theirs: str, there: bool) -> Row:
+    """Return the row of a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
+    if there:
+        return renamed(ours, f"{theirs}.bias")
+    return Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
+
+
+def stacked_biases(ours: str, theirs: Sequence[str], there: Sequence[bool]) -> Row:
+    """Return the row of the biases of layers that vitkit keeps as one; those that are not there are zeros."""
+    if all(there):
+        return stacked(ours, (f"{name}.bias" for name in theirs))
+    names = tuple(
+        f"{name}.{'bias' if is_bias else 'weight'}" for name, is_bias in zip(theirs, there, strict=True)
+    )
+
+    def read(tensors: list[Tensor]) -> Tensor:
+        parts = zip(tensors, there, strict=True)
+        return torch.cat([part if is_bias else part.new_zeros(len(part)) for part, is_bias in parts])
+
+    return Row(ours, names, read)
 
 
 def stacked(ours: str, theirs: Iterable[str]) -> Row:
@@ -241,6 +287,7 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "backbone": (None,),
     "stem_channels": ((),),
     "pool": ("token",),
+    "pool_heads": (None,),
     "register_tokens": (0,),
     "class_token_position": (True,),
     "position": ("learned",),
@@ -251,9 +298,12 @@ PLAIN: Mapping[str, Collection[Any]] = {
     "norm": ("layer",),
     "qk_norm": (False,),
     "qkv_bias": (True,),
+    "mlp": ("gelu",),
+    "mlp_norm": (False,),
     "layer_scale": (None,),
     "norm_before_blocks": (False,),
     "norm_after_pooling": (False,),
+    "final_norm": (True,),
 }
 """The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
 
@@ -387,7 +437,7 @@ def recognise(source: Source) -> CheckpointFormat | None:
 
     The formats after it are not imported, so that a model of vitkit's own waits for no other library's names.
     """
-    return next((candidate for candidate in map(find_format, MODULES) if candidate.recognises(source)), None)
+    return next((candidate for candidate in map(_import_format, READ) if candidate.recognises(source)), None)
 
 
 def find_format(format: Format) -> CheckpointFormat:
@@ -398,7 +448,12 @@ def find_format(format: Format) -> CheckpointFormat:
     """
     if format not in MODULES:
         raise VitkitError(f"No format is named '{format}'. {nearest(str(format), list(MODULES))}")
-    module = import_module(f"vitkit.weights.formats.{MODULES[format]}")
+    return _import_format(MODULES[format])
+
+
+def _import_format(name: str) -> CheckpointFormat:
+    """Import the format of a module below `vitkit.weights.formats`."""
+    module = import_module(f"vitkit.weights.formats.{name}")
     checkpoint_format: CheckpointFormat = module.CHECKPOINT_FORMAT
     return checkpoint_format
 

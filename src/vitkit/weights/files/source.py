@@ -336,8 +336,8 @@ MAX_JSON = 16 << 20
 
 LARGEST = 2**20
 """The largest number that a settings file may hold; the sizes of real models stay far below it."""
-SETTINGS = ("config.json", "preprocessor_config.json", "model.json")
-"""Files beside the weights that describe them: of Hugging Face and timm, and vitkit's own."""
+SETTINGS = ("config.json", "preprocessor_config.json", "model.json", "open_clip_config.json")
+"""Files beside the weights that describe them: of Hugging Face and timm, vitkit's own, and of open_clip."""
 
 WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
@@ -379,15 +379,18 @@ class Source:
     @cached_property
     def config(self) -> dict[str, Any]:
         """`config.json`, of Hugging Face and timm; empty where there is none."""
-        return self._read_beside("config.json")
+        return self.read_beside("config.json")
 
     @cached_property
     def preprocessor(self) -> dict[str, Any]:
         """`preprocessor_config.json`, of Hugging Face; empty where there is none."""
-        return self._read_beside("preprocessor_config.json")
+        return self.read_beside("preprocessor_config.json")
 
-    def _read_beside(self, name: str) -> dict[str, Any]:
-        """Read a JSON file at its use, so that a damaged one that a format does not need harms nothing."""
+    def read_beside(self, name: str) -> dict[str, Any]:
+        """Read a JSON file beside the weights, empty where there is none.
+
+        It is read at its use, so that a damaged one that a format does not need harms nothing.
+        """
         file = self.path.with_name(name)
         return read_json_object(file) if file.exists() else {}
 

@@ -1,9 +1,9 @@
 """timm's format: `model.safetensors` next to the `config.json` that `create_model("local-dir:FOLDER")` reads.
 
-Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), the hybrids with a
-GroupNorm ResNet, and the BiT ResNets; also from the tensors alone, where timm's usual arithmetic is assumed
-and `card.origin` says so. Parts that vitkit lacks are refused by name: distillation tokens, gated MLPs,
-parallel blocks, relative and learned rotary positions.
+Its ViTs and DeiTs are read (CLIP's, SigLIP's, DINOv2's, DINOv3's and MAE's among them), EVA, EVA-02, BEiT and
+most of the Perception Encoder, the hybrids with a GroupNorm ResNet, and the BiT ResNets; also from the
+tensors alone, where timm's usual arithmetic is assumed and `card.origin` says so. Parts that vitkit lacks are
+refused by name: distillation tokens, parallel blocks, other relative and learned rotary positions.
 
 From top to bottom: where timm keeps every parameter; its settings, in `config.json`, in the form of its hub,
 in older flat ones, or none at all; writing; reading.
@@ -32,18 +32,30 @@ from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields, write_folder
 from vitkit.weights.formats.official import absent_from_libraries, has_usual_channels, with_channels
 
-QKVBias = Literal["fused", "split", "none"]
-"""Biases of queries, keys and values: one tensor; two, as the keys have none (timm's class Eva); or none."""
+QKV = Literal["fused", "split", "none", "apart"]
+"""Queries, keys and values: weights and biases are a tensor each; the biases are two, as keys have none
+(timm's classes Eva and Beit); there are no biases; or each has a layer, that of the keys without a bias."""
 
 BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
 
 
-def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool = True) -> list[table.Row]:
+def vit_rows(
+    config: ViTConfig,
+    *,
+    qkv: QKV = "fused",
+    stem_bias: bool = True,
+    scales: tuple[str, str] = ("ls1.gamma", "ls2.gamma"),
+    gates_apart: bool = False,
+) -> list[table.Row]:
     """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
 
-    Where `qkv_bias` is "none" the file has no biases of queries, keys and values, without `stem_bias` none of
-    the patch projection: zeros, which is the same.
+    Args:
+        config: the model.
+        qkv: the form of queries, keys and values; biases that are not there are zeros, which is the same.
+        stem_bias: whether the patch projection has a bias; else it is zeros.
+        scales: names of the layer scale of both branches.
+        gates_apart: whether gates and values of a gated MLP are two layers.
     """
     rows: list[table.Row] = []
     if config.backbone:
@@ -53,7 +65,7 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
         rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
     stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
     rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
-    rows.append(_bias(f"{stem}.bias", theirs, stem_bias))
+    rows.append(table.bias_or_zeros(f"{stem}.bias", theirs, stem_bias))
     if config.class_token:
         rows.append(table.renamed("class_token", "cls_token"))
     if config.register_tokens:
@@ -63,26 +75,44 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
     for i in range(config.depth):
         block = f"blocks.{i}"
         rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
-        rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
+        apart = [f"{block}.attn.{name}_proj" for name in "qkv"]
+        if qkv == "apart":
+            weights = (f"{name}.weight" for name in apart)
+            rows.append(table.stacked(f"{block}.attention.qkv.weight", weights))
+        else:
+            rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
         if config.qk_norm:
             for name in ("q_norm", "k_norm"):
                 rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
-        if qkv_bias == "split":
+        if config.position == "relative_bias":
+            theirs = f"{block}.attn.relative_position_bias_table"
+            rows.append(table.renamed(f"{block}.attention.relative_bias", theirs))
+        if qkv == "apart":
+            rows.append(table.stacked_biases(f"{block}.attention.qkv.bias", apart, (True, False, True)))
+        elif qkv == "split":
             names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
             rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
         else:
-            rows.append(_bias(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv_bias == "fused"))
+            rows.append(
+                table.bias_or_zeros(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv == "fused")
+            )
         rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
         rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
-        rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
+        for kind in ("weight", "bias") if gates_apart else ():
+            theirs_apart = (f"{block}.mlp.{name}.{kind}" for name in ("fc1_g", "fc1_x"))
+            rows.append(table.stacked(f"{block}.mlp.fc1.{kind}", theirs_apart))
+        if not gates_apart:
+            rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
+        if config.mlp_norm:
+            rows += _norm(config, f"{block}.mlp.norm", f"{block}.mlp.norm")
         rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
         if config.layer_scale is not None:
-            names = ("gamma_1", "gamma_2") if config.rotary is not None else ("ls1.gamma", "ls2.gamma")
-            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{names[0]}"))
-            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{names[1]}"))
+            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{scales[0]}"))
+            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{scales[1]}"))
     if config.norm_before_blocks:
         rows += _norm(config, "pre_norm", "norm_pre")
-    rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
+    if config.final_norm:
+        rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
     if config.pool == "map":
         rows.append(table.renamed("pooling.probe", "attn_pool.latent"))
         for part in ("weight", "bias"):  # timm keeps the query's projection apart from the others
@@ -101,13 +131,6 @@ def vit_rows(config: ViTConfig, *, qkv_bias: QKVBias = "fused", stem_bias: bool 
 def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
     """Pair a norm's scale, and the shift that LayerNorm alone has."""
     return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
-
-
-def _bias(ours: str, theirs: str, there: bool) -> table.Row:
-    """Pair a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
-    if there:
-        return table.renamed(ours, f"{theirs}.bias")
-    return table.Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
 
 
 def _between_zeros(biases: list[Tensor]) -> Tensor:
@@ -179,7 +202,9 @@ SIZES = {
 OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
     (r"vit_base_patch16_gap_224", (768, 16)),
     (r"vit_base_patch\d+_plus_.*", (896, 14)),
-    (r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)", (1536, 24)),
+    (r"vit_giant_patch(14_(dinov2|reg4_dinov2|reg1_tipsv2)|16_lingbot)", (1536, 24)),
+    (r"vit_huge_plus_patch16_dinov3.*", (1280, 20)),
+    (r"vit_7b_patch16_dinov3", (4096, 32)),
     (r"test_vit\d*", (64, 2)),
 )
 """Names that do not follow the table."""
@@ -193,11 +218,21 @@ TANH_NAMES = re.compile(
 """Architectures whose GELU is the tanh form where `act_layer` is absent; timm's default is the exact one."""
 
 ROTARY: tuple[tuple[str, models.RotaryConfig], ...] = (
-    (r"vit_(tiny|small|base|large)_patch16_(dinov3|dinov3_qkvb|lingbot)", models.DINOV3_ROTARY),
+    (r"vit_\w+_patch16_(dinov3|dinov3_qkvb|lingbot)", models.DINOV3_ROTARY),
+    (r"eva02_(tiny|small|base|large)_patch14_\d+", models.EVA02_ROTARY),
     (r"vit_(small|base|large)_patch16_rope(_ape)?_224", models.ROPE_VIT_ROTARY),
     (r"vit_\w+_patch16_rope_reg\d_gap_256", models.EVA02_ROTARY),
 )
-"""Architectures with rotary positions, of timm's class Eva; other names of that class are refused."""
+"""Architectures with rotary positions, of timm's class Eva."""
+PERCEPTION = re.compile(r"vit_pe_(core|lang|spatial)_(tiny|small|base|large)_patch(\d+)_(\d+)")
+"""The Perception Encoder, of that class too; its largest models have attention pooling of another width."""
+PERCEPTION_POOL_HEADS = 8
+EVA_NAMES = re.compile(r"eva_giant_.*|beit(v2)?_.*")
+"""Architectures of timm's classes Eva and Beit without rotary positions. Other names of Eva are refused."""
+PACKED_NAMES = re.compile(
+    r"vit_giant_patch14_(dinov2|reg4_dinov2|reg1_tipsv2)|eva02_(tiny|small)_patch14_\d+"
+)
+"""Architectures with a SwiGLU of one layer for gates and values; of others nothing says what gates what."""
 
 POOLS: dict[str, PoolKind] = {"token": "token", "avg": "mean", "max": "max", "map": "map", "": "none"}
 GELUS: dict[str, models.Gelu] = {
@@ -238,6 +273,7 @@ class ModelArguments:
     init_values: float | None = None
     norm_layer: str | None = None
     qk_norm: bool = False
+    final_norm: bool = True
     padding_same: bool = True
     layers: tuple[int, ...] = ()
     channels: tuple[int, ...] | None = None
@@ -316,7 +352,22 @@ class Settings:
             if re.fullmatch(pattern, self.architecture):
                 return size
         parts = self.architecture.split("_")
-        named = len(parts) > 1 and parts[0] in ("vit", "deit", "deit3", "flexivit")
+        if parts[:2] == ["vit", "pe"]:
+            parts = parts[2:]  # vit_pe_core_base_... is of the size of vit_base_...
+        firsts = (
+            "vit",
+            "deit",
+            "deit3",
+            "flexivit",
+            "eva",
+            "eva02",
+            "beit",
+            "beitv2",
+            "core",
+            "lang",
+            "spatial",
+        )
+        named = len(parts) > 1 and parts[0] in firsts
         return SIZES.get(parts[1]) if named else None
 
     @property
@@ -333,7 +384,20 @@ class Settings:
     @property
     def rotary(self) -> models.RotaryConfig | None:
         """Rotary positions, by the architecture's name alone."""
+        if match := PERCEPTION.fullmatch(self.architecture):
+            side = int(match[4]) // int(match[3])
+            return replace(models.PE_ROTARY, reference_grid=(side, side))
         return next((kind for pattern, kind in ROTARY if re.fullmatch(pattern, self.architecture)), None)
+
+    @property
+    def is_eva(self) -> bool:
+        """Whether it is of timm's classes Eva or Beit, whose parts their tensors show."""
+        return self.rotary is not None or EVA_NAMES.fullmatch(self.architecture) is not None
+
+    @property
+    def final_norm(self) -> bool:
+        match = PERCEPTION.fullmatch(self.architecture)
+        return self.arguments.final_norm and (match is None or match[1] == "core")
 
     @property
     def norm(self) -> models.NormKind | None:
@@ -343,8 +407,10 @@ class Settings:
 
     def norm_eps(self, source: Source) -> float:
         """Epsilon of every LayerNorm: by the architecture's name; without one, CLIP shows in its norm_pre."""
-        if self.rotary == models.DINOV3_ROTARY:
+        if self.rotary == models.DINOV3_ROTARY or PERCEPTION.fullmatch(self.architecture):
             return CLIP_NORM_EPS
+        if self.is_eva:
+            return NORM_EPS
         clip = "_clip_" in self.architecture if self.has_config else "norm_pre.weight" in source
         return CLIP_NORM_EPS if clip and self.arguments.norm_layer is None else NORM_EPS
 
@@ -370,7 +436,7 @@ class Settings:
         """
         defaults = (table.IMAGENET_MEAN, table.IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
         given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
-        return tuple(v if len(v) == channels else (sum(v) / len(v),) * channels for v in given)
+        return tuple(table.by_channel(values, channels) for values in given)
 
 
 CLIP_NAME = "vit_base_patch16_clip_224"
@@ -452,6 +518,7 @@ def _vit_arguments(config: ViTConfig) -> dict[str, Any]:
         **({} if config.norm == "layer" else {"norm_layer": NORM_NAMES[config.norm].lower()}),
         **({"qk_norm": True} if config.qk_norm else {}),
         **({} if config.qkv_bias else {"qkv_bias": False}),
+        **({} if config.final_norm else {"final_norm": False}),
     }
 
 
@@ -533,7 +600,7 @@ def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
 WRITTEN_FIELDS = frozenset(
     (
         *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
-        *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling"),
+        *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling", "final_norm"),
     )
 )
 """Fields of `table.PLAIN` of which timm's ViTs have any value. A new field is refused until it is here."""
@@ -542,7 +609,7 @@ WRITTEN_FIELDS = frozenset(
 def _unsupported_vit(config: ViTConfig) -> Iterator[str]:
     """Name what timm's ViTs and hybrids cannot build."""
     storable = {key: values for key, values in table.PLAIN.items() if key not in WRITTEN_FIELDS}
-    storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values())}
+    storable |= {"position": ("learned", "none"), "pool": tuple(POOLS.values()), "pool_heads": (None,)}
     yield from table.unsupported_values(config, storable)
     if config.norm_before_blocks and config.position != "learned":
         yield "a norm before the blocks without position embeddings (its patches would lose a bias)"
@@ -604,8 +671,13 @@ HOLDINGS = {
 }
 
 
-UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio")
+UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio|eva02_.*_clip|beit3")
 """Architectures with other numerics, whose tensors may have the same names and shapes."""
+OTHERS = {
+    "naflex": "images of any shape (NaFlex) are not read: load the same model of a fixed size",
+    "radio": "C-RADIO's eight tokens and cropped positions are not read: load DINOv3 or SigLIP 2, which are",
+}
+"""Words in the names of these that people ask for, and what to load in their place."""
 READ_ARGUMENTS = {
     *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
     *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
@@ -640,16 +712,24 @@ UNKNOWN_PARTS = {
     "attns": "several attentions side by side (parallel blocks)",
     "rope": "rotary position embeddings",
     "rel_pos": "relative position embeddings of another kind",
+    "rel_pos_bias": "relative position embeddings that all blocks share",
     "relative_position_bias_table": "relative position embeddings of another kind",
     "running_mean": "batch normalisation",
     "decoder_embed": "a decoder (MAE pre-training)",
 }
 """Words in the names of tensors, and the parts they stand for, which models here do not have."""
+MASK_TOKEN = "the mask token of masked image modelling, which nothing here uses"
+"""Why it is left out."""
+OF_EVA = ("gamma_1", "gamma_2", "relative_position_bias_table")
+"""Those of them that timm's classes Eva and Beit have, and models here too."""
+GATES = "blocks.0.mlp.fc1_g.weight"
+"""The first gates of gated MLPs whose gates and values are two layers."""
 
 
 def recognises(source: Source) -> bool:
     """Recognise the format by the names of a ViT's or a BiT's first tensors."""
     vit = "patch_embed.proj.weight" in source and any(key.startswith("blocks.0.") for key in source.shapes)
+    vit |= str(source.config.get("architecture")).startswith("naflexvit")  # which is refused by name
     root = {"stem.conv.weight", DEEP_STEM} & source.shapes.keys()
     return vit or (bool(root) and "stages.0.blocks.0.conv1.weight" in source)
 
@@ -667,15 +747,24 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
     stem_bias = not config.norm_before_blocks or "patch_embed.proj.bias" in source
-    rows = vit_rows(config, qkv_bias=_qkv_bias(source, settings), stem_bias=stem_bias)
-    ignored = {"mask_token": "the mask token of masked image modelling, which nothing here uses"}
+    rows = vit_rows(
+        config,
+        qkv=_qkv(source, settings),
+        stem_bias=stem_bias,
+        scales=("gamma_1", "gamma_2") if settings.is_eva else ("ls1.gamma", "ls2.gamma"),
+        gates_apart=GATES in source,
+    )
+    ignored = {"mask_token": MASK_TOKEN}
+    numbers = (key for key in source.shapes if key.endswith("relative_position_index"))
+    ignored |= dict.fromkeys(numbers, "numbers of offsets, which follow from the sizes")
     doubts = []
     if settings.has_config and settings.num_heads is None:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
     if not settings.has_config and config.position == "none":
         doubts.append("no pos_embed among the tensors: taken for a model without position embeddings")
     card = _card(settings, config, doubts)
-    # timm leaves the mask token out of its files: beside one without config.json it is in DINOv2's own alone.
+    # timm leaves the mask token out of its files: one without config.json that has it is not timm's own, and
+    # what has timm's names then (iBOT) resizes positions as DINO does.
     if not settings.has_config and "mask_token" in source:
         card = replace(card, position_interpolation="dinov2")
     return table.Translation(config, rows, card, ignored)
@@ -683,20 +772,24 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 def _refuse(source: Source, settings: Settings) -> None:
     """Refuse parts and settings that timm has and models here have not."""
-    rotary = settings.rotary is not None
+    if advice := next((text for word, text in OTHERS.items() if word in settings.architecture), None):
+        raise VitkitError(f"{source.path}: {settings.architecture}: {advice}.")
     parts = {
         part: key
         for key in source.shapes
         for word, part in UNKNOWN_PARTS.items()
-        if word in key.split(".") and not (rotary and word in ("gamma_1", "gamma_2"))
+        if word in key.split(".") and not (settings.is_eva and word in OF_EVA)
     }
+    inner = next((key for key in source.shapes if re.search(r"\.attn\.(norm|gate)\.", key)), None)
+    if inner is not None:
+        parts["a norm or gates behind the attention"] = inner
     if DEEP_STEM in source:
         parts["a stem of three convolutions (stem_type 'deep' or 'tiered')"] = DEEP_STEM
     if parts:
         listed = "; ".join(f"{part}: {key}" for part, key in sorted(parts.items()))
         raise VitkitError(f"{source.path}: this timm model has parts that models here have not: {listed}.")
     _refuse_shapes(source, settings)
-    if UNLIKE_NAMES.search(settings.architecture) and not rotary:
+    if UNLIKE_NAMES.search(settings.architecture) and not settings.is_eva:
         raise VitkitError(
             f"{source.path}: {settings.architecture} computes something else with tensors of the same names: "
             "it is none of the architectures of timm that are read."
@@ -722,15 +815,15 @@ def _refuse(source: Source, settings: Settings) -> None:
 
 
 def _refuse_shapes(source: Source, settings: Settings) -> None:
-    """Refuse a ViT without a final norm, unknown norms and a gated MLP, which the tensors' shapes show, and
+    """Refuse a ViT without a final norm, unknown norms and unknown gates, which the tensors' shapes show, and
     one that two models may have."""
     shapes = source.shapes
     if "stem.conv.weight" in source:
         return
-    if not {"norm.weight", "fc_norm.weight"} & shapes.keys():
+    if settings.final_norm and not {"norm.weight", "fc_norm.weight"} & shapes.keys():
         raise VitkitError(
-            f"{source.path}: this timm model has no final norm (final_norm=False), neither norm.weight nor "
-            "fc_norm.weight; every ViT here has one."
+            f"{source.path}: this timm model has no final norm, neither norm.weight nor fc_norm.weight, and "
+            "no config.json says so (final_norm false): load the folder that timm saved."
         )
     if settings.norm == "layer" and "blocks.0.norm1.weight" in source and "blocks.0.norm1.bias" not in source:
         raise VitkitError(
@@ -738,10 +831,13 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
             "says whether they are RMSNorms or others without one: load the folder that timm saved."
         )
     first, second = (shapes.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
-    if len(first) == len(second) == 2 and first[0] == 2 * second[1]:
+    packed = len(first) == len(second) == 2 and first[0] == 2 * second[1]
+    if (packed and not PACKED_NAMES.fullmatch(settings.architecture)) or (
+        GATES in shapes and not settings.is_eva
+    ):
         raise VitkitError(
-            f"{source.path}: this timm model has a gated MLP (SwiGLU), whose fc1 makes {first[0]} numbers "
-            f"for an fc2 of {second[1]}; ViTs here have none."
+            f"{source.path}: this timm model has a gated MLP, and no name in config.json says what its gates "
+            "are: SwiGLU is read of DINOv2's and TIPSv2's giants, DINOv3, EVA-02 and LingBot-Vision."
         )
     # Without config.json an ordinary ViT may have the tensors of a post-norm model, which alone among timm's
     # architectures has a norm after the pooling, and no class token, no layer scale and no biases of queries,
@@ -761,7 +857,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
     for key in axes.keys() & shapes.keys():
         table.check_axes(source, key, axes[key])
-    is_recorded = settings.has_config and settings.rotary is None
+    is_recorded = settings.has_config and not settings.is_eva
     kind = settings.arguments.pos_embed
     if is_recorded and kind not in ("learn", "none", "", False):
         raise VitkitError(f"{settings.where}: pos_embed: expected learn or none, found {kind!r}.")
@@ -799,6 +895,15 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         )
     if settings.has_config:
         where = f", nor does config.json for '{settings.architecture}'"
+    by_offset = "blocks.0.attn.relative_position_bias_table" in source
+    if by_offset and positions:
+        raise VitkitError(
+            f"{source.path}: this timm model has absolute and relative positions; ViTs here, one."
+        )
+    hidden = shapes.get("blocks.0.mlp.fc2.weight", ())
+    mlp_dim = hidden[1] if len(hidden) == 2 else 4 * width
+    first = tuple(shapes.get("blocks.0.mlp.fc1.weight", ()))
+    gated = GATES in source or first[:1] == (2 * mlp_dim,)
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
     arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
@@ -807,21 +912,25 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         width=width,
         depth=table.count_layers(source, r"blocks\.(\d+)\."),
         num_heads=table.require_heads(source, settings.num_heads or hints.num_heads, width, where),
-        mlp_dim=table.first_axis(source, "blocks.0.mlp.fc1.weight", 2) or 4 * width,
+        mlp_dim=mlp_dim,
         num_classes=table.first_axis(source, "head.weight", 2),
         in_channels=channels,
         backbone=backbone,
         pool=pool,
         register_tokens=registers,
         class_token_position=inside,
-        position="learned" if positions else "none",
+        pool_heads=PERCEPTION_POOL_HEADS if pool == "map" and settings.is_eva else None,
+        position="relative_bias" if by_offset else "learned" if positions else "none",
         extra_class_token=class_token and pool != "token",
         rotary=settings.rotary,
         norm=settings.norm or "layer",
         qk_norm=arguments.qk_norm or "blocks.0.attn.q_norm.weight" in source,
+        mlp="swiglu" if gated else "gelu",
+        mlp_norm="blocks.0.mlp.norm.weight" in source,
         layer_scale=(arguments.init_values or LAYER_SCALE) if has_layer_scale else None,
         norm_before_blocks="norm_pre.weight" in source,
         norm_after_pooling="fc_norm.weight" in source,
+        final_norm=settings.final_norm,
         representation_size=table.first_axis(source, "pre_logits.fc.bias", 1) or None,
         dropout=arguments.pos_drop_rate if arguments.pos_drop_rate == arguments.proj_drop_rate else 0.0,
         attention_dropout=arguments.attn_drop_rate,
@@ -833,12 +942,14 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     )
 
 
-def _qkv_bias(source: Source, settings: Settings) -> QKVBias:
-    """Find whether queries, keys and values have biases: in all blocks or in none."""
-    if settings.rotary is not None and "blocks.0.attn.q_bias" in source:
+def _qkv(source: Source, settings: Settings) -> QKV:
+    """Find the form of queries, keys and values, the same in all blocks."""
+    if settings.is_eva and "blocks.0.attn.q_proj.weight" in source:
+        return "apart"
+    if settings.is_eva and "blocks.0.attn.q_bias" in source:
         return "split"
     has_bias = settings.arguments.qkv_bias
-    if not settings.has_config or settings.rotary is not None:
+    if not settings.has_config or settings.is_eva:
         has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
     elif has_bias is None:
         has_bias = UNBIASED_NAMES.fullmatch(settings.architecture) is None
@@ -861,7 +972,7 @@ def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
             "or 'avg', 'max', 'map' or '' of the patches."
         )
     registers = source.shapes["reg_token"][1] if "reg_token" in source else 0
-    if name == "map" and class_token + registers and not include:
+    if name == "map" and class_token + registers and not (include or settings.is_eva):
         raise VitkitError(
             f"{source.path}: timm's attention pooling leaves out its {class_token + registers} first tokens, "
             "ours sees all (timm: pool_include_prefix=True)."

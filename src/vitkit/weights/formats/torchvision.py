@@ -63,8 +63,8 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         representation_size=table.first_axis(source, "heads.pre_logits.bias", 1) or None,
         gelu="erf",
         norm_eps=NORM_EPS,
-        image_mean=_by_channel(table.IMAGENET_MEAN, channels),
-        image_std=_by_channel(table.IMAGENET_STD, channels),
+        image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
+        image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
     preprocessing = preprocessing_for(config)
     card = ModelCard(
@@ -77,11 +77,6 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         position_interpolation="torchvision",
     )
     return table.Translation(config, name_table(config, old), card)
-
-
-def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Return ImageNet's statistics, or their mean where the channels are not red, green and blue."""
-    return values if channels == len(values) else (sum(values) / len(values),) * channels
 
 
 def preprocessing_for(config: ViTConfig) -> Preprocessing:
