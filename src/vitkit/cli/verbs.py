@@ -177,7 +177,8 @@ def _predict(arguments: list[str]) -> None:
                 if as_csv:
                     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
                     of_guesses = [name + number for number in numbers for name in ("class", "probability")]
-                    print(csv_line(["path", *of_guesses, "error"]), flush=True)
+                    of_level = ["answer", "level"] if predicted.guesses.level is not None else []
+                    print(csv_line(["path", *of_guesses, *of_level, "error"]), flush=True)
             count += 1
             failures += predicted.reason is not None
             if as_json:
@@ -185,6 +186,8 @@ def _predict(arguments: list[str]) -> None:
             elif as_csv:
                 pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
                 cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
+                if (level := predicted.guesses.level) is not None:
+                    cells += [getattr(predicted.guesses.sure, "name", ""), str(level)]
                 print(csv_line([predicted.name, *cells, predicted.reason or ""]), flush=True)
             else:
                 rows.append(_row(predicted, top))

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitkit._version import __version__
-from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.durable import open_to_append
 from vitkit.engines.folder import EngineModel
 from vitkit.evaluation import run_model
+from vitkit.evaluation.levels import score_levels
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel
@@ -258,6 +259,7 @@ def evaluate_finished(parts: build.Parts, listener: Listener) -> None:
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,
             listener=listener,
+            own=True,
         )
         result = with_repeats(result, predictions, repeated, split, answering, listener)
         write_evaluation(parts.folder, split, result, predictions)
@@ -334,8 +336,11 @@ def evaluate_split(
     folder: Path | None = None,
     listener: Listener = SILENT,
     world: World = ALONE,
+    own: bool = False,
 ) -> tuple[Any, Any]:
     """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
+
+    Of its `own` images, those that it was trained with, one split may have chosen its thresholds.
 
     Logits that do not fit into memory are written to a file in `folder`, or in the system's folder for
     temporary files. The processes of a `world` compute different batches, and all get the same results.
@@ -360,4 +365,9 @@ def evaluate_split(
         )
     for unreadable in world.gather(rejects):
         rejects.update(unreadable)
-    return answering.measure(predictions, data.class_names), predictions
+    result: Any = answering.measure(predictions, data.class_names)
+    learned = model.card.levels
+    if learned is not None:
+        same = own and parse_split(split)[0] == learned.split
+        result = replace(result, levels=score_levels(predictions, data.class_names, learned, same))
+    return result, predictions

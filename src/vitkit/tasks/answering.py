@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
-from vitkit.evaluation import classify
+from vitkit.evaluation import classify, levels
 from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
-from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
+from vitkit.evaluation.predictions import Predictions, likeliest, probabilities, ratio
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Caption, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
@@ -61,24 +61,42 @@ class Pooled:
 
 
 class Answer(list[Guess]):
-    """The guesses of an image, best first, and whether it looks like none of the classes.
+    """The guesses of an image, best first, whether it looks like none of the classes, and what the model is
+    sure of where its classes are a tree.
 
     Args:
         guesses: the classes.
         typicality: the fraction of images of the model's own kind that are at least as strange, the image
             itself among them; None for a model that refuses nothing.
         share: the share of its own images that the model may refuse.
+        sure: the group or class of the deepest level that the model is sure of; None where there is none.
+        has_levels: whether the model's classes are a tree.
     """
 
-    def __init__(self, guesses: Iterable[Guess], typicality: float | None = None, share: float = 0.0) -> None:
+    def __init__(
+        self,
+        guesses: Iterable[Guess],
+        typicality: float | None = None,
+        share: float = 0.0,
+        sure: Guess | None = None,
+        has_levels: bool = False,
+    ) -> None:
         super().__init__(guesses)
         self.typicality = typicality
         self.refused = typicality is not None and typicality <= share
         """Whether the image is refused as none of the classes: the guesses are then worth little."""
+        self.sure = None if self.refused else sure
+        """The most exact answer that the model is sure of, birds/petrel or birds alone; None: it is not sure,
+        the image is refused, or its classes are no tree."""
+        self.level = (0 if self.sure is None else 1 + self.sure.name.count("/")) if has_levels else None
+        """The level of that answer, from 1, the top; 0 without one, and None where its classes are no
+        tree."""
 
 
 NONE_OF_THESE = "none of these"
 """The words for a refused image."""
+NOT_SURE = "not sure"
+"""The words for an image of which a model of a tree of classes is sure at no level."""
 
 
 class LabelAnswering(ABC):
@@ -132,7 +150,8 @@ class LabelAnswering(ABC):
                 "evaluation again to write it anew."
             )
         # Counted anew, which takes no longer than a check: somebody may have given the file away.
-        return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
+        recorded = {name: getattr(result, name) for name in ("repeated", "levels") if hasattr(result, name)}
+        return replace(self.measure(predictions, result.class_names), **recorded), predictions
 
     def score_images(self, predictions: Predictions) -> Floats:
         """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
@@ -191,6 +210,10 @@ class LabelAnswering(ABC):
         answer: dict[str, Any] = {"predictions": shown}
         if isinstance(guesses, Answer) and guesses.typicality is not None:
             answer |= {"none_of_these": guesses.refused, "typicality": round(guesses.typicality, 6)}
+        if isinstance(guesses, Answer) and guesses.level is not None:
+            sure = guesses.sure
+            named = (None, None) if sure is None else (sure.name, round(sure.probability, 6))
+            answer |= {"answer": named[0], "answer_probability": named[1], "level": guesses.level}
         return answer
 
     def show(
@@ -305,6 +328,10 @@ class ClassificationAnswering(LabelAnswering):
         "There is no image to look at.",
     )
 
+    def details(self, result: Classification) -> Table | None:
+        """Make the table of the levels of a tree of classes; of other classes the summary is enough."""
+        return None if result.levels is None else level_table(result.levels, result.count)
+
     def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
         """Give for each class whether its own images are right."""
         # One sort, and not a search for each of 21,000 classes.
@@ -356,14 +383,23 @@ class ClassificationAnswering(LabelAnswering):
 
     def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
         """Write the class and its probability, or the `top` classes with theirs."""
-        refused = isinstance(guesses, Answer) and guesses.refused
+        answer = guesses if isinstance(guesses, Answer) else Answer(guesses)
+        shown, instead = [f"{guess.name} {guess.probability:.1%}" for guess in guesses], list[str]()
+        if answer.refused:
+            instead = [NONE_OF_THESE]
+        elif answer.level == 0:
+            instead = [NOT_SURE]
+        elif answer.sure is not None and answer.sure.name != answer[0].name:
+            instead = [answer.sure.name, f"{answer.sure.probability:.1%}"]
         if top > 1:
-            shown = [f"{guess.name} {guess.probability:.1%}" for guess in guesses]
-            return {f"top {top}": [NONE_OF_THESE, *shown] if refused else shown}
-        names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
-        if refused:
-            return {"class": [NONE_OF_THESE], "probability": [f"({names[0]} {shares[0]})"]}
-        return {"class": names, "probability": shares}
+            return {f"top {top}": [*([" ".join(instead)] if instead else []), *shown]}
+        if instead:
+            name, *share = instead
+            return {"class": [name], "probability": [*share, f"({shown[0]})"]}
+        return {
+            "class": [guess.name for guess in guesses],
+            "probability": [f"{g.probability:.1%}" for g in guesses],
+        }
 
     def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images of as many classes as there is room for, a quarter of them wrong."""
@@ -392,7 +428,56 @@ class ClassificationAnswering(LabelAnswering):
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
         parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
-        return TaskReport(page.answer_texts(answer, result, right, without, split, images), sections=parts)
+        by_level = () if result.levels is None else (_levels(result.levels, result.count, images),)
+        answers = page.answer_texts(answer, result, right, without, split, images)
+        return TaskReport(answers, sections=(*by_level, *parts))
+
+
+def level_table(scores: levels.LevelScores, images: int) -> Table:
+    """Make the table of levels: how accurate the model is at each, and how often it is sure."""
+    columns: Mapping[str, Callable[[levels.LevelScore], Cell]] = {
+        "level": lambda row: count_cell(row.level),
+        "classes": lambda row: count_cell(row.groups),
+        "accuracy": lambda row: fraction_cell(row.accuracy),
+        "95% interval": lambda row: page.interval_cell(row.accuracy_interval),
+        "sure above": lambda row: fraction_cell(scores.thresholds[row.level - 1]),
+        "named": lambda row: fraction_cell(row.named / images),
+        "right of these": lambda row: fraction_cell(ratio(row.right, row.named)),
+        "95% interval of it": lambda row: page.interval_cell(row.right_interval),
+        "answers end here": lambda row: fraction_cell(row.ended / images),
+        "right of those": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
+    }
+    return table_of(scores.levels, columns)
+
+
+def _levels(scores: levels.LevelScores, images: int, what: str) -> Section:
+    columns: Mapping[str, Callable[[levels.GroupScore], Cell]] = {
+        "class": lambda row: "\u2003" * row.name.count("/") + row.name.rpartition("/")[2],
+        "images": lambda row: count_cell(row.count),
+        "accuracy": lambda row: fraction_cell(ratio(row.correct, row.count)),
+        "named": lambda row: fraction_cell(ratio(row.named, row.count)),
+        "right of these": lambda row: fraction_cell(ratio(row.right, row.named)),
+    }
+    parts = (
+        " The thresholds were chosen by some of these images: here each tenth of them is judged by "
+        "thresholds that the other tenths give."
+    )
+    blocks = (
+        level_table(scores, images),
+        Caption(
+            f"On {what}. Accuracy: the most probable group of classes is the true one; a group is as "
+            "probable as its classes together. Named: images for which the model is sure at this level, as "
+            "the probability is above the threshold; the answer may go further down. The threshold is such "
+            f"that at most {levels.MOST_WRONG:.0%} of the images named at a level are named wrongly there, "
+            f"with a confidence of {levels.CONFIDENCE:.0%}. Of the answers that end at a level alone, which are "
+            f"the harder images, more may be wrong.{parts if scores.cross_fitted else ''}"
+        ),
+        table_of(scores.groups, columns),
+        Caption(
+            "The tree. Named: images of the class for which the model is sure at its level, right or not."
+        ),
+    )
+    return Section("Level by level", blocks, name="levels", menu="Levels")
 
 
 def _confusion(result: Classification, images: str) -> Section:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config import INTERPOLATIONS, ModelConfig, height_and_width
+from vitkit.models.config import INTERPOLATIONS, Levels, ModelConfig, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty, explain_misfit
 from vitkit.models.zoo import name_of, with_channels, with_image_size, with_statistics
@@ -412,6 +412,11 @@ def fit_weights(
         novelty, card = {}, replace(card, refusal=None)
         if not is_new:
             notes.append("no image is refused as none of the classes: that was learned at another image size")
+    if card.levels is not None and (is_new or config != before):
+        never = Levels((None,) * len(card.levels.thresholds))
+        card = replace(card, levels=None if is_new else never)
+        if not is_new:
+            notes.append("no answer is sure of a level: the thresholds were chosen at another image size")
     fitted = model or (checked if config == before else build_empty(config))
     return Fitted(tensors, card, tuple(notes), fitted, novelty)
 
