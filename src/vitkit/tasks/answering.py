@@ -435,17 +435,20 @@ class ClassificationAnswering(LabelAnswering):
 
 def level_table(scores: levels.LevelScores, images: int) -> Table:
     """Make the table of levels: how accurate the model is at each, and how often it is sure."""
+
+    def with_interval(part: int, whole: int, interval: tuple[float, float] | None) -> str:
+        low, high = map(percent, interval or (None, None))
+        return f"{percent(ratio(part, whole))} ({low} to {high})" if interval else "–"
+
     columns: Mapping[str, Callable[[levels.LevelScore], Cell]] = {
         "level": lambda row: count_cell(row.level),
         "classes": lambda row: count_cell(row.groups),
-        "accuracy": lambda row: fraction_cell(row.accuracy),
-        "95% interval": lambda row: page.interval_cell(row.accuracy_interval),
+        "accuracy": lambda row: with_interval(row.correct, images, row.accuracy_interval),
         "sure above": lambda row: fraction_cell(scores.thresholds[row.level - 1]),
         "named": lambda row: fraction_cell(row.named / images),
-        "right of these": lambda row: fraction_cell(ratio(row.right, row.named)),
-        "95% interval of it": lambda row: page.interval_cell(row.right_interval),
+        "of these right": lambda row: with_interval(row.right, row.named, row.right_interval),
         "answers end here": lambda row: fraction_cell(row.ended / images),
-        "right of those": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
+        "of those right": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
     }
     return table_of(scores.levels, columns)
 
@@ -456,7 +459,7 @@ def _levels(scores: levels.LevelScores, images: int, what: str) -> Section:
         "images": lambda row: count_cell(row.count),
         "accuracy": lambda row: fraction_cell(ratio(row.correct, row.count)),
         "named": lambda row: fraction_cell(ratio(row.named, row.count)),
-        "right of these": lambda row: fraction_cell(ratio(row.right, row.named)),
+        "of these right": lambda row: fraction_cell(ratio(row.right, row.named)),
     }
     parts = (
         " The thresholds were chosen by some of these images: here each tenth of them is judged by "
@@ -465,17 +468,15 @@ def _levels(scores: levels.LevelScores, images: int, what: str) -> Section:
     blocks = (
         level_table(scores, images),
         Caption(
-            f"On {what}. Accuracy: the most probable group of classes is the true one; a group is as "
-            "probable as its classes together. Named: images for which the model is sure at this level, as "
-            "the probability is above the threshold; the answer may go further down. The threshold is such "
-            f"that at most {levels.MOST_WRONG:.0%} of the images named at a level are named wrongly there, "
-            f"with a confidence of {levels.CONFIDENCE:.0%}. Of the answers that end at a level alone, which are "
-            f"the harder images, more may be wrong.{parts if scores.cross_fitted else ''}"
+            f"On {what}, with 95% intervals. Accuracy: the most probable group of classes is the true one; a "
+            "group is as probable as its classes together. Named: the model is sure at this level, as the "
+            "probability is above the threshold; the answer may end further down. The threshold is such that "
+            f"at most {levels.MOST_WRONG:.0%} of the images named at a level are named wrongly there, with a "
+            f"confidence of {levels.CONFIDENCE:.0%}. Of the answers that end at a level, which are about the "
+            f"harder images, more may be wrong.{parts if scores.cross_fitted else ''}"
         ),
         table_of(scores.groups, columns),
-        Caption(
-            "The tree. Named: images of the class for which the model is sure at its level, right or not."
-        ),
+        Caption("Named: the images of the class for which the model is sure at its level, rightly or not."),
     )
     return Section("Level by level", blocks, name="levels", menu="Levels")
 
