@@ -446,9 +446,9 @@ def level_table(scores: levels.LevelScores, images: int) -> Table:
         "accuracy": lambda row: with_interval(row.correct, images, row.accuracy_interval),
         "sure above": lambda row: fraction_cell(scores.thresholds[row.level - 1]),
         "named": lambda row: fraction_cell(row.named / images),
-        "of these right": lambda row: with_interval(row.right, row.named, row.right_interval),
-        "answers end here": lambda row: fraction_cell(row.ended / images),
-        "of those right": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
+        "named rightly": lambda row: with_interval(row.right, row.named, row.right_interval),
+        "end here": lambda row: fraction_cell(row.ended / images),
+        "rightly": lambda row: fraction_cell(ratio(row.ended_right, row.ended)),
     }
     return table_of(scores.levels, columns)
 
@@ -459,7 +459,7 @@ def _levels(scores: levels.LevelScores, images: int, what: str) -> Section:
         "images": lambda row: count_cell(row.count),
         "accuracy": lambda row: fraction_cell(ratio(row.correct, row.count)),
         "named": lambda row: fraction_cell(ratio(row.named, row.count)),
-        "of these right": lambda row: fraction_cell(ratio(row.right, row.named)),
+        "named rightly": lambda row: fraction_cell(ratio(row.right, row.named)),
     }
     parts = (
         " The thresholds were chosen by some of these images: here each tenth of them is judged by "
