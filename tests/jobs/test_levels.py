@@ -121,7 +121,8 @@ def test_an_answer_is_the_deepest_level_that_is_sure(predictor: vitkit.Predictor
     assert (nothing.level, nothing.sure) == (0, None)
     assert predictor.answering.guess_row(nothing, 1)["class"] == ["not sure"]
     assert predictor.answering.guess_json(nothing)["answer"] is None
-    other_names = vitkit.Predictor(predictor.model, class_names=["a", "b", "c", "d"], refuse=0)
+    built: Any = predictor.model
+    other_names = vitkit.Predictor(built, class_names=["a", "b", "c", "d"], refuse=0)
     renamed = other_names(purple)
     assert renamed.level is None and "level" not in other_names.answering.guess_json(renamed)
 

@@ -219,7 +219,7 @@ class LevelScore:
     """The numbers of one level."""
 
     level: Count
-    """From 1, the top."""
+    """Counted from the top, which is 1."""
     groups: Count
     """Groups of classes here, and classes that end here or above."""
     correct: Count
@@ -230,13 +230,13 @@ class LevelScore:
     named: Count
     """Images that are named down to this level or further."""
     right: Count
-    """Of these, the ones whose group of this level is the true one."""
+    """Named images whose group of this level is the true one."""
     right_interval: tuple[Fraction, Fraction] | None
-    """95 %, of the fraction of the named ones that is right; None where none is named."""
+    """95 %, of the fraction of the named images that is right; None where none is named."""
     ended: Count
     """Images whose answer is of this level."""
     ended_right: Count
-    """Of these, the ones whose answer is right."""
+    """The images among them whose answer is right."""
 
 
 @dataclass(frozen=True)
@@ -247,11 +247,11 @@ class GroupScore:
     count: Count
     """Images of it."""
     correct: Count
-    """Of these, the ones for which it is the most probable at its level."""
+    """Its images for which it is the most probable at its level."""
     named: Count
-    """Of these, the ones that are named down to its level or further."""
+    """Its images that are named down to its level or further."""
     right: Count
-    """Of these, the ones that are named rightly at its level."""
+    """Its images that are named rightly at its level."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class LevelScores:
     """Whether these are the images that the thresholds were chosen by. Each tenth of them, every tenth image,
     is then judged by thresholds that the other nine give."""
     levels: tuple[LevelScore, ...]
-    """From the top."""
+    """In order from the top."""
     groups: tuple[GroupScore, ...]
     """In the order of the tree."""
 

@@ -28,7 +28,6 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
 from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.evaluation.levels import name_groups
 from vitkit.evaluation.refusal import choose_share, typicality
 from vitkit.jobs import engines, options
 from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
@@ -37,7 +36,7 @@ from vitkit.result import Result
 from vitkit.runs.config import StartConfig
 from vitkit.runs.folder import kind_of
 from vitkit.tasks import Answering, answering_of
-from vitkit.tasks.answering import Answer, Guess
+from vitkit.tasks.answering import Answer
 from vitkit.text import format_size, pluralize
 
 if TYPE_CHECKING:
@@ -498,13 +497,10 @@ class Predictor(Result):
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        guesses, count = self.answering.guesses(logits, self.card, top), len(logits)
-        typical, sure = [None] * count, list[Guess | None]([None] * count)
+        guesses, sure = self.answering.guesses(logits, self.card, top), self.answering.sure(logits, self.card)
+        typical = [None] * len(logits)
         if self.card.refusal is not None and scores.size:
             typical = typicality(scores[:, 0], self.card.refusal.scores).tolist()
-        if self.card.levels is not None:
-            named = name_groups(logits, self.card.class_names, self.card.levels.thresholds)
-            sure = [None if each is None else Guess(*each) for each in named]
         has_levels = self.card.levels is not None
         return [
             Answer(each, own, self.refuse, of_level, has_levels)

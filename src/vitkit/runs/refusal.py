@@ -16,7 +16,7 @@ from vitkit.data.listing import class_numbers
 from vitkit.data.stream.loader import worker_count
 from vitkit.durable import refuse_links
 from vitkit.errors import VitkitError
-from vitkit.evaluation import levels, refusal
+from vitkit.evaluation import refusal
 from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.listener import Listener
@@ -24,6 +24,7 @@ from vitkit.models.config import Levels, Precision, Refusal
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty
 from vitkit.runs.build import Parts
+from vitkit.tasks.answering import ClassificationAnswering
 from vitkit.text import tree_levels
 from vitkit.weights.model_card import card_of, preprocessing_of
 
@@ -89,9 +90,9 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
         listener.note(f"No image is refused as none of the classes: {error}")
         return
     if learned is not None:
-        learned = levels.learn_levels(head_logits(model, own), own_labels, names, held_out)
-        model.card = replace(card_of(model), levels=learned)
-        listener.show([("levels", list(levels.describe(learned)))])
+        logits, card = head_logits(model, own), card_of(model)
+        model.card, lines = ClassificationAnswering().learn_levels(logits, own_labels, card, held_out)
+        listener.show([("levels", lines)])
     if len(own) < FEWEST or not np.bincount(labels, minlength=len(names)).all():
         listener.note(
             f"No image is refused as none of the classes: that takes {FEWEST} {held_out} images and a "

@@ -27,7 +27,6 @@ from vitkit.data.stream.loader import evaluation_batches, worker_count
 from vitkit.durable import open_to_append
 from vitkit.engines.folder import EngineModel
 from vitkit.evaluation import run_model
-from vitkit.evaluation.levels import score_levels
 from vitkit.listener import SILENT, Listener, added_up
 from vitkit.models.config import Precision
 from vitkit.models.image_model import ImageModel
@@ -365,9 +364,6 @@ def evaluate_split(
         )
     for unreadable in world.gather(rejects):
         rejects.update(unreadable)
-    result: Any = answering.measure(predictions, data.class_names)
-    learned = model.card.levels
-    if learned is not None:
-        same = own and parse_split(split)[0] == learned.split
-        result = replace(result, levels=score_levels(predictions, data.class_names, learned, same))
-    return result, predictions
+    result, learned = answering.measure(predictions, data.class_names), model.card.levels
+    same = own and learned is not None and parse_split(split)[0] == learned.split
+    return answering.mark_levels(result, predictions, model.card, same), predictions
