@@ -209,7 +209,7 @@ def predict_named(
 ) -> Iterator[PredictedImage]:
     """Predict the readable images of each batch all at once; while it is computed, the next one is read."""
     classes, rule = len(predictor.class_names), predictor.preprocessing
-    none = Answer([], has_levels=predictor.card.levels is not None)
+    has_levels = predictor.card.levels is not None
 
     def read(image: NamedImage) -> Pixels | DecodeError:
         try:
@@ -226,7 +226,8 @@ def predict_named(
             guesses = iter(predictor.guess(readable, top) if readable else [])
             for image, pixels in zip(images[start : start + batch_size], results, strict=True):
                 is_bad = isinstance(pixels, DecodeError)
-                answer, reason = (none, str(pixels)) if is_bad else (next(guesses), None)
+                unread = Answer([], has_levels=has_levels), str(pixels)
+                answer, reason = unread if is_bad else (next(guesses), None)
                 engine = predictor.engine
                 yield PredictedImage(image.path, predictor.answering, answer, reason, engine, classes)
             progress(start + len(results))
