@@ -68,7 +68,7 @@ def likeliest_groups(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the most probable group of each level, and its share of the probability, `(L, N)` each.
 
-    The share is 0 where the group lies without the most probable group of a level above.
+    The share is 0 where the group lies outside of the most probable group of a level above.
 
     The probabilities are those of softmax, also where a model was trained to say yes or no to each class: if
     exactly one of its classes is right, these are their probabilities.
