@@ -150,6 +150,8 @@ def test_answers_stand_in_json_csv_and_parquet(
     table = list(rows_of(cli(["predict", str(trained), *images, "--csv", "--refuse", "0"], 1).out))
     assert list(table[0])[-3:] == ["answer", "level", "error"] and table[0]["answer"] == ""
     assert [row["answer"] or None for row in table[1:]] == [line["answer"] for line in lines]
+    shown = cli(["predict", str(trained), *images, "--top", "1"], 1).out  # a row without a guess
+    assert str(bad) in shown and "blue" in shown
     cli(["predict", str(trained), *images, "--refuse", "0", "--out", str(tmp_path / "out")], 1)
     (part,) = (tmp_path / "out").glob("*.parquet")
     columns = pq.read_table(part).to_pydict()

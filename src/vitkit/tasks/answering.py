@@ -440,7 +440,7 @@ class ClassificationAnswering(LabelAnswering):
             return {f"top {top}": [*([" ".join(instead)] if instead else []), *shown]}
         if instead:
             name, *share = instead
-            return {"class": [name], "probability": [*share, f"({shown[0]})"]}
+            return {"class": [name], "probability": [*share, *(f"({guess})" for guess in shown[:1])]}
         return {
             "class": [guess.name for guess in guesses],
             "probability": [f"{g.probability:.1%}" for g in guesses],
