@@ -183,3 +183,11 @@ def format_size(size: tuple[int, int]) -> str:
 def say_continued(parts: int) -> str:
     """Write the end of a sentence on parts of a table that were on the disk before; "" for none."""
     return f"; {pluralize(parts, 'part was', 'parts were')} there already" if parts else ""
+
+
+def tree_levels(names: Sequence[str]) -> list[list[str]]:
+    """Return the names of classes cut at each level of their tree, from the top: birds/petrel is birds at the
+    first level and itself at the second. A class that ends above a level is itself there too."""
+    parts = [name.split("/") for name in names]
+    depth = max(map(len, parts), default=0)
+    return [["/".join(each[:level]) for each in parts] for level in range(1, depth + 1)]

@@ -331,7 +331,7 @@ def value_type(hint: Any) -> tuple[Any, int]:
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 VALUE = re.compile(rf"[^-].*|-?|{NUMBER.pattern}", re.IGNORECASE | re.DOTALL)
 """An argument that is no option: a hyphen may begin a negative number, or be standard input."""
-OTHER_SPELLING = {"--subset": "--splits.subset"}
+OTHER_SPELLING = {"--subset": "--splits.subset", "--levels": "--splits.levels"}
 """Short forms of our own options."""
 
 
@@ -355,7 +355,8 @@ def read(arguments: Sequence[str], options: Sequence[Option]) -> Reading:
         argument = waiting.popleft()
         written, equals, value = argument.partition("=")
         name = written.replace("_", "-")
-        option = by_name.get(OTHER_SPELLING.get(name, name)) if written.startswith("-") else None
+        name = OTHER_SPELLING.get(name, name)
+        option = by_name.get(name) if written.startswith("-") else None
         if argument == "--":
             reading.rest += [argument, *waiting]
             break

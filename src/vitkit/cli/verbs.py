@@ -178,7 +178,9 @@ def _predict(arguments: list[str]) -> None:
                 if as_csv:
                     numbers = ["", *(f" {number}" for number in range(2, top + 1))]
                     of_guesses = [name + number for number in numbers for name in ("class", "probability")]
-                    print(csv_line(["path", *of_guesses, "none_of_these", "error"]), flush=True)
+                    of_level = ["answer", "level"] if predicted.guesses.level is not None else []
+                    headings_csv = ["path", *of_guesses, *of_level, "none_of_these", "error"]
+                    print(csv_line(headings_csv), flush=True)
             count += 1
             failures += predicted.reason is not None
             if as_json:
@@ -186,9 +188,10 @@ def _predict(arguments: list[str]) -> None:
             elif as_csv:
                 pairs = ((guess.name, f"{guess.probability:.6f}") for guess in predicted.guesses[:top])
                 cells = [*chain(*pairs), *[""] * (2 * top)][: 2 * top]
-                refused = (
-                    "" if predicted.guesses.typicality is None else str(predicted.guesses.refused).lower()
-                )
+                if (level := predicted.guesses.level) is not None:
+                    cells += [getattr(predicted.guesses.sure, "name", ""), str(level)]
+                strange = predicted.guesses.typicality is not None
+                refused = str(predicted.guesses.refused).lower() if strange else ""
                 print(csv_line([predicted.name, *cells, refused, predicted.reason or ""]), flush=True)
             else:
                 rows.append(_row(predicted, top))

@@ -303,6 +303,10 @@ class Splits:
     """Character that separates several labels of an image in a cell of the CSV; left out, ";" or "|",
     whichever the cells hold."""
 
+    levels: bool = False
+    """Whether folders in folders are a tree of classes: birds/petrel/1.jpg is of the class birds/petrel and
+    not of birds. Class names of a .csv or .parquet then have their levels between slashes too. The model is
+    measured by level, and answers at the deepest level that it is sure of. --levels is the same."""
     group: str | None = None
     """Groups of images that stay in one split, such as all of a patient or a scene: the name of a column of
     the CSV or Parquet; for class folders a level below them, 1 for the p7 of cats/p7/1.jpg."""

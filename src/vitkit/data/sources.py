@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from vitkit.data.layouts import archives, cutting, folders, parquet, repeats, sp
 from vitkit.data.listing import LABELS, SPLITS, Files, Labels, Listing, Targets, files_below
 from vitkit.data.paths import LAYOUTS, existing_path
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.text import join_names, pluralize
+from vitkit.text import join_names, pluralize, tree_levels
 
 
 @dataclass
@@ -210,6 +210,11 @@ def open_data(
         raise VitkitError(
             "label_separator separates several labels of an image: give --task multi-label, or leave it out."
         )
+    if splits.levels and (multi_label or not labelled):
+        raise VitkitError(
+            "levels (--levels) makes a tree of the classes of images that have one class each: leave it out, "
+            "or give --task classification."
+        )
     short_name, listing = _list(spec, splits, multi_label, class_names is not None, labelled)
     problems = list(listing.problems)
     if not labelled:
@@ -242,6 +247,8 @@ def open_data(
                 f"{spec}: the class name {name!a} is no valid UTF-8. Rename it; or, where only this process "
                 f"has file names in {sys.getfilesystemencoding()}, set LC_ALL=C.UTF-8 and run it again."
             ) from None
+    if splits.levels and class_names is None:
+        listing = replace(listing, notes=(*listing.notes, _describe_levels(spec, listing.class_names)))
     if splits.group is not None and listing.groups is None:
         raise VitkitError(
             f"{spec}: --splits.group takes a column of a .csv or .parquet, or a level of folders below class "
@@ -291,16 +298,44 @@ def _list(
         if is_list:
             return name, split_lists.list_split_lists(task, stage)
         if path.name.lower().endswith(archives.ARCHIVE_ENDINGS):
-            return name, archives.list_archive(path, partial, group, labelled)
+            return name, archives.list_archive(path, partial, group, labelled, splits.levels)
         if not path.is_dir():
             raise VitkitError(f"{path} is a single file of another kind. {LAYOUTS}")
         if not parquets:
-            return name, folders.list_folders(path, partial, group) if labelled else folders.list_images(path)
+            if not labelled:
+                return name, folders.list_images(path)
+            return name, folders.list_folders(path, partial, group, splits.levels)
         if split_lists.holds_split_parquets(parquets):
             return name, split_lists.list_split_parquets(path, parquets, group=group)
         return name, parquet.list_parquet(path, parquets, group=group, labelled=labelled)
     except OSError as error:
         raise VitkitError(f"{spec} cannot be listed: {error}. Is it whole, and may it be read?") from error
+
+
+def _describe_levels(spec: str, names: tuple[str, ...]) -> str:
+    """Say how many levels a tree of classes has, and how many classes each.
+
+    Raises:
+        VitkitError: the names make no tree, or images of a class lie beside folders of classes within it.
+    """
+    levels = [set(level) for level in tree_levels(names)]
+    if len(levels) < 2:
+        raise VitkitError(
+            f"{spec} has no classes within classes, such as birds/petrel/1.jpg, found "
+            f"{join_names(names)}: leave levels (--levels) out."
+        )
+    if len(levels[0]) == 1:
+        raise VitkitError(
+            f"All classes of {spec} are within one, {names[0].partition('/')[0]}: give its folder as the "
+            "data, or leave levels (--levels) out."
+        )
+    above = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    if both := sorted(above.intersection(names)):
+        raise VitkitError(
+            f"{spec} has images of {join_names(both)} itself beside classes within it: a tree has images at "
+            f"its ends alone. Move them into classes of their own, such as {both[0]}/other."
+        )
+    return f"Levels: {', then '.join(pluralize(len(level), 'class', 'classes') for level in levels)}."
 
 
 @dataclass(frozen=True)

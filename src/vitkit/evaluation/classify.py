@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitkit.config import Count, Fraction, NotNegative
+from vitkit.evaluation.levels import LevelScores
 from vitkit.evaluation.predictions import Predictions, count_by_class, in_parts, ratio, refuse_uncountable
 from vitkit.evaluation.statistics import NORMAL_95, binomial_interval, binomial_test, describe_interval
 from vitkit.models.config import LossFunction
@@ -219,6 +220,8 @@ class Classification(Result):
     """Mean confidence - accuracy, with an interval."""
     repeated: Repeated | None = None
     """Images that the model was trained on; None where nothing looked for them."""
+    levels: LevelScores | None = None
+    """The numbers by level of a tree of classes; None where the classes are no tree."""
 
     def summary(self) -> str:
         """State the accuracy with its interval in one line, and whether it is better than guessing."""
@@ -245,13 +248,15 @@ class Classification(Result):
 
     @property
     def _beside(self) -> str:
-        """Compare with guessing, and say how many are training images and the accuracy without them."""
+        """Compare with guessing, give the numbers by level, and say how many are training images and the
+        accuracy without them."""
+        levels = "" if self.levels is None else f"; {self.levels.sentence(self.count)}"
         if self.repeated is None:
-            return self.guessing.sentence()
+            return f"{self.guessing.sentence()}{levels}"
         without, (low, high) = self.repeated.accuracy_without or 0.0, self.repeated.interval_without
         figure = f"{without:.2%} ({low:.1%} to {high:.1%})"
         repeats = repeats_clause(self.repeated.count, self.count - self.repeated.count, figure)
-        return f"{self.guessing.sentence()}{repeats}"
+        return f"{self.guessing.sentence()}{levels}{repeats}"
 
     @property
     def class_names(self) -> tuple[str, ...]:

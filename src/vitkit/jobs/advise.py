@@ -280,8 +280,9 @@ def advise(
     variants = [sized for run in runs for sized in _with_sizes(run, opened, sizes)]
     each = seconds / max(len(variants), 1)
     base = recipes.recipe("digits" if opened.spec == "digits" else check.suggest_recipe(sizes))
-    uncut = replace(cut, subset=None, subset_seed=None) == Splits()
-    run = replace(base, splits=replace(base.splits, subset=cut.subset) if uncut else cut)
+    uncut = replace(cut, subset=None, subset_seed=None, levels=False) == Splits()
+    splits = replace(base.splits, subset=cut.subset, levels=cut.levels) if uncut else cut
+    run = replace(base, splits=splits)
     run = replace(run, data=paths.absolute_spec(opened.spec))
     folded = probe_pixels(opened, min(PIXEL_SECONDS, seconds), listener)
     config = _config(run, opened)

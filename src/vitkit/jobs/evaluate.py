@@ -223,6 +223,7 @@ def evaluate(
             precision=ready.precision,
             listener=listener,
             world=world,
+            own=is_own,
         )
     if world.writes:
         result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)

@@ -204,7 +204,8 @@ def extend(
         if data:
             begun = time.monotonic()
             rule = preprocessing_of(before).decode
-            opened = sources.open_data(str(data), Splits(0, 0), rule, names, new_classes=True)
+            splits = Splits(0, 0, levels=before.card.levels is not None)
+            opened = sources.open_data(str(data), splits, rule, names, new_classes=True)
             if (samples := opened.splits.get("train")) is None:
                 raise VitkitError(f"{data} has only {join_names([*opened.splits])}, no images to learn from.")
             if others := [split for split in opened.splits if split != "train"]:

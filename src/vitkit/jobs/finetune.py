@@ -135,9 +135,10 @@ def suit_start(given: Run, listener: Listener = SILENT, keep: bool = False) -> p
     unlabelled = task_of(start.card).answering is None
     if trained_on is not None and has_seen and not unlabelled:
         part = trained_on.splits.subset
-        if replace(splits, subset=None, subset_seed=None) == Splits():
+        if replace(splits, subset=None, subset_seed=None, levels=False) == Splits():
             # The start's own images keep its splits, so that no test image is one of its training images.
-            splits = replace(trained_on.splits, subset=splits.subset, subset_seed=splits.subset_seed)
+            of_start, subset, seed = trained_on.splits, splits.subset, splits.subset_seed
+            splits = replace(of_start, subset=subset, subset_seed=seed, levels=splits.levels)
         if part is not None and splits.subset is None:
             listener.note(
                 f"{start.name} was trained on the part {part} of these training images, and this run trains "

@@ -209,6 +209,7 @@ def predict_named(
 ) -> Iterator[PredictedImage]:
     """Predict the readable images of each batch all at once; while it is computed, the next one is read."""
     classes, rule = len(predictor.class_names), predictor.preprocessing
+    has_levels = predictor.card.levels is not None
 
     def read(image: NamedImage) -> Pixels | DecodeError:
         try:
@@ -225,7 +226,8 @@ def predict_named(
             guesses = iter(predictor.guess(readable, top) if readable else [])
             for image, pixels in zip(images[start : start + batch_size], results, strict=True):
                 is_bad = isinstance(pixels, DecodeError)
-                answer, reason = (Answer([]), str(pixels)) if is_bad else (next(guesses), None)
+                unread = Answer([], has_levels=has_levels), str(pixels)
+                answer, reason = unread if is_bad else (next(guesses), None)
                 engine = predictor.engine
                 yield PredictedImage(image.path, predictor.answering, answer, reason, engine, classes)
             progress(start + len(results))
@@ -271,7 +273,8 @@ def open_rows(
     predictor, images = _open(path, paths, refuse, listener, model)
     text, numbers = pa.string(), pa.list_(pa.float64())
     fields = {"image": text, "classes": pa.list_(text), "probabilities": numbers, "error": text}
-    columns = pa.schema({**fields, "none_of_these": pa.bool_(), "typicality": pa.float64()})
+    fields |= {"none_of_these": pa.bool_(), "typicality": pa.float64()}
+    columns = pa.schema({**fields, "answer": text, "answer_probability": pa.float64(), "level": pa.int64()})
 
     def compute(first: int, last: int, progress: CountDone) -> pa.Table:
         predicted = list(predict_named(predictor, images[first:last], top, batch_size, progress))
@@ -284,6 +287,9 @@ def open_rows(
                 None if image.guesses.typicality is None else image.guesses.refused for image in predicted
             ],
             "typicality": [image.guesses.typicality for image in predicted],
+            "answer": [getattr(image.guesses.sure, "name", None) for image in predicted],
+            "answer_probability": [getattr(image.guesses.sure, "probability", None) for image in predicted],
+            "level": [image.guesses.level if image.reason is None else None for image in predicted],
         }
         return pa.table(rows, columns)
 
@@ -326,6 +332,7 @@ def _hash_model(path: StrPath, num_heads: int | None) -> str:
         "class_names": start.card.class_names,
         "task": None if start.card.task is None else to_json(start.card.task),
         "refusal": None if start.card.refusal is None else to_json(start.card.refusal),
+        "levels": None if start.card.levels is None else to_json(start.card.levels),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -379,7 +386,8 @@ class Predictor(Result):
         count = self.model.config.num_classes
         self.card = self.model.card
         if class_names is not None:
-            self.card = replace(self.card, class_names=tuple(class_names))
+            # Other names need not be paths in a tree.
+            self.card = replace(self.card, class_names=tuple(class_names), levels=None)
             if len(self.card.class_names) != count:
                 raise VitkitError(
                     f"Expected the names of {count} classes, found {len(self.card.class_names)}: give one "
@@ -490,11 +498,15 @@ class Predictor(Result):
                 f"The model's logits are not finite (NaN or infinite) for {damaged} of {len(logits)} images, "
                 "so it cannot name anything: its weights overflow or are damaged. Use another checkpoint."
             )
-        guesses = self.answering.guesses(logits, self.card, top)
-        if self.card.refusal is None or not scores.size:
-            return list(map(Answer, guesses))
-        own = typicality(scores[:, 0], self.card.refusal.scores).tolist()
-        return [Answer(each, typical, self.refuse) for each, typical in zip(guesses, own, strict=True)]
+        guesses, sure = self.answering.guesses(logits, self.card, top), self.answering.sure(logits, self.card)
+        typical = [None] * len(logits)
+        if self.card.refusal is not None and scores.size:
+            typical = typicality(scores[:, 0], self.card.refusal.scores).tolist()
+        has_levels = self.card.levels is not None
+        return [
+            Answer(each, own, self.refuse, of_level, has_levels)
+            for each, own, of_level in zip(guesses, typical, sure, strict=True)
+        ]
 
     def _read(self, images: Iterable[Any], unit_range: bool) -> list[Pixels]:
         """Preprocess images: `(height, width, C)` at the model's size."""

@@ -381,7 +381,7 @@ def _held_out_fields(splits: config.Splits) -> config.Splits:
 
 def _uncut(splits: config.Splits) -> config.Splits:
     """Make the splits that cut nothing; splits of the data's own stay."""
-    return config.Splits(0, 0, label_separator=splits.label_separator)
+    return config.Splits(0, 0, label_separator=splits.label_separator, levels=splits.levels)
 
 
 def _member_run(run: Run, series: Series, member: Member) -> Run:

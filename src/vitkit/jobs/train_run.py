@@ -19,7 +19,7 @@ from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.jobs.trackers import EVENTS, TrackingListener
 from vitkit.listener import SILENT, Listener
-from vitkit.models.config import Card, Compute
+from vitkit.models.config import Card, Compute, Levels
 from vitkit.models.zoo import ModelConfig
 from vitkit.runs import budget, build, closed_form, machine, processes, records, refusal, steps, trained_model
 from vitkit.runs import plan as planning
@@ -27,10 +27,11 @@ from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
-from vitkit.text import format_bytes, format_duration, join_names, pluralize
+from vitkit.text import format_bytes, format_duration, join_names, pluralize, tree_levels
 from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
 from vitkit.weights.loading import save_model
+from vitkit.weights.model_card import card_of
 from vitkit.world import ALONE, World
 
 
@@ -256,6 +257,8 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
         )
     images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
     head = closed_form.refit(images, len(data.class_names))
+    levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
+    parts.model.card = replace(card_of(parts.model), levels=levels)
     model = closed_form.with_head(parts.model, head, images, data.class_names)
     closed_form.keep(parts.folder, model, images, len(images))
     listener.show([("head", [closed_form.describe_head(head, len(images))])])

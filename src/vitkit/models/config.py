@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, overload
 
-from vitkit.config import FLOAT32_MOST, AtLeastOne, BelowOne, Positive, Range, Valid, ZeroOrMore
+from vitkit.config import FLOAT32_MOST, AtLeastOne, BelowOne, Fraction, Positive, Range, Valid, ZeroOrMore
 from vitkit.errors import VitkitError
 from vitkit.text import format_size
 
@@ -714,6 +714,18 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Levels:
+    """The levels of a model whose classes are a tree, by their names: birds/petrel is within birds."""
+
+    thresholds: tuple[Fraction | None, ...]
+    """For each level, from the top: the probability above which the model is sure; None: it never is."""
+    split: str = ""
+    """The split whose images they were chosen by: test, or val where there was none; empty without either."""
+    images: int = 0
+    """Its images that they were chosen by."""
+
+
+@dataclass(frozen=True)
 class Card:
     """A model's name and the meaning of its logits."""
 
@@ -727,6 +739,8 @@ class Card:
     """The rule by which the library that the weights come from resizes position embeddings."""
     refusal: Refusal | None = field(default=None, kw_only=True)
     """The images by which a model with a `Novelty` refuses others; None: it refuses none."""
+    levels: Levels | None = field(default=None, kw_only=True)
+    """The levels of its classes; None where their names are no paths in a tree."""
 
     @property
     def loss(self) -> LossFunction:

@@ -70,14 +70,17 @@ def list_images(run: Run, opened: Opened | None = None, keep: bool = False) -> s
     if opened is not None:
         # What decides which images are listed, before they are cut.
         theirs, own = (
-            (each.task, absolute_spec(each.data), each.preprocessing.decode, cuts.label_separator, cuts.group)
+            (
+                *(each.task, absolute_spec(each.data), each.preprocessing.decode),
+                *(cuts.label_separator, cuts.levels, cuts.group),
+            )
             for each, cuts in ((opened.run, opened.run.splits), (run, cut))
         )
         if theirs == own:
             return replace(opened.images.cut(cut), spec=run.data)
     if not keep:
         return learning.open_data(run.data, cut, rule)
-    uncut = Splits(0, 0, label_separator=cut.label_separator, group=cut.group)
+    uncut = Splits(0, 0, label_separator=cut.label_separator, levels=cut.levels, group=cut.group)
     listed = learning.open_data(run.data, uncut, rule)
     listed.shared.room = int(run.loading.memory_gib * 2**30 / world_of_environment().on_machine)
     return listed.cut(cut)

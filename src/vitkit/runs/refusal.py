@@ -1,4 +1,5 @@
-"""Teach a trained model which images are none of its classes, and measure how well it tells.
+"""Teach a trained model which images are none of its classes, and measure how well it tells; and choose the
+thresholds by which a model of a tree of classes is sure of a level.
 
 evaluation/refusal.json   how many of the images of each class are refused, and which
 """
@@ -21,11 +22,13 @@ from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.evaluation.ridge import RidgeHead
 from vitkit.listener import Listener
-from vitkit.models.config import Precision, Refusal
+from vitkit.models.config import Levels, Precision, Refusal
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty
 from vitkit.runs.build import Parts
 from vitkit.runs.closed_form import LearnedImages
+from vitkit.tasks.answering import ClassificationAnswering
+from vitkit.text import tree_levels
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 RECORD = Path("evaluation") / "refusal.json"
@@ -41,11 +44,13 @@ def read_record(folder: Path) -> RefusalRecord | None:
 
 
 def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> None:
-    """Give a trained model its `Novelty`, and count on held-out images what an unusual score is.
+    """Give a trained model its `Novelty`, and count on held-out images what an unusual score is; by the same
+    images choose the thresholds of its levels, if its classes have any.
 
     The held-out images are those of the test split, which no choice was made by; else of the validation
-    split, which chose the weights: the share that is refused may then be somewhat larger. A model without
-    either, or of a task with several labels, refuses nothing.
+    split, which chose the weights: the share that is refused may then be somewhat larger, and that of wrong
+    answers too. A model without either, or of a task with several labels, refuses nothing, and is sure of
+    nothing.
 
     Args:
         parts: of the run, with its final weights on the device.
@@ -54,7 +59,14 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
     """
     model, run, splits, names = parts.model, parts.run, parts.data.splits, parts.data.class_names
     held_out = "test" if "test" in splits and run.training.evaluate_test else "val"
-    if run.task != "classification" or held_out not in splits:
+    if run.task != "classification":
+        return
+    # Those of its start, if any, were chosen for other weights.
+    learned = Levels((None,) * len(tree_levels(names))) if run.splits.levels else None
+    model.card = replace(card_of(model), levels=learned)
+    if held_out not in splits:
+        if learned is not None:
+            listener.note("The model is sure of no level: no images are held out to choose thresholds by.")
         return
     extractor = FeatureExtractor(model, preprocessing_of(model), parts.device, precision)
 
@@ -78,6 +90,10 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
     except VitkitError as error:
         listener.note(f"No image is refused as none of the classes: {error}")
         return
+    if learned is not None:
+        logits, card = head_logits(model, own), card_of(model)
+        model.card, lines = ClassificationAnswering().learn_levels(logits, own_labels, card, held_out)
+        listener.show([("levels", lines)])
     if len(own) < refusal.FEWEST or not np.bincount(labels, minlength=len(names)).all():
         listener.note(
             f"No image is refused as none of the classes: that takes {refusal.FEWEST} {held_out} images and "
@@ -165,8 +181,17 @@ def measure(model: ImageModel, rows: NDArray[np.float32]) -> tuple[NDArray[np.fl
     """Compute distances to the class means and logits, `(N, K)` each, of features `(N, D)`."""
     assert model.novelty is not None
     features = torch.from_numpy(rows).to(model.pixel_mean)
-    distances, logits = model.novelty.distances(features), model.head(features)
-    return distances.cpu().numpy(), logits.float().cpu().numpy()
+    distances: NDArray[np.float32] = model.novelty.distances(features).cpu().numpy()
+    return distances, head_logits(model, rows)
+
+
+@torch.inference_mode()
+def head_logits(model: ImageModel, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute logits `(N, K)` of features `(N, D)`."""
+    logits: NDArray[np.float32] = (
+        model.head(torch.from_numpy(rows).to(model.pixel_mean)).float().cpu().numpy()
+    )
+    return logits
 
 
 @torch.inference_mode()

@@ -102,6 +102,7 @@ class RunOptions(TypedDict, total=False):
     splits_test_fraction: float
     splits_seed: int
     splits_label_separator: str | None
+    splits_levels: bool
     splits_group: str | None
     splits_folds: int | None
     splits_fold: int | None

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitkit._version import __version__
-from vitkit.data.config import WORKER_TIMEOUT
+from vitkit.data.config import WORKER_TIMEOUT, parse_split
 from vitkit.data.layouts.repeats import describe_repeats, repeats_of_training
 from vitkit.data.sources import ImageData
 from vitkit.data.stream.loader import evaluation_batches, worker_count
@@ -258,6 +258,7 @@ def evaluate_finished(parts: build.Parts, listener: Listener) -> None:
             worker_timeout=loading.worker_timeout,
             folder=parts.folder,
             listener=listener,
+            own=True,
         )
         result = with_repeats(result, predictions, repeated, split, answering, listener)
         write_evaluation(parts.folder, split, result, predictions)
@@ -334,8 +335,11 @@ def evaluate_split(
     folder: Path | None = None,
     listener: Listener = SILENT,
     world: World = ALONE,
+    own: bool = False,
 ) -> tuple[Any, Any]:
     """Evaluate a model by its task on every image of a split; unreadable files are added to `rejects`.
+
+    Of its `own` images, those that it was trained with, one split may have chosen its thresholds.
 
     Logits that do not fit into memory are written to a file in `folder`, or in the system's folder for
     temporary files. The processes of a `world` compute different batches, and all get the same results.
@@ -360,4 +364,6 @@ def evaluate_split(
         )
     for unreadable in world.gather(rejects):
         rejects.update(unreadable)
-    return answering.measure(predictions, data.class_names), predictions
+    result, learned = answering.measure(predictions, data.class_names), model.card.levels
+    same = own and learned is not None and parse_split(split)[0] == learned.split
+    return answering.mark_levels(result, predictions, model.card, same), predictions

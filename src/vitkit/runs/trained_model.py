@@ -411,9 +411,10 @@ def open_model_data(model: Described, spec: str | None = None, rule: DecodeRule 
     record = card_of(model).data
     if spec is not None and not is_training_data(model.card, spec):
         # All of it is evaluated, unless it has splits of its own: the model was not trained on it. Of the
-        # splits of training, only the separator of labels holds for other data.
+        # splits of training, only the separator of labels and the levels hold for other data.
         separator = None if record is None else record.splits.label_separator
-        uncut = Splits(val_fraction=0, test_fraction=0, label_separator=separator)
+        levels = model.card.levels is not None
+        uncut = Splits(val_fraction=0, test_fraction=0, label_separator=separator, levels=levels)
         return learning.open_data(spec, uncut, rule, names)
     if record is None:
         raise VitkitError("The model does not say which data it was trained on: give it with --data.")

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from vitkit.config import read
 from vitkit.errors import VitkitError
-from vitkit.evaluation import classify
+from vitkit.evaluation import classify, levels
 from vitkit.evaluation.classify import THRESHOLD, CalibrationBin, Classification, MultiLabel, percentage
 from vitkit.evaluation.predictions import Predictions, likeliest, probabilities
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Card, LossFunction
 from vitkit.result import Block, Caption, Cell, Photo, Photos, Plot, Section, Table, Text, table_of
 from vitkit.tasks import page
+from vitkit.tasks.levels import level_section, level_table
 from vitkit.tasks.page import Chosen, ShownImage, TaskReport, count_cell, figures, fraction_cell, percent
 from vitkit.text import join_names, pluralize, visible
 
@@ -61,24 +62,42 @@ class Pooled:
 
 
 class Answer(list[Guess]):
-    """The guesses of an image, best first, and whether it looks like none of the classes.
+    """The guesses of an image, best first, whether it looks like none of the classes, and what the model is
+    sure of where its classes are a tree.
 
     Args:
         guesses: the classes.
         typicality: the fraction of images of the model's own kind that are at least as strange, the image
             itself among them; None for a model that refuses nothing.
         share: the share of its own images that the model may refuse.
+        sure: the group or class of the deepest level that the model is sure of; None where there is none.
+        has_levels: whether the model's classes are a tree.
     """
 
-    def __init__(self, guesses: Iterable[Guess], typicality: float | None = None, share: float = 0.0) -> None:
+    def __init__(
+        self,
+        guesses: Iterable[Guess],
+        typicality: float | None = None,
+        share: float = 0.0,
+        sure: Guess | None = None,
+        has_levels: bool = False,
+    ) -> None:
         super().__init__(guesses)
         self.typicality = typicality
         self.refused = typicality is not None and typicality <= share
         """Whether the image is refused as none of the classes: the guesses are then worth little."""
+        self.sure = None if self.refused else sure
+        """The most exact answer that the model is sure of, birds/petrel or birds alone; None: it is not sure,
+        the image is refused, or its classes are no tree."""
+        self.level = (0 if self.sure is None else 1 + self.sure.name.count("/")) if has_levels else None
+        """The level of that answer, from 1, the top; 0 without one, and None where its classes are no
+        tree."""
 
 
 NONE_OF_THESE = "none of these"
 """The words for a refused image."""
+NOT_SURE = "not sure"
+"""The words for an image of which a model of a tree of classes is sure at no level."""
 
 
 class LabelAnswering(ABC):
@@ -132,7 +151,8 @@ class LabelAnswering(ABC):
                 "evaluation again to write it anew."
             )
         # Counted anew, which takes no longer than a check: somebody may have given the file away.
-        return replace(self.measure(predictions, result.class_names), repeated=result.repeated), predictions
+        recorded = {name: getattr(result, name) for name in ("repeated", "levels") if hasattr(result, name)}
+        return replace(self.measure(predictions, result.class_names), **recorded), predictions
 
     def score_images(self, predictions: Predictions) -> Floats:
         """Score each image by itself, from 0 (all wrong) to 1 (all right), `(N,)`: two models are compared by
@@ -185,12 +205,35 @@ class LabelAnswering(ABC):
         pairs = zip(rows, classes.tolist(), strict=True)
         return [[Guess(names[i], float(row[i])) for i in chosen] for row, chosen in pairs]
 
+    def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
+        """Add the numbers by level to those of a split, where classes are a tree; here they are none.
+
+        Args:
+            result, predictions: the numbers, and what they are counted from.
+            card: the model's, with its thresholds.
+            cross_fit: whether the thresholds were chosen by these images.
+        """
+        return result
+
+    def sure(self, outputs: NDArray[np.float32], card: Card) -> list[Guess | None]:
+        """Name what the model is sure of where its classes are a tree; None for each image of others.
+
+        Args:
+            outputs: `(B, K)`, finite.
+            card: the model's.
+        """
+        return [None] * len(outputs)
+
     def guess_json(self, guesses: Sequence[Guess]) -> dict[str, Any]:
         """Make the part of a line of JSON that holds an image's prediction: the classes, best first."""
         shown = [{"class": guess.name, "probability": round(guess.probability, 6)} for guess in guesses]
         answer: dict[str, Any] = {"predictions": shown}
         if isinstance(guesses, Answer) and guesses.typicality is not None:
             answer |= {"none_of_these": guesses.refused, "typicality": round(guesses.typicality, 6)}
+        if isinstance(guesses, Answer) and guesses.level is not None:
+            sure = guesses.sure
+            named = (None, None) if sure is None else (sure.name, round(sure.probability, 6))
+            answer |= {"answer": named[0], "answer_probability": named[1], "level": guesses.level}
         return answer
 
     def show(
@@ -305,6 +348,35 @@ class ClassificationAnswering(LabelAnswering):
         "There is no image to look at.",
     )
 
+    def learn_levels(
+        self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str
+    ) -> tuple[Card, list[str]]:
+        """Choose the thresholds of levels by held-out images.
+
+        Returns:
+            The card with them, and lines that describe them.
+        """
+        learned = levels.learn_levels(logits, labels, card.class_names, split)
+        return replace(card, levels=learned), list(levels.describe(learned))
+
+    def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
+        """Add the numbers by level, where the classes are a tree."""
+        if card.levels is None:
+            return result
+        scores = levels.score_levels(predictions, result.class_names, card.levels, cross_fit)
+        return replace(result, levels=scores)
+
+    def sure(self, outputs: NDArray[np.float32], card: Card) -> list[Guess | None]:
+        """Name the group or class of the deepest level that the model is sure of."""
+        if card.levels is None:
+            return super().sure(outputs, card)
+        named = levels.name_groups(outputs, card.class_names, card.levels.thresholds)
+        return [None if each is None else Guess(*each) for each in named]
+
+    def details(self, result: Classification) -> Table | None:
+        """Make the table of the levels of a tree of classes; of other classes the summary is enough."""
+        return None if result.levels is None else level_table(result.levels, result.count)
+
     def right_by_class(self, result: Any, predictions: Predictions) -> dict[str, NDArray[np.bool_]]:
         """Give for each class whether its own images are right."""
         # One sort, and not a search for each of 21,000 classes.
@@ -356,14 +428,23 @@ class ClassificationAnswering(LabelAnswering):
 
     def guess_row(self, guesses: Sequence[Guess], top: int) -> dict[str, list[str]]:
         """Write the class and its probability, or the `top` classes with theirs."""
-        refused = isinstance(guesses, Answer) and guesses.refused
+        answer = guesses if isinstance(guesses, Answer) else Answer(guesses)
+        shown, instead = [f"{guess.name} {guess.probability:.1%}" for guess in guesses], list[str]()
+        if answer.refused:
+            instead = [NONE_OF_THESE]
+        elif answer.level == 0:
+            instead = [NOT_SURE]
+        elif answer.sure is not None and answer.sure.name != answer[0].name:
+            instead = [answer.sure.name, f"{answer.sure.probability:.1%}"]
         if top > 1:
-            shown = [f"{guess.name} {guess.probability:.1%}" for guess in guesses]
-            return {f"top {top}": [NONE_OF_THESE, *shown] if refused else shown}
-        names, shares = [g.name for g in guesses], [f"{g.probability:.1%}" for g in guesses]
-        if refused:
-            return {"class": [NONE_OF_THESE], "probability": [f"({names[0]} {shares[0]})"]}
-        return {"class": names, "probability": shares}
+            return {f"top {top}": [*([" ".join(instead)] if instead else []), *shown]}
+        if instead:
+            name, *share = instead
+            return {"class": [name], "probability": [*share, *(f"({guess})" for guess in shown[:1])]}
+        return {
+            "class": [guess.name for guess in guesses],
+            "probability": [f"{g.probability:.1%}" for g in guesses],
+        }
 
     def choose_for_attention(self, predictions: Predictions, mistakes: Rows) -> Rows:
         """Choose images of as many classes as there is room for, a quarter of them wrong."""
@@ -392,7 +473,9 @@ class ClassificationAnswering(LabelAnswering):
             accuracy = percent(repeated.accuracy_without)
             without = f"**without them the accuracy is {accuracy}** (95% interval {low} to {high})."
         parts = _confusion(result, images), _classes(result, images), mistakes, _calibration(result, images)
-        return TaskReport(page.answer_texts(answer, result, right, without, split, images), sections=parts)
+        by_level = () if result.levels is None else (level_section(result.levels, result.count, images),)
+        answers = page.answer_texts(answer, result, right, without, split, images)
+        return TaskReport(answers, sections=(*by_level, *parts))
 
 
 def _confusion(result: Classification, images: str) -> Section:

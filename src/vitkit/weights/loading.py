@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitkit.errors import VitkitError
 from vitkit.models.build import build_empty
-from vitkit.models.config import INTERPOLATIONS, ModelConfig, height_and_width
+from vitkit.models.config import INTERPOLATIONS, Levels, ModelConfig, height_and_width
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty, explain_misfit
 from vitkit.models.zoo import name_of, with_channels, with_image_size, with_statistics
@@ -383,7 +383,7 @@ def fit_weights(
             tensors["head.weight"] = example.new_zeros(num_classes, config.feature_width)
             tensors["head.bias"] = example.new_zeros(num_classes)
         # The recorded classes, loss and data belong to the head that was replaced.
-        card = replace(card, class_names=(), task=None, data=None)
+        card = replace(card, class_names=(), task=None, data=None, levels=None)
     if options.position_interpolation is not None:
         card = replace(card, position_interpolation=options.position_interpolation)
     preprocessing = fit_preprocessing(card.preprocessing, config)
@@ -413,6 +413,9 @@ def fit_weights(
         novelty, card = {}, replace(card, refusal=None)
         if not is_new:
             notes.append("no image is refused as none of the classes: that was learned at another image size")
+    if card.levels is not None and config != before:
+        card = replace(card, levels=Levels((None,) * len(card.levels.thresholds)))
+        notes.append("no answer is sure of a level: the thresholds were chosen at another image size")
     fitted = model or (checked if config == before else build_empty(config))
     return Fitted(tensors, card, tuple(notes), fitted, novelty)
 

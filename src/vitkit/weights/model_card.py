@@ -17,7 +17,7 @@ from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
 from vitkit.models.config import Card, ModelConfig, Task
 from vitkit.models.zoo import FAMILIES
-from vitkit.text import without_places
+from vitkit.text import tree_levels, without_places
 
 _log = logging.getLogger("vitkit")
 
@@ -26,6 +26,8 @@ FORMAT_VERSION = 1
 """Another number is a format that this vitkit does not read."""
 NOVELTY = "novelty."
 """Before the names of a `Novelty`'s tensors in the file of a model's weights."""
+UNSAID = ("None", "False")
+"""Values of options that were left out, as text: a fraction of 0 equals False."""
 BUILT_IN = "digits"
 """The data argument of the images that come with scikit-learn: a name and no path."""
 
@@ -89,8 +91,9 @@ class ModelCard(Card):
                 history["task"] = self.task.name
         if self.data is not None:
             recorded = to_json(self.data)
-            splits = {key: value for key, value in recorded["splits"].items() if value is not None}
-            history["data"] = recorded | {"splits": splits}  # options that were left out say nothing
+            # Options that were left out say nothing.
+            splits = {key: value for key, value in recorded["splits"].items() if str(value) not in UNSAID}
+            history["data"] = recorded | {"splits": splits}
         return history | dict(self.origin)
 
 
@@ -238,6 +241,11 @@ def read_description(data: Mapping[str, Any], path: Path) -> tuple[ModelConfig, 
     if card.class_names and len(card.class_names) != architecture.num_classes:
         raise VitkitError(
             f"{path}: {len(card.class_names)} class names for a model of {architecture.num_classes} classes."
+        )
+    depth = len(tree_levels(card.class_names))
+    if card.levels is not None and len(card.levels.thresholds) != depth:
+        raise VitkitError(
+            f"{path}: levels: {len(card.levels.thresholds)} thresholds for class names of {depth} levels."
         )
     return architecture, card
 

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tests.faults.mutate import mutant
+from vitkit.data.config import Splits
 from vitkit.data.layouts import archives, repeats
 from vitkit.data.layouts.archives import list_archive
 from vitkit.data.layouts.image_paths import find_images
@@ -379,3 +380,17 @@ def test_damage_anywhere_leaves_each_image_its_own_pixels_or_is_refused(
                     image = samples.decode(index)
                     assert pack is tarred or (image == pixels[samples.key(index)]).all(), number
     assert refusals > 5
+
+
+def test_folders_in_folders_of_an_archive_are_a_tree_as_on_the_disk(tmp_path: Path) -> None:
+    files = {f"{name}/{n}.png": png(n + len(name)) for name in ("a/b/c", "a/d", "e") for n in range(2)}
+    files |= {"a/notes.txt": b"x"}
+    cut = Splits(0, 0, levels=True)
+    plain = open_data(str(unpacked(tmp_path / "plain", files)), cut)
+    assert plain.class_names == ("a/b/c", "a/d", "e")
+    around = {f"photos/{name}": content for name, content in files.items()}
+    for packed in (zipped(tmp_path / "x.zip", files), tarred(tmp_path / "y.tar", around)):
+        data = open_data(str(packed), cut)
+        assert data.class_names == plain.class_names and data.notes == plain.notes
+        assert contents(data) == contents(plain)
+        assert open_data(str(packed), Splits(0, 0)).class_names == ("a", "e")

@@ -151,3 +151,73 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(VitkitError, match="cannot be listed"):
         open_data(str(root))
     (root / "a").chmod(0o700)
+
+
+LEVELS = Splits(0, 0, levels=True)
+
+
+def test_folders_in_folders_are_a_tree_of_classes(tmp_path: Path) -> None:
+    tree = {"birds/gull/herring": 2, "birds/petrel": 3, "stones": 2}
+    root = plant(tmp_path / "photos", tree)
+    (root / "birds" / "notes.txt").write_text("x")
+    data = open_data(str(root), LEVELS)
+    assert data.class_names == ("birds/gull/herring", "birds/petrel", "stones")
+    assert data.splits["train"].labels.tolist() == [0] * 2 + [1] * 3 + [2] * 2
+    assert data.splits["train"].key(2) == "birds/petrel/000.png"
+    assert data.notes == (
+        "1 file in class folders ignored: not images by their names.",
+        "Levels: 2 classes, then 3 classes, then 3 classes.",
+    )
+    assert open_data(str(root), WHOLE).class_names == ("birds", "stones")
+    split = plant(tmp_path / "split", {f"{part}/{name}": 2 for part in ("train", "test") for name in tree})
+    parts = open_data(str(split), LEVELS)
+    assert parts.class_names == data.class_names and list(parts.splits) == ["train", "test"]
+    assert keys(parts, "test")[2] == "test/birds/petrel/000.png"
+    # A model of these classes reads folders of some of them.
+    some = plant(tmp_path / "some", {"birds/petrel": 1})
+    assert open_data(str(some), LEVELS, class_names=data.class_names).splits["train"].labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        (
+            {"cats": 1, "dogs": 1},
+            "has no classes within classes, such as birds/petrel/1.jpg, found cats, dogs",
+        ),
+        ({"birds/gull": 1, "birds/petrel": 1}, "are within one, birds: give its folder as the data"),
+        (
+            {"birds": 1, "birds/gull": 1, "birds/a/b": 1, "stones": 1},
+            "has images of birds itself beside classes within it: a tree has images at its ends alone. Move "
+            "them into classes of their own, such as birds/other.",
+        ),
+        ({"birds/gull": 1, "birds/petrel": 0, "stones": 1}, "no images in the class folder birds/petrel"),
+        (
+            {"train/a/b": 1, "train/c/d": 1, "test/a/b": 1, "test/c/e": 1},
+            "classes of train and test differ (only in train: c/d; only in test: c/e)",
+        ),
+    ],
+)
+def test_folders_that_are_no_tree_are_refused(tmp_path: Path, tree: dict[str, int], said: str) -> None:
+    root = plant(tmp_path / "photos", tree)
+    with pytest.raises(VitkitError) as refusal:
+        open_data(str(root), LEVELS)
+    assert said in str(refusal.value)
+
+
+def test_levels_are_for_images_of_one_class_each(tmp_path: Path) -> None:
+    root = plant(tmp_path, {"birds/gull": 1, "stones": 1})
+    for options in ({"multi_label": True}, {"labelled": False}):
+        with pytest.raises(VitkitError, match="of images that have one class each"):
+            open_data(str(root), LEVELS, **options)  # type: ignore[arg-type]
+    with pytest.raises(VitkitError, match="digits has no classes within classes"):
+        open_data("digits", LEVELS)
+
+
+def test_classes_of_a_table_have_their_levels_between_slashes(tmp_path: Path) -> None:
+    plant(tmp_path, {"images": 3})
+    lines = ("birds/gull", "birds/petrel", "stones")
+    text = "\n".join(f"images/{number:03d}.png,{name}" for number, name in enumerate(lines))
+    (tmp_path / "list.csv").write_text(f"path,label\n{text}\n")
+    data = open_data(str(tmp_path / "list.csv"), LEVELS)
+    assert data.class_names == lines and data.notes == ("Levels: 2 classes, then 3 classes.",)

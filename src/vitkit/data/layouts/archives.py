@@ -104,13 +104,16 @@ class _ArchiveFiles:
         return self.archive
 
 
-def list_archive(path: Path, partial: bool, group: str | None = None, labelled: bool = True) -> Listing:
+def list_archive(
+    path: Path, partial: bool, group: str | None = None, labelled: bool = True, levels: bool = False
+) -> Listing:
     """List the images in an archive of class folders, in the order in which the folder would be listed.
 
     Args:
         path: a .zip or .tar file. A single folder around all that is in it is passed over.
         partial, group: as for `list_folders`.
         labelled: whether the folders are classes; else every image is listed without a label.
+        levels: as for `list_folders`.
 
     Raises:
         VitkitError: it is no such archive, is encrypted or damaged, holds a name twice or a name that leads
@@ -147,9 +150,11 @@ def list_archive(path: Path, partial: bool, group: str | None = None, labelled: 
         above = "" if root == path else f"{root.name}/"
         scan, files = folders.ClassImages(root), dict[str, list[str]]()
         for name in (name.removeprefix(above) for name in by_name if name.startswith(above)):
-            folder, slash, file = name.partition("/")
-            if slash:
+            folder, slash, file = name.rpartition("/") if levels else name.partition("/")
+            if slash and (not levels or _is_data(file)):
                 files.setdefault(folder, []).append(file)
+            elif slash:  # beside folders it would make a class of the folder above them
+                scan.other += 1
             else:
                 scan.loose += folders.is_image(name)
                 scan.tables += [name] if name.endswith(folders.TABLE_SUFFIXES) else []

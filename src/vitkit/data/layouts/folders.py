@@ -23,17 +23,21 @@ IMAGE_SUFFIXES = frozenset({
 TABLE_SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 
 
-def list_folders(root: Path, partial: bool, group: str | None = None) -> listing.Listing:
+def list_folders(
+    root: Path, partial: bool, group: str | None = None, levels: bool = False
+) -> listing.Listing:
     """List class folders, or split folders (train/, val/, test/) of class folders.
 
     Args:
         root: the folder.
         partial: whether the classes are a trained model's, so that some of them, or train/, may be missing.
         group: the level of folders below the class folders that keeps images together: "1", "2".
+        levels: whether the folder that holds an image is its class, named by its path, "birds/petrel"; else
+            the topmost folder is.
     """
     folders = next(os.walk(root, onerror=_refuse))[1]
     roots, not_splits = split_roots(root, sorted(name for name in folders if not listing.is_ignored(name)))
-    scans = {split: _scan_class_folders(folder) for split, folder in roots.items()}
+    scans = {split: _scan_class_folders(folder, levels) for split, folder in roots.items()}
     kind, files = "folder of class folders", lambda paths: listing.Paths(root, listing.Texts(paths))
     return list_classes(root, kind, scans, not_splits, files, partial, group)
 
@@ -190,7 +194,7 @@ class ClassImages:
             yield f"{pluralize(len(links), 'link')} to a folder above not followed: {join_names(links)}."
 
 
-def _scan_class_folders(root: Path) -> ClassImages:
+def _scan_class_folders(root: Path, levels: bool) -> ClassImages:
     """Find the images of each class folder on the disk.
 
     Links to folders are followed, but not those to a folder above, whose images would come twice or under
@@ -218,13 +222,14 @@ def _scan_class_folders(root: Path) -> ClassImages:
                 folders.append(name)
                 above[path] = (*chain, target)
         if below == ".":
-            files = {name: [] for name in folders}
+            files = {} if levels else {name: [] for name in folders}
             scan.loose += sum(map(is_image, inside))
             scan.tables = sorted(name for name in inside if name.endswith(TABLE_SUFFIXES))
             continue
-        class_name, _, prefix = f"{below}/".partition("/")
+        class_name, _, prefix = (below, "/", "") if levels else f"{below}/".partition("/")
         fitting = [f"{prefix}{name}" for name in inside if is_image(name) or is_array(name)]
-        files[class_name] += fitting
+        if fitting or not folders:  # with levels a folder of nothing but folders is no class
+            files.setdefault(class_name, []).extend(fitting)
         scan.other += len(inside) - len(fitting)
     # A folder that holds results alone, such as features/ of `vitkit embed`, is no empty class.
     with_results = {result.partition("/")[0] for result in scan.results}
