@@ -192,7 +192,7 @@ def test_predictions_as_csv(photos: Path, tmp_path: Path, capsys: pytest.Capture
         ), capsys.readouterr().out.splitlines()
 
     code, lines = predicted(str(photos), "--top", "2")
-    assert code == 1 and lines[0] == "path,class,probability,class 2,probability 2,error"
+    assert code == 1 and lines[0] == "path,class,probability,class 2,probability 2,none_of_these,error"
     assert len(lines) == 13 and lines[3].startswith(f"{photos}/photo 2.png,")
     assert lines[4].startswith(f"{photos}/photo 3.png,,,,,") and not lines[4].endswith(",")
     first, second = (float(lines[1].split(",")[i]) for i in (2, 4))

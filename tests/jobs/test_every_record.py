@@ -24,6 +24,7 @@ from vitkit.durable import json_bytes
 from vitkit.engines.folder import read_description_of
 from vitkit.evaluation.classify import classification, multi_label
 from vitkit.evaluation.predictions import Predictions
+from vitkit.evaluation.refusal import RefusalRecord
 from vitkit.jobs.bench import Bench
 from vitkit.jobs.compare import Speeds
 from vitkit.jobs.parts import PartFile, PartsRecord
@@ -61,6 +62,7 @@ RECORDS: list[Any] = [
     DataRecord("d", "/d", "folder", NAMES, COUNTS, ("A note.",), SPLITS, "f", {"train": 3}),
     OtherImages("0af", "fingerprint"),
     Divergence("infinite loss"),
+    RefusalRecord("test", 0.02, {"a": 3}, {"a": 1}, (2,), {"a": 1}, {"a": 3}),
     StartRecord("/s", "ViT", "ViT", to_json(CONFIG), ("A line.",), {"url": None}, {"model.npz": "0af"}),
     Ended(4, {"torch": "2.11", "threads": 1}),
     Manifest(4, {"torch": "2.11"}, {"model.safetensors": FileHash(9, "0af")}, to_json(RUN)),

@@ -148,7 +148,7 @@ def test_answers_stand_in_json_csv_and_parquet(
     lines = [json.loads(line) for line in printed.splitlines()][1:-1]
     assert {line["level"] for line in lines} <= {0, 1, 2} and {"blue"} <= {line["answer"] for line in lines}
     table = list(rows_of(cli(["predict", str(trained), *images, "--csv", "--refuse", "0"], 1).out))
-    assert list(table[0])[-3:] == ["answer", "level", "error"] and table[0]["answer"] == ""
+    assert list(table[0])[-4:] == ["answer", "level", "none_of_these", "error"] and table[0]["answer"] == ""
     assert [row["answer"] or None for row in table[1:]] == [line["answer"] for line in lines]
     shown = cli(["predict", str(trained), *images, "--top", "1"], 1).out  # a row without a guess
     assert str(bad) in shown and "blue" in shown

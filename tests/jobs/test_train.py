@@ -174,7 +174,7 @@ def test_a_listener_hears_how_training_goes(tmp_path: Path, capsys: pytest.Captu
     headings = [heading for heading, _ in heard.rows if heading]
     assert headings == [
         *("data", "classes", "model", "training", "device", "folder", "images", "time"),
-        *("val", "test", "weights", "report"),
+        *("refuses", "val", "test", "weights", "report"),
     ]
     # What a run is going to do is told before the images are read; how long it takes, once that is known.
     moments = ["listing images", "folder", "reading train images", "time"]

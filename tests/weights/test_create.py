@@ -124,7 +124,7 @@ def test_weights_are_fetched_from_where_they_are_published(name: str, address: s
     ("name", "said"),
     [
         ("ViT-H/14", "names of their own: vit-h14-in21k"),
-        ("ViT-S/14", "No weights of ViT-S/14 are published"),
+        ("ViT-S/15", "No weights of ViT-S/15 are published"),
         ("vit_giant_patch14_224", "timm has no weights of vit_giant_patch14_224"),
         ("vit-h14", "names of their own: vit-h14-in21k"),
         ("somebody/a-vit", "No model is named 'somebody/a-vit'"),

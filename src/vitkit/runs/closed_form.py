@@ -38,7 +38,7 @@ from vitkit.models.config import Refusal
 from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty
 from vitkit.runs import machine, trained_model
-from vitkit.tasks.answering import ClassificationAnswering
+from vitkit.tasks import answering_of
 from vitkit.text import join_names, pluralize
 from vitkit.weights import loading
 from vitkit.weights.files.source import read_safetensors, safetensors_chunks
@@ -269,7 +269,7 @@ def with_head(
     made.card = replace(card, class_names=tuple(class_names), origin=origin, refusal=refuses)
     if card.levels is not None:
         logits = head.logits_without.astype(np.float32)
-        made.card, _ = ClassificationAnswering().learn_levels(logits, images.labels, made.card, "train")
+        made.card, _ = answering_of(made.card).learn_levels(logits, images.labels, made.card, "train")
     return made.eval()
 
 

@@ -27,7 +27,7 @@ from vitkit.models.image_model import ImageModel
 from vitkit.models.novelty import Novelty
 from vitkit.runs.build import Parts
 from vitkit.runs.closed_form import LearnedImages
-from vitkit.tasks.answering import ClassificationAnswering
+from vitkit.tasks import answering_of
 from vitkit.text import tree_levels
 from vitkit.weights.model_card import card_of, preprocessing_of
 
@@ -58,8 +58,8 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
         listener: hears the progress, and why nothing is refused.
     """
     model, run, splits, names = parts.model, parts.run, parts.data.splits, parts.data.class_names
-    held_out = "test" if "test" in splits and run.training.evaluate_test else "val"
-    if run.task != "classification":
+    held_out = "test" if "test" in splits else "val"
+    if run.task != "classification" or not run.training.evaluate_test:  # a run to choose options by
         return
     # Those of its start, if any, were chosen for other weights.
     learned = Levels((None,) * len(tree_levels(names))) if run.splits.levels else None
@@ -92,7 +92,7 @@ def learn_refusal(parts: Parts, precision: Precision, listener: Listener) -> Non
         return
     if learned is not None:
         logits, card = head_logits(model, own), card_of(model)
-        model.card, lines = ClassificationAnswering().learn_levels(logits, own_labels, card, held_out)
+        model.card, lines = answering_of(card).learn_levels(logits, own_labels, card, held_out)
         listener.show([("levels", lines)])
     if len(own) < refusal.FEWEST or not np.bincount(labels, minlength=len(names)).all():
         listener.note(

@@ -205,6 +205,16 @@ class LabelAnswering(ABC):
         pairs = zip(rows, classes.tolist(), strict=True)
         return [[Guess(names[i], float(row[i])) for i in chosen] for row, chosen in pairs]
 
+    def learn_levels(
+        self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str
+    ) -> tuple[Card, list[str]]:
+        """Choose the thresholds of levels by held-out images; several labels have none.
+
+        Returns:
+            The card with them, and lines that describe them.
+        """
+        return card, []
+
     def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
         """Add the numbers by level to those of a split, where classes are a tree; here they are none.
 
@@ -351,11 +361,7 @@ class ClassificationAnswering(LabelAnswering):
     def learn_levels(
         self, logits: NDArray[np.float32], labels: Rows, card: Card, split: str
     ) -> tuple[Card, list[str]]:
-        """Choose the thresholds of levels by held-out images.
-
-        Returns:
-            The card with them, and lines that describe them.
-        """
+        """Choose the thresholds of levels by held-out images."""
         learned = levels.learn_levels(logits, labels, card.class_names, split)
         return replace(card, levels=learned), list(levels.describe(learned))
 

@@ -73,7 +73,7 @@ def test_an_archive_is_predicted_as_its_folder(
         run(["predict", str(tmp_path / "model"), str(tmp_path / name), "--csv"])
         lines[name] = capsys.readouterr().out.replace(f"{tmp_path / name}/", "").splitlines()
     assert len(lines["photos"]) == 1 + len(FILES) and lines["photos.zip"][:-1] == lines["photos"]
-    assert lines["photos.zip"][-1].startswith('dogs/2.png,,,,,"not an image')
+    assert lines["photos.zip"][-1].startswith('dogs/2.png,,,,,,"not an image')
     model, packed_as, out = (str(tmp_path / name) for name in ("model", "photos.zip", "out"))
     command = ["predict", model, packed_as, "--out", out]
     assert run(command) == 1  # the file that is none
