@@ -38,6 +38,8 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 @pytest.fixture(scope="module", autouse=True)
 def _a_machine_with_bfloat16() -> Iterator[None]:
+    # Another test of this process may have looked for kernels before they were compiled.
+    compiled_block.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(computing, "device_features", lambda device: frozenset({"avx512_bf16"}))
         yield
