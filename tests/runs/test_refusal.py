@@ -121,6 +121,8 @@ def test_images_of_something_else_are_measured(trained: Path, others: Path, cli:
     page = own.sections()[-1]
     assert page.title == "None of these" and own.accepted
     assert "--others" in cli(["evaluate", str(trained), "--refuse", "0.1"], 1).err
+    protocol = ["evaluate", str(trained), "--data", str(photos), "--protocol", "imagenet-real"]
+    assert "measures no refusal" in cli([*protocol, "--others", str(others)], 1).err
     (others.parent / "empty").mkdir(exist_ok=True)
     assert "vitkit:" in cli(["evaluate", str(trained), "--others", str(others.parent / "empty")], 1).err
 

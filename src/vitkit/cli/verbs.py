@@ -55,6 +55,8 @@ def _evaluate(arguments: list[str]) -> None:
             raise VitkitError("--protocol is scored by one process: leave --processes out, or torchrun.")
         if "out" in given:
             raise VitkitError("--protocol makes no page: leave --out out, or give --json.")
+        if {"others", "refuse"} & {*given}:
+            raise VitkitError("--protocol measures no refusal: leave --others and --refuse out.")
         console.print_result(PROTOCOL.call(given), given)
         return
     if "out" in given and (not given["out"].lower().endswith(".html") or Path(given["out"]).is_dir()):

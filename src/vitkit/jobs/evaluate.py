@@ -14,7 +14,7 @@ import numpy as np
 from vitkit.config import to_json, write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.decode.image import decode
-from vitkit.data.layouts.image_paths import find_images
+from vitkit.data.layouts.image_paths import NamedImage, find_images
 from vitkit.data.layouts.repeats import repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
@@ -191,9 +191,12 @@ def evaluate(
                 raise VitkitError(
                     "refuse (--refuse) is for others (--others): give images of something else."
                 )
-            predictor = None if others is None else Predictor(ready, refuse=refuse)
-            if predictor is not None:
+            predictor, named = None, list[NamedImage]()
+            if others is not None:
+                predictor = Predictor(ready, refuse=refuse)
                 predictor.require_refusal()
+                with listener.progress("listing other images"):
+                    named = list(find_images((str(others),)))
             with listener.progress("listing images"):
                 images = trained_model.open_model_data(ready.model, data, ready.preprocessing.decode)
             if not ready.model.card.class_names:
@@ -229,7 +232,7 @@ def evaluate(
         result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
     refused, accepted = None, list[Accepted]()
     if world.writes and others is not None and predictor is not None:
-        refused, accepted = measure_others(predictor, others, batch_size, listener)
+        refused, accepted = measure_others(predictor, others, named, batch_size, listener)
     options = model.get("image_size"), model.get("max_pixels")
     return Evaluation(
         others=refused,
@@ -247,9 +250,14 @@ def evaluate(
 
 
 def measure_others(
-    predictor: Predictor, others: StrPath, batch_size: int, listener: Listener
+    predictor: Predictor, others: StrPath, named: Sequence[NamedImage], batch_size: int, listener: Listener
 ) -> tuple[OthersRefused, list[Accepted]]:
     """Count how many images of something else a model refuses.
+
+    Args:
+        predictor: the model.
+        others, named: the path of the images, and the images in it.
+        batch_size, listener: as for `evaluate`.
 
     Returns:
         The count, and some that are not refused, the most typical first: name, guess and pixels.
@@ -257,8 +265,6 @@ def measure_others(
     Raises:
         VitkitError: there is no image, or none can be read.
     """
-    with listener.progress("listing other images"):
-        named = list(find_images((str(others),)))
     with listener.progress("predicting other images", len(named)) as progress:
         predicted = list(predict_named(predictor, named, 1, batch_size, progress))
     readable = [row for row, image in enumerate(predicted) if image.reason is None]
