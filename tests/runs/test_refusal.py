@@ -84,7 +84,9 @@ def test_an_answer_says_how_typical_an_image_is(trained: Path, photos: Path, oth
     other = predictor(others / "2.png")
     assert other.refused and other[0].name in KINDS
     assert not vitkit.Predictor(trained, refuse=0)(others / "2.png").refused
-    refused("smallest share that can be kept is 1.64%", vitkit.Predictor, trained, refuse=0.01)
+    refused("smallest share that can be kept is 0.017, found 1e-09", vitkit.Predictor, trained, refuse=1e-9)
+    # What is named as the smallest is taken.
+    assert vitkit.Predictor(trained, refuse=0.017).refuse == 0.017
 
 
 def test_the_verb_says_none_of_these_in_every_form(
