@@ -113,6 +113,20 @@ def test_the_head_in_closed_form_is_a_run_like_any_other(made: Path, photos: Pat
     assert [row.state for row in vitkit.list_runs(made.parent)] == ["ended"]
 
 
+def test_a_tree_of_classes_is_described_and_compared_as_one(start: str, tmp_path: Path) -> None:
+    for name in COLOURS:
+        group = "warm" if name in ("red", "yellow") else "cold"
+        paint(tmp_path / "tree" / group, name, range(8))
+    heard = Hearing()
+    vitkit.finetune(
+        start, tmp_path / "tree", tmp_path / "run", freeze="backbone", splits_levels=True, listener=heard
+    )
+    rows = dict(heard.rows)
+    assert rows["levels"][0] == "1: never sure: that takes 59 train images, found 32"
+    # Without the levels the classes would be two, and pixels of another size would be another comparison.
+    assert rows["compare"][1].endswith("tree --image-size 8 --levels, then vitkit compare")
+
+
 def test_the_same_command_again_leaves_a_model_as_it_is(
     model: Path, made: Path, start: str, photos: Path
 ) -> None:

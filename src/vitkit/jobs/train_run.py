@@ -15,6 +15,7 @@ from vitkit.config import from_json, read, to_json, write
 from vitkit.data.stream.loader import worker_count
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
+from vitkit.evaluation import levels
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.jobs.trackers import EVENTS, TrackingListener
@@ -178,7 +179,11 @@ def _complete(
     if is_ridge:
         require_locked(folder)
         _finish(plan, _solve_head(plan, parts, listener), recorded, "head", listener)
-        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data])}, then vitkit compare"
+        height, width = model.config.image_size
+        # What the features and the classes depend on: other pixels or classes would be another comparison.
+        alike = ["--image-size", str(height), *([str(width)] if width != height else [])]
+        alike += ["--levels"] if run.splits.levels else []
+        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data, *alike])}, then vitkit compare"
         listener.show(
             [("compare", ["the backbone stays as it is, which may cost accuracy; to measure it:", full])]
         )
@@ -257,11 +262,13 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
         )
     images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
     head = closed_form.refit(images, len(data.class_names))
-    levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
-    parts.model.card = replace(card_of(parts.model), levels=levels)
+    unsure = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
+    parts.model.card = replace(card_of(parts.model), levels=unsure)
     model = closed_form.with_head(parts.model, head, images, data.class_names)
     closed_form.keep(parts.folder, model, images, len(images))
     listener.show([("head", [closed_form.describe_head(head, len(images))])])
+    if model.card.levels is not None:
+        listener.show([("levels", list(levels.describe(model.card.levels)))])
     if model.card.refusal is not None:
         refusal.measure_head(parts.folder, model, images, head, listener)
     return replace(parts, model=model.to(parts.device))
