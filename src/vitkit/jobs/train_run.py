@@ -15,7 +15,6 @@ from vitkit.config import from_json, read, to_json, write
 from vitkit.data.stream.loader import worker_count
 from vitkit.durable import moved_error
 from vitkit.errors import NonFiniteError, VitkitError
-from vitkit.evaluation import levels
 from vitkit.jobs.recipes import departures
 from vitkit.jobs.report import Trained, write_report
 from vitkit.jobs.trackers import EVENTS, TrackingListener
@@ -28,6 +27,7 @@ from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.tasks import answering_of
 from vitkit.text import format_bytes, format_duration, join_names, pluralize, tree_levels
 from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
@@ -267,8 +267,8 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     model = closed_form.with_head(parts.model, head, images, data.class_names)
     closed_form.keep(parts.folder, model, images, len(images))
     listener.show([("head", [closed_form.describe_head(head, len(images))])])
-    if model.card.levels is not None:
-        listener.show([("levels", list(levels.describe(model.card.levels)))])
+    if lines := answering_of(model.card).describe_levels(model.card):
+        listener.show([("levels", lines)])
     if model.card.refusal is not None:
         refusal.measure_head(parts.folder, model, images, head, listener)
     return replace(parts, model=model.to(parts.device))
