@@ -14,6 +14,7 @@ from vitkit.evaluation.refusal import (
     choose_share,
     fit_statistics,
     judge_halves,
+    show_smallest_share,
     shrunk_covariance,
     smallest_share,
     typicality,
@@ -46,11 +47,19 @@ def test_a_share_that_so_few_images_cannot_keep_is_refused() -> None:
     assert choose_share(few, None) == 1 / 21
     assert choose_share(few, 0) == 0
     assert choose_share(few, 0.1) == 0.1
-    with pytest.raises(VitkitError, match=r"With 20 held-out images .* 4.76%, found 2.00%"):
+    with pytest.raises(VitkitError, match=r"With 20 held-out images .* 0.048, found 0.02:"):
         choose_share(few, 0.02)
     for share in (-0.1, 1.0, math.nan):
         with pytest.raises(VitkitError, match="from 0 to below 1"):
             choose_share(enough, share)
+
+
+def test_the_smallest_share_that_is_shown_can_be_given() -> None:
+    for images in range(1, 3000):
+        shown = float(show_smallest_share(images))
+        assert smallest_share(images) - 1e-12 <= shown < 1.11 * smallest_share(images)
+        if shown < 1:
+            assert choose_share(Refusal("test", (1.0,) * images), shown) == shown
 
 
 @pytest.mark.parametrize("scores", [(), (2.0, 1.0), (math.nan,), (1.0, math.inf)])

@@ -16,6 +16,7 @@ from tests.faults.small_runs import image_folder
 from tests.helpers.photos import picture, saved
 from tests.helpers.refusals import refused
 from tests.jobs.forked_runs import Case, fork_server
+from tests.jobs.hearing import Hearing
 from vitkit.cli.main import run
 from vitkit.runs.closed_form import FILE, HEAD
 from vitkit.weights import loading
@@ -112,6 +113,20 @@ def test_the_head_in_closed_form_is_a_run_like_any_other(made: Path, photos: Pat
     assert [row.state for row in vitkit.list_runs(made.parent)] == ["ended"]
 
 
+def test_a_tree_of_classes_is_described_and_compared_as_one(start: str, tmp_path: Path) -> None:
+    for name in COLOURS:
+        group = "warm" if name in ("red", "yellow") else "cold"
+        paint(tmp_path / "tree" / group, name, range(8))
+    heard = Hearing()
+    vitkit.finetune(
+        start, tmp_path / "tree", tmp_path / "run", freeze="backbone", splits_levels=True, listener=heard
+    )
+    rows = dict(heard.rows)
+    assert rows["levels"][0] == "1: never sure: that takes 59 train images, found 32"
+    # Without the levels the classes would be two, and pixels of another size would be another comparison.
+    assert rows["compare"][1].endswith("tree --image-size 8 --levels, then vitkit compare")
+
+
 def test_the_same_command_again_leaves_a_model_as_it_is(
     model: Path, made: Path, start: str, photos: Path
 ) -> None:
@@ -119,6 +134,23 @@ def test_the_same_command_again_leaves_a_model_as_it_is(
     before = head(model)
     vitkit.finetune(start, photos / "first", model, freeze="backbone")
     assert head(model) == before
+
+
+def test_evaluation_warns_of_images_that_were_added(model: Path, photos: Path, tmp_path: Path) -> None:
+    assert vitkit.evaluate(model).result.repeated.count == 0
+    for name in ("blue", "red"):
+        shutil.copytree(photos / "first" / "test" / name, tmp_path / "new" / name)
+    vitkit.extend(model, tmp_path / "new")
+    heard = Hearing()
+    evaluated = vitkit.evaluate(model, listener=heard)
+    assert evaluated.split == "test" and evaluated.result.repeated.count == 8
+    assert heard.warnings == [
+        "8 images of test are in the images of its head too, pixel for pixel: the figures for test are too "
+        "good."
+    ]
+    # Other data is compared as well, also where the classes are no longer those of the run.
+    vitkit.extend(model, without="green")
+    assert vitkit.evaluate(model, str(tmp_path / "new")).result.repeated.count == 8
 
 
 def test_images_and_a_class_are_added_as_if_they_had_been_there(

@@ -7,6 +7,7 @@ own kind that played no part in training: of n + 1 images drawn in the same way,
 Nothing here imports torch: an exported model refuses without it. Shapes: N images, D features, K classes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,14 @@ def smallest_share(images: int) -> float:
     return 1 / (images + 1)
 
 
+def show_smallest_share(images: int) -> str:
+    """Write the smallest share with two digits, rounded up: a smaller one than the smallest is refused."""
+    smallest = smallest_share(images)
+    digits = 1 - math.floor(math.log10(smallest))
+    # 1e-9: a product such as 10.000000000000002 is ten.
+    return f"{math.ceil(smallest * 10**digits - 1e-9) / 10**digits:.2g}"
+
+
 def choose_share(refusal: Refusal, share: float | None) -> float:
     """Choose the share of its own images that a model may refuse: the default, unless one is given.
 
@@ -77,7 +86,8 @@ def choose_share(refusal: Refusal, share: float | None) -> float:
     if 0 < share < smallest - 1e-12:
         raise VitkitError(
             f"With {len(refusal.scores)} held-out images the smallest share that can be kept is "
-            f"{smallest:.2%}, found {share:.2%}: give a larger one, or 0 to refuse nothing."
+            f"{show_smallest_share(len(refusal.scores))}, found {share:g}: give a larger one, or 0 to refuse "
+            "nothing."
         )
     return share
 

@@ -461,7 +461,9 @@ def _evaluate(
         result, predictions = evaluate_split(
             model, data, tested.split, contender.ready.device, {}, **loading, listener=listener
         )
-        result = without_training_images(model, data, tested.split, is_own, result, predictions, listener)
+        result = without_training_images(
+            model, data, tested.split, is_own, result, predictions, listener, contender.place.path
+        )
         folder.mkdir(exist_ok=True)
         write_evaluation(folder, tested.split, result, predictions)
         remove_leftovers(folder / "evaluation")  # a killed process leaves gigabytes of logits

@@ -22,7 +22,7 @@ from torch import Tensor
 from vitkit.config import difference, to_json
 from vitkit.data.config import Preprocessing
 from vitkit.errors import VitkitError
-from vitkit.evaluation.refusal import smallest_share
+from vitkit.evaluation.refusal import show_smallest_share
 from vitkit.evaluation.run_model import evaluation_mode
 from vitkit.jobs.options import LoadingOptions, StrPath
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
@@ -545,8 +545,11 @@ def _preprocessing(identity: loading.Identity) -> list[str]:
 
 def _refusal(refusal: Refusal) -> str:
     """Say by which images it is decided what is none of the classes."""
-    smallest, images = smallest_share(len(refusal.scores)), f"{len(refusal.scores):,} {refusal.split} images"
-    return f"images that are none of the classes, by the scores of {images}: --refuse {smallest:.2g} or more"
+    images, least = (
+        f"{len(refusal.scores):,} {refusal.split} images",
+        show_smallest_share(len(refusal.scores)),
+    )
+    return f"images that are none of the classes, by the scores of {images}: --refuse {least} or more"
 
 
 def _labelled(key: str, value: Any) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitkit.config import to_json, write
 from vitkit.data.config import PROTOCOLS, WORKER_TIMEOUT, ProtocolName, parse_split
 from vitkit.data.decode.image import decode
 from vitkit.data.layouts.image_paths import NamedImage, find_images
-from vitkit.data.layouts.repeats import repeats_of_training
+from vitkit.data.layouts.repeats import bytes_digest, repeats_of_training
 from vitkit.data.listing import SPLITS
 from vitkit.data.sources import ImageData, Samples
 from vitkit.data.stream.loader import evaluation_batches
@@ -229,7 +230,9 @@ def evaluate(
             own=is_own,
         )
     if world.writes:
-        result = without_training_images(ready.model, images, split, is_own, result, predictions, listener)
+        result = without_training_images(
+            ready.model, images, split, is_own, result, predictions, listener, place.path
+        )
     refused, accepted = None, list[Accepted]()
     if world.writes and others is not None and predictor is not None:
         refused, accepted = measure_others(predictor, others, named, batch_size, listener)
@@ -333,6 +336,7 @@ def without_training_images(
     result: Any,
     predictions: Any,
     listener: Listener,
+    folder: Path,
 ) -> Any:
     """Add the numbers without the images that the model was trained on, and warn of them.
 
@@ -342,13 +346,24 @@ def without_training_images(
         trained_on: whether the model was trained on this data.
         result, predictions: the numbers, and what they are counted from.
         listener: is warned, also where the training images cannot be compared.
+        folder: of the model; a head in closed form has the hashes of its images in it.
     """
     answering, recorded = answering_of(model.card), card_of(model).data
+    is_training = trained_on and parse_split(split)[0] == "train"
+    # What `vitkit extend` added may be of any split, and of any data.
+    of_head = None if is_training else _images_of_head(model, folder, images.splits[split], listener)
+    shown, where = images.name if is_whole(images, split, trained_on) else split, "the images of its head"
     if trained_on:
-        others = () if parse_split(split)[0] == "train" else (split,)
+        others = () if is_training else (split,)
         with listener.progress("looking for training images among the others"):
             repeated = repeats_of_training(images.splits, others, images.same, images.shared.digests)
-        return steps.with_repeats(result, predictions, repeated, split, answering, listener)
+        rows = repeated.get(split, np.array([], np.int64))
+        if of_head is None or np.isin(of_head, rows).all():
+            return steps.with_repeats(result, predictions, repeated, split, answering, listener)
+        of_head = np.union1d(rows, of_head)
+    if of_head is not None:
+        repeated = {split: of_head}
+        return steps.with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
     if recorded is None:
         return result
     try:
@@ -361,10 +376,31 @@ def without_training_images(
         return result
     with listener.progress("looking for training images among these"):
         alike = repeats_of_training({"train": trained, "others": images.splits[split]}, ("others",))
-    shown = images.name if is_whole(images, split, trained_on) else split
     where = f"the training images of {recorded.name}"
     repeated = {split: alike["others"]} if alike else {}
     return steps.with_repeats(result, predictions, repeated, split, answering, listener, shown, where)
+
+
+def _images_of_head(
+    model: Described, folder: Path, samples: Samples, listener: Listener
+) -> NDArray[np.int64] | None:
+    """Find the images that a head in closed form was solved from; None where that cannot be told."""
+    from vitkit.models.image_model import ImageModel  # it imports torch, for which no exported model waits
+    from vitkit.runs import closed_form
+
+    if closed_form.HEAD not in card_of(model).origin or not isinstance(model, ImageModel):
+        return None
+    try:
+        learned = {each.tobytes() for each in closed_form.read_images(folder, model).hashes}
+    except VitkitError:  # its images were left behind, say
+        return None
+    with listener.progress("looking for images of the head", len(samples)) as progress:
+        rows = list[int]()
+        for index in range(len(samples)):
+            if bytes_digest(samples, index) in learned:
+                rows.append(index)
+            progress(index + 1)
+    return np.array(rows, np.int64)
 
 
 def keep_evaluation(evaluation: Evaluation, listener: Listener = AUTOMATIC) -> Path | None:

@@ -28,7 +28,7 @@ from vitkit.data.transforms import preprocess
 from vitkit.durable import hash_file
 from vitkit.engines import folder, libraries
 from vitkit.errors import DecodeError, VitkitError
-from vitkit.evaluation.refusal import choose_share, typicality
+from vitkit.evaluation.refusal import FEWEST, choose_share, typicality
 from vitkit.jobs import engines, options
 from vitkit.jobs.options import Cluster, ModelOptions, StrPath, StrPaths
 from vitkit.listener import AUTOMATIC, Listener, hushed
@@ -406,8 +406,8 @@ class Predictor(Result):
         if self.card.refusal is None:
             raise VitkitError(
                 "This model has not learned which images are none of its classes, so it refuses none: vitkit "
-                "train and finetune teach it, where images of one class each are held out. Leave refuse "
-                "(--refuse) and others (--others) out."
+                f"train and finetune teach it, where {FEWEST} images or more, of one class each, are held "
+                "out. Leave refuse (--refuse) and others (--others) out."
             )
 
     def summary(self) -> str:

@@ -27,6 +27,7 @@ from vitkit.runs.config import Run, changed_options, name_options, read_config
 from vitkit.runs.folder import Owner, claim, folders_for, numbered_folders, require_locked
 from vitkit.runs.start import find_start, load_start, starting_point, tell_set_aside
 from vitkit.signals import StopRequest, StopSignals, stop_signals
+from vitkit.tasks import answering_of
 from vitkit.text import format_bytes, format_duration, join_names, pluralize, tree_levels
 from vitkit.training.checkpoint import FOLDER
 from vitkit.training.config import Sharding
@@ -178,7 +179,11 @@ def _complete(
     if is_ridge:
         require_locked(folder)
         _finish(plan, _solve_head(plan, parts, listener), recorded, "head", listener)
-        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data])}, then vitkit compare"
+        height, width = model.config.image_size
+        # What the features and the classes depend on: other pixels or classes would be another comparison.
+        alike = ["--image-size", str(height), *([str(width)] if width != height else [])]
+        alike += ["--levels"] if run.splits.levels else []
+        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data, *alike])}, then vitkit compare"
         listener.show(
             [("compare", ["the backbone stays as it is, which may cost accuracy; to measure it:", full])]
         )
@@ -257,11 +262,13 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
         )
     images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
     head = closed_form.refit(images, len(data.class_names))
-    levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
-    parts.model.card = replace(card_of(parts.model), levels=levels)
+    unsure = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
+    parts.model.card = replace(card_of(parts.model), levels=unsure)
     model = closed_form.with_head(parts.model, head, images, data.class_names)
     closed_form.keep(parts.folder, model, images, len(images))
     listener.show([("head", [closed_form.describe_head(head, len(images))])])
+    if lines := answering_of(model.card).describe_levels(model.card):
+        listener.show([("levels", lines)])
     if model.card.refusal is not None:
         refusal.measure_head(parts.folder, model, images, head, listener)
     return replace(parts, model=model.to(parts.device))

@@ -215,6 +215,10 @@ class LabelAnswering(ABC):
         """
         return card, []
 
+    def describe_levels(self, card: Card) -> list[str]:
+        """Say how sure a model is at each level of its classes; nothing where they are no tree."""
+        return []
+
     def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
         """Add the numbers by level to those of a split, where classes are a tree; here they are none.
 
@@ -364,6 +368,10 @@ class ClassificationAnswering(LabelAnswering):
         """Choose the thresholds of levels by held-out images."""
         learned = levels.learn_levels(logits, labels, card.class_names, split)
         return replace(card, levels=learned), list(levels.describe(learned))
+
+    def describe_levels(self, card: Card) -> list[str]:
+        """Say how sure a model is at each level of its classes."""
+        return [] if card.levels is None else list(levels.describe(card.levels))
 
     def mark_levels(self, result: Any, predictions: Predictions, card: Card, cross_fit: bool) -> Any:
         """Add the numbers by level, where the classes are a tree."""

@@ -44,8 +44,8 @@ def refusal_section(
         blocks.append(Text(f"It refuses **{record.unseen_sentence()}**."))
     else:
         blocks.append(
-            "How many images of something else it refuses is not measured: the network was trained with "
-            "every class that is here. vitkit evaluate RUN --others FOLDER measures it."
+            "How many images of something else it refuses is not measured yet: vitkit evaluate RUN --others "
+            "FOLDER measures it, with a folder of such images."
         )
     blocks.append(
         Caption(
