@@ -25,12 +25,12 @@ from vitkit.weights.formats.huggingface_families import (
     ViTSettings,
     choose_names,
     read_vit,
-    vit_rows,
 )
 from vitkit.weights.formats.huggingface_processor import (
     SIGMOID,
     ModelSettings,
     make_card,
+    model_type,
     prefix_of,
     read_pixels,
     refuse,
@@ -97,11 +97,11 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path} has the names of Hugging Face, which do not say everything: put the config.json "
             "(and the preprocessor_config.json) that came with it beside it."
         )
-    if (kind := source.config.get("model_type")) in FAMILIES:
+    if (kind := model_type(source)) in FAMILIES:
         return read_vit(source, hints)
     if kind == "bit":
         return read_bit(source, hints)
-    if str(kind).startswith("siglip2"):
+    if kind.startswith("siglip2"):
         raise VitkitError(
             f"{source.path}: SigLIP 2 for images of any shape (NaFlex, '{kind}') is not read: load one of a "
             "fixed size, such as hf:google/siglip2-base-patch16-224, or the same in timm's layout."
@@ -185,7 +185,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     if settings.model_type == "bit":
         rows = bit_rows(config, prefix)
     else:
-        rows = vit_rows(config, choose_names(None, BERT, prefix), {}, prefix)
+        rows = table.named_rows(config, choose_names(None, BERT, prefix))
     return write_folder(
         path,
         table.to_file_tensors(model.state_dict(), rows),
@@ -266,16 +266,8 @@ CHECKPOINT_FORMAT = table.CheckpointFormat("huggingface", recognises, read, HOLD
 
 def bit_rows(config: ResNetConfig, prefix: str) -> list[table.Row]:
     """List every parameter of a BiT ResNet with its name in Hugging Face transformers."""
-    rows = [table.renamed("root.weight", f"{prefix}embedder.convolution.weight")]
-    for s, units in enumerate(config.layers):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.{u}", f"{prefix}encoder.stages.{s}.layers.{u}"
-            for number in (1, 2, 3):
-                rows += table.weight_and_bias(f"{ours}.norm{number}", f"{theirs}.norm{number}")
-                rows.append(table.renamed(f"{ours}.conv{number}.weight", f"{theirs}.conv{number}.weight"))
-            if u == 0:
-                rows.append(table.renamed(f"{ours}.proj.weight", f"{theirs}.downsample.conv.weight"))
-    rows += table.weight_and_bias("norm", f"{prefix}norm")
-    if config.num_classes:
-        rows += table.weight_and_bias("head", "classifier.1")
-    return rows
+    parts = ("norm1", "conv1", "norm2", "conv2", "norm3", "conv3")
+    unit = {**{part: part for part in parts}, "proj": "downsample.conv"}
+    names = {f"stages.{part}": f"{prefix}encoder.stages.#.layers.#.{name}" for part, name in unit.items()}
+    names |= {"root": f"{prefix}embedder.convolution", "norm": f"{prefix}norm", "head": "classifier.1"}
+    return table.named_rows(config, names)

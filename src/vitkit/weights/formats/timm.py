@@ -12,7 +12,7 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,105 +32,77 @@ from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields, write_folder
 from vitkit.weights.formats.official import absent_from_libraries, has_usual_channels, with_channels
 
-QKV = Literal["fused", "split", "none", "apart"]
-"""Queries, keys and values: weights and biases are a tensor each; the biases are two, as keys have none
-(timm's classes Eva and Beit); there are no biases; or each has a layer, that of the keys without a bias."""
-
 BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
+UNIT = {
+    **{part: part for part in ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")},
+    "proj": "downsample.conv",
+    "proj_norm": "downsample.norm",  # in hybrids alone
+}
+"""The layers of a bottleneck, and timm's names for them."""
+NAMES: table.Names = {
+    "stem": "patch_embed.proj",
+    "stem.projection": "patch_embed.proj",
+    "stem.root": f"{BACKBONE}stem.conv",
+    "stem.root_norm": f"{BACKBONE}stem.norm",
+    **{f"stem.stages.{part}": f"{BACKBONE}stages.#.blocks.#.{name}" for part, name in UNIT.items()},
+    "class_token": "cls_token",
+    "register_tokens": "reg_token",
+    "positions.embedding": "pos_embed",
+    "blocks.norm1": "blocks.#.norm1",
+    "blocks.attention.qkv": "blocks.#.attn.qkv",
+    "blocks.attention.q_norm": "blocks.#.attn.q_norm",
+    "blocks.attention.k_norm": "blocks.#.attn.k_norm",
+    "blocks.attention.relative_bias": "blocks.#.attn.relative_position_bias_table",
+    "blocks.attention.out": "blocks.#.attn.proj",
+    "blocks.attention_scale": "blocks.#.ls1.gamma",
+    "blocks.norm2": "blocks.#.norm2",
+    "blocks.mlp.fc1": "blocks.#.mlp.fc1",
+    "blocks.mlp.norm": "blocks.#.mlp.norm",
+    "blocks.mlp.fc2": "blocks.#.mlp.fc2",
+    "blocks.mlp_scale": "blocks.#.ls2.gamma",
+    "pre_norm": "norm_pre",
+    "norm": "norm",
+    "pooling.probe": "attn_pool.latent",
+    "pooling.attention.out": "attn_pool.proj",
+    "pooling.norm": "attn_pool.norm",
+    "pooling.mlp.fc1": "attn_pool.mlp.fc1",
+    "pooling.mlp.fc2": "attn_pool.mlp.fc2",
+    "pre_logits": "pre_logits.fc",
+    "head": "head",
+}
+"""The parts of ViTs and hybrids, and timm's names for them."""
+APART = "blocks.#.attn.q_proj blocks.#.attn.k_proj blocks.#.attn.v_proj"
+"""Queries, keys and values of timm's class Eva where each has a layer, that of the keys without a bias."""
+GATES = "blocks.#.mlp.fc1_g blocks.#.mlp.fc1_x"
+"""Gates and values of gated MLPs where they are two layers."""
 
 
 def vit_rows(
     config: ViTConfig,
-    *,
-    qkv: QKV = "fused",
-    stem_bias: bool = True,
-    scales: tuple[str, str] = ("ls1.gamma", "ls2.gamma"),
-    gates_apart: bool = False,
+    names: table.Names = NAMES,
+    unbiased: Collection[str] = (),
+    special: Iterable[table.Row] = (),
 ) -> list[table.Row]:
-    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
-
-    Args:
-        config: the model.
-        qkv: the form of queries, keys and values; biases that are not there are zeros, which is the same.
-        stem_bias: whether the patch projection has a bias; else it is zeros.
-        scales: names of the layer scale of both branches.
-        gates_apart: whether gates and values of a gated MLP are two layers.
-    """
-    rows: list[table.Row] = []
-    if config.backbone:
-        root = f"{BACKBONE}stem." if config.backbone.layers else BACKBONE
-        rows.append(table.renamed("stem.root.weight", f"{root}conv.weight"))
-        rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
-        rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
-    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
-    rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
-    rows.append(table.bias_or_zeros(f"{stem}.bias", theirs, stem_bias))
-    if config.class_token:
-        rows.append(table.renamed("class_token", "cls_token"))
-    if config.register_tokens:
-        rows.append(table.renamed("register_tokens", "reg_token"))
-    if config.position == "learned":
-        rows.append(table.renamed("positions.0.embedding", "pos_embed"))
-    for i in range(config.depth):
-        block = f"blocks.{i}"
-        rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
-        apart = [f"{block}.attn.{name}_proj" for name in "qkv"]
-        if qkv == "apart":
-            weights = (f"{name}.weight" for name in apart)
-            rows.append(table.stacked(f"{block}.attention.qkv.weight", weights))
-        else:
-            rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        if config.qk_norm:
-            for name in ("q_norm", "k_norm"):
-                rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
-        if config.position == "relative_bias":
-            theirs = f"{block}.attn.relative_position_bias_table"
-            rows.append(table.renamed(f"{block}.attention.relative_bias", theirs))
-        if qkv == "apart":
-            rows.append(table.stacked_biases(f"{block}.attention.qkv.bias", apart, (True, False, True)))
-        elif qkv == "split":
-            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
-            rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
-        else:
-            rows.append(
-                table.bias_or_zeros(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv == "fused")
-            )
-        rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
-        rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
-        for kind in ("weight", "bias") if gates_apart else ():
-            theirs_apart = (f"{block}.mlp.{name}.{kind}" for name in ("fc1_g", "fc1_x"))
-            rows.append(table.stacked(f"{block}.mlp.fc1.{kind}", theirs_apart))
-        if not gates_apart:
-            rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
-        if config.mlp_norm:
-            rows += _norm(config, f"{block}.mlp.norm", f"{block}.mlp.norm")
-        rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
-        if config.layer_scale is not None:
-            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{scales[0]}"))
-            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{scales[1]}"))
-    if config.norm_before_blocks:
-        rows += _norm(config, "pre_norm", "norm_pre")
-    if config.final_norm:
-        rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
-    if config.pool == "map":
-        rows.append(table.renamed("pooling.probe", "attn_pool.latent"))
-        for part in ("weight", "bias"):  # timm keeps the query's projection apart from the others
-            names = (f"attn_pool.q.{part}", f"attn_pool.kv.{part}")
-            ours = f"pooling.attention.qkv.{part}"
-            rows.append(table.Row(ours, names, torch.cat, lambda qkv: [*qkv.tensor_split([len(qkv) // 3])]))
-        rows += table.weight_and_bias("pooling.attention.out", "attn_pool.proj")
-        rows += _norm(config, "pooling.norm", "attn_pool.norm")
-        rows += table.weight_and_bias("pooling.mlp.fc1", "attn_pool.mlp.fc1")
-        rows += table.weight_and_bias("pooling.mlp.fc2", "attn_pool.mlp.fc2")
-    if config.representation_size:
-        rows += table.weight_and_bias("pre_logits", "pre_logits.fc")
-    return rows + (table.weight_and_bias("head", "head") if config.num_classes else [])
-
-
-def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
-    """Pair a norm's scale, and the shift that LayerNorm alone has."""
-    return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
+    """Pair every parameter of a ViT or hybrid with the tensors where timm keeps it, as `table.named_rows`."""
+    names = dict(names)
+    if config.norm_after_pooling:
+        names["norm"] = "fc_norm"
+    if config.backbone and not config.backbone.layers:
+        names |= {"stem.root": f"{BACKBONE}conv", "stem.root_norm": f"{BACKBONE}norm"}
+    pooling = [
+        table.Row(
+            f"pooling.attention.qkv.{kind}",
+            (
+                f"attn_pool.q.{kind}",
+                f"attn_pool.kv.{kind}",
+            ),  # the query's projection is apart from the others
+            torch.cat,
+            lambda qkv: [*qkv.tensor_split([len(qkv) // 3])],
+        )
+        for kind in (("weight", "bias") if config.pool == "map" else ())
+    ]
+    return table.named_rows(config, names, unbiased, [*special, *pooling])
 
 
 def _between_zeros(biases: list[Tensor]) -> Tensor:
@@ -138,33 +110,17 @@ def _between_zeros(biases: list[Tensor]) -> Tensor:
     return torch.cat([biases[0], torch.zeros_like(biases[0]), biases[1]])
 
 
-def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[table.Row]:
-    """List the parameters of bottlenecks; the projection (`downsample`) has a norm in hybrids alone."""
-    rows: list[table.Row] = []
-    for s, u in ((s, u) for s, units in enumerate(layers) for u in range(units)):
-        unit, block = f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}"
-        for number in (1, 2, 3):
-            rows.append(table.renamed(f"{unit}.conv{number}.weight", f"{block}.conv{number}.weight"))
-            rows += table.weight_and_bias(f"{unit}.norm{number}", f"{block}.norm{number}")
-        if u == 0:
-            rows.append(table.renamed(f"{unit}.proj.weight", f"{block}.downsample.conv.weight"))
-            rows += table.weight_and_bias(f"{unit}.proj_norm", f"{block}.downsample.norm") if normed else []
-    return rows
-
-
 def bit_rows(config: ResNetConfig) -> list[table.Row]:
     """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
-    rows = [table.renamed("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, False)]
-    rows += table.weight_and_bias("norm", "norm")
-    if config.num_classes:
-        head = table.Row(
-            "head.weight",
-            ("head.fc.weight",),  # (K, C, 1, 1)
-            lambda tensors: tensors[0].flatten(1),
-            lambda tensor: [tensor[:, :, None, None]],
-        )
-        rows += [head, table.renamed("head.bias", "head.fc.bias")]
-    return rows
+    names = {"root": "stem.conv", "norm": "norm", "head": "head.fc"}
+    names |= {f"stages.{part}": f"stages.#.blocks.#.{name}" for part, name in UNIT.items()}
+    head = table.Row(
+        "head.weight",
+        ("head.fc.weight",),  # (K, C, 1, 1)
+        lambda tensors: tensors[0].flatten(1),
+        lambda tensor: [tensor[:, :, None, None]],
+    )
+    return table.named_rows(config, names, special=[head] if config.num_classes else [])
 
 
 NORM_EPS = 1e-6
@@ -718,12 +674,10 @@ UNKNOWN_PARTS = {
     "decoder_embed": "a decoder (MAE pre-training)",
 }
 """Words in the names of tensors, and the parts they stand for, which models here do not have."""
-MASK_TOKEN = "the mask token of masked image modelling, which nothing here uses"
-"""Why it is left out."""
 OF_EVA = ("gamma_1", "gamma_2", "relative_position_bias_table")
 """Those of them that timm's classes Eva and Beit have, and models here too."""
-GATES = "blocks.0.mlp.fc1_g.weight"
-"""The first gates of gated MLPs whose gates and values are two layers."""
+FIRST_GATES = "blocks.0.mlp.fc1_g.weight"
+"""The first gates where gates and values are two layers."""
 
 
 def recognises(source: Source) -> bool:
@@ -746,17 +700,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    stem_bias = not config.norm_before_blocks or "patch_embed.proj.bias" in source
-    rows = vit_rows(
-        config,
-        qkv=_qkv(source, settings),
-        stem_bias=stem_bias,
-        scales=("gamma_1", "gamma_2") if settings.is_eva else ("ls1.gamma", "ls2.gamma"),
-        gates_apart=GATES in source,
-    )
-    ignored = {"mask_token": MASK_TOKEN}
-    numbers = (key for key in source.shapes if key.endswith("relative_position_index"))
-    ignored |= dict.fromkeys(numbers, "numbers of offsets, which follow from the sizes")
+    rows = _rows(source, settings, config)
     doubts = []
     if settings.has_config and settings.num_heads is None:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
@@ -767,7 +711,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     # what has timm's names then (iBOT) resizes positions as DINO does.
     if not settings.has_config and "mask_token" in source:
         card = replace(card, position_interpolation="dinov2")
-    return table.Translation(config, rows, card, ignored)
+    return table.Translation(config, rows, card, table.left_out(source, rows))
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -833,7 +777,7 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
     first, second = (shapes.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
     packed = len(first) == len(second) == 2 and first[0] == 2 * second[1]
     if (packed and not PACKED_NAMES.fullmatch(settings.architecture)) or (
-        GATES in shapes and not settings.is_eva
+        FIRST_GATES in shapes and not settings.is_eva
     ):
         raise VitkitError(
             f"{source.path}: this timm model has a gated MLP, and no name in config.json says what its gates "
@@ -903,7 +847,7 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     hidden = shapes.get("blocks.0.mlp.fc2.weight", ())
     mlp_dim = hidden[1] if len(hidden) == 2 else 4 * width
     first = tuple(shapes.get("blocks.0.mlp.fc1.weight", ()))
-    gated = GATES in source or first[:1] == (2 * mlp_dim,)
+    gated = FIRST_GATES in source or first[:1] == (2 * mlp_dim,)
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
     arguments, (mean, std) = settings.arguments, settings.statistics(channels)
     return ViTConfig(
@@ -942,18 +886,30 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     )
 
 
-def _qkv(source: Source, settings: Settings) -> QKV:
-    """Find the form of queries, keys and values, the same in all blocks."""
-    if settings.is_eva and "blocks.0.attn.q_proj.weight" in source:
-        return "apart"
-    if settings.is_eva and "blocks.0.attn.q_bias" in source:
-        return "split"
+def _rows(source: Source, settings: Settings, config: ViTConfig) -> list[table.Row]:
+    """Pair the parameters with the tensors, by the forms of layers in the file, the same in all blocks."""
+    names, unbiased, special = {**NAMES}, set[str](), list[table.Row]()
+    if config.norm_before_blocks and "patch_embed.proj.bias" not in source:
+        unbiased.add(NAMES["stem"])
+    if settings.is_eva:
+        names |= {"blocks.attention_scale": "blocks.#.gamma_1", "blocks.mlp_scale": "blocks.#.gamma_2"}
+    if FIRST_GATES in source:
+        names["blocks.mlp.fc1"] = GATES
     has_bias = settings.arguments.qkv_bias
     if not settings.has_config or settings.is_eva:
         has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
     elif has_bias is None:
         has_bias = UNBIASED_NAMES.fullmatch(settings.architecture) is None
-    return "fused" if has_bias else "none"
+    if settings.is_eva and "blocks.0.attn.q_proj.weight" in source:
+        names["blocks.attention.qkv"] = APART
+        unbiased.add(APART.split()[1])
+    elif settings.is_eva and "blocks.0.attn.q_bias" in source:  # keys have none
+        for block in (f"blocks.{i}" for i in range(config.depth)):
+            biases = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            special.append(table.Row(f"{block}.attention.qkv.bias", biases, _between_zeros))
+    elif not has_bias:
+        unbiased.add(NAMES["blocks.attention.qkv"])
+    return vit_rows(config, names, unbiased, special)
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:
