@@ -273,19 +273,17 @@ def named_rows(
         if ours in rows:
             continue
         if part in names:
-            # A file may keep it without its first axes, of length 1.
-            read = partial(_with_axes, axes=parameter.ndim)
-            rows[ours] = Row(ours, (numbered(names[part], *numbers),), read)
+            rows[ours] = Row(ours, (numbered(names[part], *numbers),), partial(_with_axes, parameter.ndim))
         elif layer in names:
-            there = {
-                numbered(name, *numbers): kind != "bias" or name not in unbiased
-                for name in names[layer].split()
-            }
+            layers = names[layer].split()
+            there = [kind == "weight" or name not in unbiased for name in layers]
             keys = (
-                name + "." * (not name.endswith("_")) + (kind if is_there else "weight")
-                for name, is_there in there.items()
+                numbered(
+                    f"{name}{'' if name.endswith('_') else '.'}{kind if is_there else 'weight'}", *numbers
+                )
+                for name, is_there in zip(layers, there, strict=True)
             )
-            rows[ours] = stacked(ours, keys, [*there.values()])
+            rows[ours] = _joined(ours, tuple(keys), there)
     return list(rows.values())
 
 
@@ -296,24 +294,24 @@ def numbered(name: str, *numbers: str) -> str:
     return name
 
 
-def _with_axes(tensors: list[Tensor], axes: int) -> Tensor:
+def _with_axes(axes: int, tensors: list[Tensor]) -> Tensor:
+    """Give a tensor the first axes, of length 1, that a file may leave out."""
     return tensors[0][(None,) * (axes - tensors[0].ndim)]
 
 
-def stacked(ours: str, theirs: Iterable[str], there: Sequence[bool]) -> Row:
+def _joined(ours: str, theirs: tuple[str, ...], there: Sequence[bool]) -> Row:
     """Return the row of tensors that vitkit keeps as one, joined along the first axis: q, k and v.
 
     A bias that is not there is zeros, as many as the weight in its place has rows.
     """
-    names = tuple(theirs)
-    if names[1:] == () and all(there):
-        return renamed(ours, *names)
+    if len(theirs) == 1 and all(there):
+        return renamed(ours, *theirs)
 
     def read(tensors: list[Tensor]) -> Tensor:
         parts = zip(tensors, there, strict=True)
         return torch.cat([part if is_there else part.new_zeros(len(part)) for part, is_there in parts])
 
-    return Row(ours, names, read, lambda tensor: list(tensor.chunk(len(names))))
+    return Row(ours, theirs, read, lambda tensor: list(tensor.chunk(len(theirs))))
 
 
 def read_sizes(source: Source, names: Names) -> dict[str, Any]:
@@ -373,29 +371,17 @@ def convolution(ours: str, theirs: str) -> Row:
     )
 
 
-PLAIN: Mapping[str, Collection[Any]] = {
-    "backbone": (None,),
-    "stem_channels": ((),),
-    "pool": ("token",),
-    "pool_heads": (None,),
-    "register_tokens": (0,),
-    "class_token_position": (True,),
-    "position": ("learned",),
-    "position_at": ("stem",),
-    "attention": ("full",),
-    "rotary": (None,),
-    "extra_class_token": (False,),
-    "norm": ("layer",),
-    "qk_norm": (False,),
-    "qkv_bias": (True,),
-    "mlp": ("gelu",),
-    "mlp_norm": (False,),
-    "layer_scale": (None,),
-    "norm_before_blocks": (False,),
-    "norm_after_pooling": (False,),
-    "final_norm": (True,),
+ANY_VALUE = {
+    *("in_channels", "stem_strides", "representation_size", "dropout", "attention_dropout", "drop_path"),
+    *("gelu", "norm_eps", "image_mean", "image_std"),
 }
-"""The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
+"""Fields of a ViT that have any value here, and of which each format says itself what it cannot store."""
+PLAIN: Mapping[str, Collection[Any]] = {
+    name: (getattr(ViTConfig, name),)
+    for name in ViTConfig.__dataclass_fields__
+    if hasattr(ViTConfig, name) and name not in ANY_VALUE
+}
+"""The ViT of the paper's section 3.1, which every format can store: the values of its other fields."""
 
 
 def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:

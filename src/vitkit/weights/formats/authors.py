@@ -23,12 +23,8 @@ from vitkit.weights.formats import timm
 
 DINOV2_HEADS = {384: 6, 768: 12, 1024: 16, 1536: 24}
 """Heads by width, of the models that DINOv2 and Franca have."""
-DINOV2: table.Names = {**timm.NAMES, "register_tokens": "register_tokens"}
-DINOV2_GATED: table.Names = {
-    **DINOV2,
-    "blocks.mlp.fc1": "blocks.#.mlp.w12",
-    "blocks.mlp.fc2": "blocks.#.mlp.w3",
-}
+DINOV2 = {**timm.NAMES, "register_tokens": "register_tokens"}
+DINOV2_GATED = DINOV2 | {"blocks.mlp.fc1": "blocks.#.mlp.w12", "blocks.mlp.fc2": "blocks.#.mlp.w3"}
 """The names of DINOv2, with a plain MLP and with a gated one."""
 
 
@@ -140,19 +136,9 @@ def _with_own_images(read: table.Translation, rule: models.Interpolation, whose:
 
 
 def _card(config: ViTConfig, rule: models.Interpolation, whose: str) -> model_card.ModelCard:
-    """Make the card of a state dict alone, which the authors' own arithmetic and images are assumed of."""
+    """Make the card of a state dict alone: all these authors evaluate the middle of images, bicubically."""
     preprocessing = Preprocessing(config.image_size, "shortest", 0.875, interpolation="bicubic")
-    return model_card.ModelCard(
-        preprocessing=preprocessing,
-        assumed=(
-            model_card.assumed_statistics(config.image_mean, config.image_std, f"ImageNet's, as {whose} own"),
-            model_card.assumed_resizing(preprocessing, f"as {whose} evaluation does"),
-        ),
-        origin={
-            "notes": [f"a state dict alone: {whose} arithmetic (exact GELU, epsilon {config.norm_eps:g})"]
-        },
-        position_interpolation=rule,
-    )
+    return model_card.card_of_state_dict(config, preprocessing, whose, rule)
 
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -235,14 +221,9 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=pixels.mean,
         image_std=pixels.std,
     )
-    way, size = pixels.resize_mode, config.image_size
-    border = model_card.border_colour(config.image_mean) if way == "longest" else (0, 0, 0)
-    card = model_card.ModelCard(
-        preprocessing=Preprocessing(size, interpolation=pixels.interpolation)
-        if way == "squash"
-        else Preprocessing(size, way, 1.0, interpolation=pixels.interpolation, border=border),
-        position_interpolation="timm",  # open_clip's own rule is the same (`resize_pos_embed`)
-    )
+    rule = timm.transform(config.image_size, pixels.resize_mode, 1.0, pixels.interpolation, pixels.mean)
+    # open_clip's own rule for positions is the same as timm's (`resize_pos_embed`).
+    card = model_card.ModelCard(preprocessing=rule, position_interpolation="timm")
     source.notes.append(f"its {config.num_classes} outputs are CLIP's projection for comparisons with texts")
     head = [  # the projection is a bare matrix (D, K)
         table.Row("head.weight", ("visual.proj",), lambda tensors: tensors[0].T),
@@ -253,24 +234,20 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
     return table.Translation(config, rows, card, ignored)
 
 
+RESBLOCK = "visual.transformer.resblocks.#."
 OPEN_CLIP: table.Names = {
     "stem": "visual.conv1",
     "class_token": "visual.class_embedding",
     "positions.embedding": "visual.positional_embedding",
     "pre_norm": "visual.ln_pre",
-    **{
-        f"blocks.{part}": f"visual.transformer.resblocks.#.{name}"
-        for part, name in {
-            "norm1": "ln_1",
-            "attention.qkv": "attn.in_proj_",
-            "attention.out": "attn.out_proj",
-            "attention_scale": "ls_1.gamma",
-            "norm2": "ln_2",
-            "mlp.fc1": "mlp.c_fc",
-            "mlp.fc2": "mlp.c_proj",
-            "mlp_scale": "ls_2.gamma",
-        }.items()
-    },
+    "blocks.norm1": f"{RESBLOCK}ln_1",
+    "blocks.attention.qkv": f"{RESBLOCK}attn.in_proj_",
+    "blocks.attention.out": f"{RESBLOCK}attn.out_proj",
+    "blocks.attention_scale": f"{RESBLOCK}ls_1.gamma",
+    "blocks.norm2": f"{RESBLOCK}ln_2",
+    "blocks.mlp.fc1": f"{RESBLOCK}mlp.c_fc",
+    "blocks.mlp.fc2": f"{RESBLOCK}mlp.c_proj",
+    "blocks.mlp_scale": f"{RESBLOCK}ls_2.gamma",
     "norm": "visual.ln_post",
 }
 """The parts of a ViT, and open_clip's names for them in its tower for images."""

@@ -130,7 +130,7 @@ CLIP_NORM_EPS = 1e-5
 LAYER_SCALE = 1e-5
 """First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
-"""Epsilon of GroupNorm in hybrids and ResNets."""
+"""Epsilon of GroupNorm in hybrids and ResNets; in transformers' BiT too, as the next (`modeling_bit.py`)."""
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
 USUAL_STANDARDIZATION_EPS = 1e-6
@@ -164,6 +164,10 @@ OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
     (r"test_vit\d*", (64, 2)),
 )
 """Names that do not follow the table."""
+SIZED = re.compile(
+    r"(?:vit(?:_pe_(?:core|lang|spatial))?|deit3?|flexivit|eva(?:02)?|beit(?:v2)?)_([a-z0-9]+)(?:_.*)?"
+)
+"""Names that do, with the word."""
 UNBIASED_NAMES = re.compile(
     r"vit_base_patch16_224_miil|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*|vit_base_patch16_rpn_224"
 )
@@ -290,9 +294,7 @@ class Settings:
     @property
     def image_size(self) -> tuple[int, int] | None:
         size = self.arguments.img_size or self.pretrained.input_size[1:]
-        if isinstance(size, int):
-            return size, size
-        return (size[0], size[1]) if len(size) == 2 else None
+        return models.height_and_width(size) if isinstance(size, int) or len(size) == 2 else None
 
     @property
     def num_heads(self) -> int | None:
@@ -307,24 +309,8 @@ class Settings:
         for pattern, size in OTHER_SIZES:
             if re.fullmatch(pattern, self.architecture):
                 return size
-        parts = self.architecture.split("_")
-        if parts[:2] == ["vit", "pe"]:
-            parts = parts[2:]  # vit_pe_core_base_... is of the size of vit_base_...
-        firsts = (
-            "vit",
-            "deit",
-            "deit3",
-            "flexivit",
-            "eva",
-            "eva02",
-            "beit",
-            "beitv2",
-            "core",
-            "lang",
-            "spatial",
-        )
-        named = len(parts) > 1 and parts[0] in firsts
-        return SIZES.get(parts[1]) if named else None
+        named = SIZED.fullmatch(self.architecture)
+        return SIZES.get(named[1]) if named else None
 
     @property
     def gelu(self) -> models.Gelu:
@@ -378,12 +364,9 @@ class Settings:
         if not self.has_config:
             fraction = 0.9 if max(size) <= 224 else 1.0
             return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
-        fields, resize = self.pretrained, CROP_MODES[self.pretrained.crop_mode]
-        border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
-        fraction, kind = fields.crop_pct or 0.875, fields.interpolation
-        rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
-        straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
-        return Preprocessing(size, interpolation=kind) if straight else rule
+        fields = self.pretrained
+        resize, fraction = CROP_MODES[fields.crop_mode], fields.crop_pct or 0.875
+        return transform(size, resize, fraction, fields.interpolation, mean)
 
     def statistics(self, channels: int) -> tuple[tuple[float, ...], ...]:
         """Return mean and std of pixels, a value for each channel.
@@ -393,6 +376,16 @@ class Settings:
         defaults = (table.IMAGENET_MEAN, table.IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
         given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
         return tuple(table.by_channel(values, channels) for values in given)
+
+
+def transform(
+    size: tuple[int, int], resize: Resize, fraction: float, kind: Interpolation, mean: tuple[float, ...]
+) -> Preprocessing:
+    """Return an evaluation transform of timm's or open_clip's; squashed to its own size, it is a stretch."""
+    border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
+    rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
+    straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
+    return Preprocessing(size, interpolation=kind) if straight else rule
 
 
 CLIP_NAME = "vit_base_patch16_clip_224"
@@ -553,12 +546,10 @@ def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
         yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
 
-WRITTEN_FIELDS = frozenset(
-    (
-        *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
-        *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling", "final_norm"),
-    )
-)
+WRITTEN_FIELDS = {
+    *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
+    *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling", "final_norm"),
+}
 """Fields of `table.PLAIN` of which timm's ViTs have any value. A new field is refused until it is here."""
 
 
@@ -594,10 +585,10 @@ def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preproces
     return Preprocessing(size, resize, fraction, interpolation=rule.interpolation, border=border)
 
 
-def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
-    """Name the numerics that timm has no argument for."""
+def lost_of_a_bit(config: ResNetConfig, library: str = "timm") -> list[str]:
+    """Name the numerics that timm and transformers have no argument for."""
     return table.differences(
-        "timm",
+        library,
         ("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS),
         ("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS),
         ("max-pooling padded with", config.max_pool_padding, "zeros"),
@@ -623,7 +614,7 @@ def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
 
 HOLDINGS = {
     "ViT": table.Holding(partial(_write, _parts_of_a_vit), _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, _lost_of_a_bit),
+    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, lost_of_a_bit),
 }
 
 
@@ -631,15 +622,14 @@ UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio|eva0
 """Architectures with other numerics, whose tensors may have the same names and shapes."""
 OTHERS = {
     "naflex": "images of any shape (NaFlex) are not read: load the same model of a fixed size",
-    "radio": "C-RADIO's eight tokens and cropped positions are not read: load DINOv3 or SigLIP 2, which are",
+    "radio": "C-RADIO has eight tokens before the patches, positions that are cropped and no final norm, and "
+    "is not read: load DINOv3 or SigLIP 2 of a fixed size, which are",
 }
 """Words in the names of these that people ask for, and what to load in their place."""
 READ_ARGUMENTS = {
-    *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
-    *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
-    *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
-    *("init_values", "qk_norm", "pre_norm", "channels", "stem_chs"),
-    *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
+    *ModelArguments.__dataclass_fields__,
+    *("patch_size", "in_chans", "num_classes", "depth", "mlp_ratio", "class_token", "fc_norm", "reg_tokens"),
+    *("no_embed_class", "proj_bias", "pre_norm"),
 }
 """`model_args` that are understood here, or show in the tensors' names and shapes."""
 HARMLESS_ARGUMENTS = {
@@ -797,7 +787,7 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
 
 def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
     shapes, hybrid_root = source.shapes, _hybrid_root(source)
-    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
+    axes = {"pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
     axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
     for key in axes.keys() & shapes.keys():
         table.check_axes(source, key, axes[key])
@@ -811,18 +801,18 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
             'no position embeddings ("pos_embed": "none" in model_args).'
         )
-    width, channels, *patch = shapes["patch_embed.proj.weight"]
-    patch_size = (patch[0], patch[1])
-    backbone = _backbone(source)
+    apart = FIRST_GATES in source
+    sizes = table.read_sizes(source, {**NAMES, "blocks.mlp.fc1": GATES} if apart else NAMES)
+    width, backbone = sizes["width"], _backbone(source)
     if hybrid_root:
-        channels = shapes[hybrid_root][1]
+        sizes["in_channels"] = shapes[hybrid_root][1]
     pool, registers = _pooling(source, settings)
     class_token = "cls_token" in source
     prefix = class_token + registers
     if "pos_embed" in source:
         count, recorded = shapes["pos_embed"][1], settings.image_size
         image_size, inside = table.image_size_of(
-            source, patch_size, count, hints.image_size, backbone, prefix, recorded
+            source, sizes["patch_size"], count, hints.image_size, backbone, prefix, recorded
         )
     elif (given := settings.image_size or hints.image_size) is not None:
         image_size, inside = given, True
@@ -844,21 +834,14 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         raise VitkitError(
             f"{source.path}: this timm model has absolute and relative positions; ViTs here, one."
         )
-    hidden = shapes.get("blocks.0.mlp.fc2.weight", ())
-    mlp_dim = hidden[1] if len(hidden) == 2 else 4 * width
-    first = tuple(shapes.get("blocks.0.mlp.fc1.weight", ()))
-    gated = FIRST_GATES in source or first[:1] == (2 * mlp_dim,)
+    gated = apart or shapes["blocks.0.mlp.fc1.weight"][:1] == (2 * sizes["mlp_dim"],)
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
-    arguments, (mean, std) = settings.arguments, settings.statistics(channels)
+    arguments, (mean, std) = settings.arguments, settings.statistics(sizes["in_channels"])
     return ViTConfig(
+        **sizes,
         image_size=image_size,
-        patch_size=patch_size,
-        width=width,
-        depth=table.count_layers(source, r"blocks\.(\d+)\."),
         num_heads=table.require_heads(source, settings.num_heads or hints.num_heads, width, where),
-        mlp_dim=mlp_dim,
         num_classes=table.first_axis(source, "head.weight", 2),
-        in_channels=channels,
         backbone=backbone,
         pool=pool,
         register_tokens=registers,

@@ -19,7 +19,7 @@ from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
-from vitkit.weights.model_card import ModelCard, assumed_resizing, assumed_statistics, fraction_of
+from vitkit.weights.model_card import card_of_state_dict, fraction_of
 
 NORM_EPS = 1e-6
 """Epsilon of every LayerNorm of torchvision's ViTs."""
@@ -77,16 +77,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
         image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
-    preprocessing = preprocessing_for(config)
-    card = ModelCard(
-        preprocessing=preprocessing,
-        assumed=(
-            assumed_statistics(config.image_mean, config.image_std, "ImageNet's, as torchvision's weights"),
-            assumed_resizing(preprocessing, "as torchvision's weights of this size"),
-        ),
-        origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
-        position_interpolation="torchvision",
-    )
+    card = card_of_state_dict(config, preprocessing_for(config), "torchvision's", "torchvision")
     return table.Translation(config, table.named_rows(config, names), card)
 
 
