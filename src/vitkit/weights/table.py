@@ -338,14 +338,17 @@ def read_sizes(source: Source, names: Names) -> dict[str, Any]:
 
 
 TEXTS = "the tower for texts: images alone are read here"
-LEFT_OUT = (
+OF_WHOLE_MODELS = (
     (r"(text_model|text_projection)\.", TEXTS),
     (r"logit_(scale|bias)", "the scale of comparisons with texts, which are not read here"),
-    (r".*(\.position_ids|relative_position_index)$", "numbers of positions, which follow from the sizes"),
-    (r"(.*\.)?mask_token$", "the mask token of masked image modelling, which nothing here uses"),
     (r"decoder[._]", "the decoder of masked image modelling, which nothing here uses"),
 )
-"""Patterns of names that are left out, and why; no row names them."""
+"""Patterns of the names that whole models have beside those of a ViT, and why they are left out."""
+LEFT_OUT = (
+    (r".*(\.position_ids|relative_position_index)$", "numbers of positions, which follow from the sizes"),
+    (r"(.*\.)?mask_token$", "the mask token of masked image modelling, which nothing here uses"),
+)
+"""The same of names in any file; no row names them."""
 
 
 def left_out(source: Source, rows: Iterable[Row], more: Iterable[tuple[str, str]] = ()) -> dict[str, str]:

@@ -36,7 +36,8 @@ def is_dinov2(source: Source) -> bool:
 
 def is_training(source: Source) -> bool:
     """Whether it is a checkpoint of DINO's or DINOv2's training: a backbone beside its projection heads."""
-    return "backbone.patch_embed.proj.weight" in source and any(HEADS.match(key) for key in source.shapes)
+    heads = [key for key in source.shapes if not key.startswith("backbone.")]
+    return "backbone.patch_embed.proj.weight" in source and bool(heads) and all(map(HEADS.match, heads))
 
 
 HEADS = re.compile(r"(dino_head|ibot_head|head)\.(mlp|last_layer)\.")
@@ -72,16 +73,16 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
 
 
 def _read_training(source: Source, hints: table.Hints) -> table.Translation:
-    heads = [key for key in source.shapes if HEADS.match(key)]
-    backbone = source.renamed(
-        {key.removeprefix("backbone."): key for key in source.shapes if key not in heads}
-    )
+    names = {key.removeprefix("backbone."): key for key in source.shapes if key.startswith("backbone.")}
+    backbone = source.renamed(names)
     if is_dinov2(backbone):
         read = _read_dinov2(backbone, hints)
     else:
         read = _with_own_images(timm.read(backbone, hints), "dinov2", "DINO's")
-    unused = dict.fromkeys(heads, "the projection head of the training, which nothing here uses")
-    return replace(read, source=backbone, ignored={**read.ignored, **unused})
+    heads = source.shapes.keys() - names.values()
+    ignored = dict.fromkeys(heads, "the projection head of the training, which nothing here uses")
+    ignored |= {f"backbone.{key}": reason for key, reason in read.ignored.items()}
+    return replace(read, source=backbone, ignored={**read.ignored, **ignored})
 
 
 def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
@@ -120,7 +121,7 @@ def _read_mae(source: Source, hints: table.Hints) -> table.Translation:
     encoder = source.renamed({key: key for key in source.shapes if key not in aside})
     # `interpolate_pos_embed` of `util/pos_embed.py` is bicubic without antialiasing, as transformers is.
     read = _with_own_images(timm.read(encoder, hints), "huggingface", "MAE's")
-    return replace(read, ignored=table.left_out(source, read.rows))
+    return replace(read, ignored=table.left_out(source, read.rows, table.OF_WHOLE_MODELS))
 
 
 def _with_own_images(read: table.Translation, rule: models.Interpolation, whose: str) -> table.Translation:
@@ -198,7 +199,8 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
     if strange:
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
         raise VitkitError(f"{where}: vision_cfg asks for what models here do not have: {listed}.")
-    sizes, width = table.read_sizes(source, OPEN_CLIP), source.shapes["visual.conv1.weight"][0]
+    sizes = table.read_sizes(source, OPEN_CLIP)
+    width = sizes["width"]
     table.check_axes(source, "visual.proj", 2)
     if fields.head_width < 1 or width % fields.head_width or fields.width != width:
         raise VitkitError(
@@ -230,7 +232,7 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         table.Row("head.bias", ("visual.proj",), lambda tensors: tensors[0].new_zeros(len(tensors[0].T))),
     ]
     rows = table.named_rows(config, OPEN_CLIP, {OPEN_CLIP["stem"]}, head)
-    ignored = table.left_out(source, rows, [(r"(?!visual\.|logit_)", table.TEXTS)])
+    ignored = table.left_out(source, rows, [*table.OF_WHOLE_MODELS, (r"(?!visual\.)", table.TEXTS)])
     return table.Translation(config, rows, card, ignored)
 
 

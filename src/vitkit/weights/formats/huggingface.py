@@ -316,7 +316,8 @@ def read_vit(source: Source, hints: table.Hints) -> table.Translation:
         (r"visual_projection\.", f"a projection {unused}"),
         (re.escape(names["norm"]) + r"\.", f"a norm {unused}"),
     )
-    ignored = table.left_out(source, rows, beside if config.num_classes else ())
+    more = (*table.OF_WHOLE_MODELS, *(beside if config.num_classes else ()))
+    ignored = table.left_out(source, rows, more)
     return table.Translation(config, rows, card, ignored)
 
 

@@ -244,7 +244,7 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
-    if not (names := [name for name in source.shapes if name.endswith(key)]):
+    if not (names := [name for name in source.shapes if re.fullmatch(rf"[\w.-]*{re.escape(key)}", name)]):
         kind = source.config["model_type"]
         raise VitkitError(f"{source.path}: its config.json says {kind}, but no {key} is there.")
     return names[0].removesuffix(key)

@@ -90,13 +90,10 @@ def vit_rows(
         names["norm"] = "fc_norm"
     if config.backbone and not config.backbone.layers:
         names |= {"stem.root": f"{BACKBONE}conv", "stem.root_norm": f"{BACKBONE}norm"}
-    pooling = [
+    pooling = [  # timm keeps the query's projection apart from the others
         table.Row(
             f"pooling.attention.qkv.{kind}",
-            (
-                f"attn_pool.q.{kind}",
-                f"attn_pool.kv.{kind}",
-            ),  # the query's projection is apart from the others
+            (f"attn_pool.q.{kind}", f"attn_pool.kv.{kind}"),
             torch.cat,
             lambda qkv: [*qkv.tensor_split([len(qkv) // 3])],
         )
@@ -627,7 +624,7 @@ OTHERS = {
 }
 """Words in the names of these that people ask for, and what to load in their place."""
 READ_ARGUMENTS = {
-    *ModelArguments.__dataclass_fields__,
+    *(ModelArguments.__dataclass_fields__.keys() - {"layers", "stem_type", "width_factor"}),
     *("patch_size", "in_chans", "num_classes", "depth", "mlp_ratio", "class_token", "fc_norm", "reg_tokens"),
     *("no_embed_class", "proj_bias", "pre_norm"),
 }
