@@ -107,8 +107,6 @@ BY_CONTENT = {
 
 CALLED = dict.fromkeys(("norm", "qk_norm", "qkv_bias", "mlp", "mlp_norm", "final_norm"), ANY)
 """The fields of parts that a way calls or has nothing to do with."""
-GATED: Parts = {GatedMLP: ("dropout", "fc1", "norm", "fc2")}
-"""A gated MLP, of ways that call it."""
 
 EXPLICIT_ATTENTION = Way(
     {
@@ -127,7 +125,7 @@ CLASS_TOKEN = Way(
         **WHOLE,
         **SCALED_BLOCK,
         **TURNED,
-        **GATED,
+        GatedMLP: ("dropout", "fc1", "norm", "fc2"),
         ClassTokenPool: (),
         **RMS_NORM,
     },

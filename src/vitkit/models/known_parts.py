@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vitkit.models.config import ViTConfig
+
 EVERY_MODULE = frozenset({*vars(nn.Module()), "compiled", "watch", "watch_last"})
 """The attributes that PyTorch gives to every module, and `fast.compute_as` to the parts that it exchanges."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -38,27 +40,15 @@ ANY = None
 FIELDS: Mapping[str, Collection[object] | None] = dict.fromkeys(
     (
         *("image_size", "patch_size", "width", "depth", "num_heads", "mlp_dim", "num_classes", "in_channels"),
-        *(
-            "backbone",
-            "stem_channels",
-            "stem_strides",
-            "pool",
-            "pool_heads",
-            "register_tokens",
-            "class_token_position",
-        ),
-        *("position", "rotary", "position_at", "attention", "extra_class_token", "layer_scale"),
+        *("backbone", "stem_channels", "stem_strides", "pool", "pool_heads", "register_tokens", "position"),
+        *("class_token_position", "rotary", "position_at", "attention", "extra_class_token", "layer_scale"),
         *("norm_before_blocks", "norm_after_pooling", "representation_size", "dropout", "attention_dropout"),
         *("drop_path", "gelu", "norm_eps", "image_mean", "image_std"),
     ),
     ANY,
 ) | {
-    "norm": ("layer",),
-    "qk_norm": (False,),
-    "qkv_bias": (True,),
-    "mlp": ("gelu",),
-    "mlp_norm": (False,),
-    "final_norm": (True,),
+    name: (getattr(ViTConfig, name),)
+    for name in ("norm", "qk_norm", "qkv_bias", "mlp", "mlp_norm", "final_norm")
 }
 """The fields of `ViTConfig` that all ways know. While a field is not here, no way is taken. A new one belongs
 here once each way computes it, or with the values that every way computes."""

@@ -340,13 +340,7 @@ class GatedMLP(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        mlp_dim: int,
-        *,
-        norm: NormKind | None = None,
-        norm_eps: float = 1e-6,
-        dropout: float = 0.0,
+        self, width: int, mlp_dim: int, *, norm: NormKind | None, norm_eps: float, dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)

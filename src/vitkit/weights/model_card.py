@@ -15,7 +15,7 @@ from vitkit._version import __version__
 from vitkit.config import difference, from_json, to_json
 from vitkit.data.config import Augmentation, Preprocessing, Splits
 from vitkit.errors import VitkitError
-from vitkit.models.config import Card, ModelConfig, Task
+from vitkit.models.config import Card, Interpolation, ModelConfig, Task
 from vitkit.models.zoo import FAMILIES
 from vitkit.text import tree_levels, without_places
 
@@ -199,6 +199,23 @@ def assumed_resizing(preprocessing: Preprocessing, custom: str) -> Assumption:
     side = preprocessing.resized(0)
     way = f"the shortest side resized to {side} {kind} and the middle cut out"
     return Assumption("resizing", f"{way}, {custom}")
+
+
+def card_of_state_dict(
+    config: ModelConfig, preprocessing: Preprocessing, whose: str, rule: Interpolation
+) -> ModelCard:
+    """Make the card of a state dict alone, which its authors' own arithmetic and images are assumed of."""
+    assumed = (
+        assumed_statistics(config.image_mean, config.image_std, f"ImageNet's, as {whose} own"),
+        assumed_resizing(preprocessing, f"as {whose} evaluation does"),
+    )
+    notes = [f"a state dict alone: {whose} arithmetic (exact GELU, epsilon {config.norm_eps:g})"]
+    return ModelCard(
+        preprocessing=preprocessing,
+        assumed=assumed,
+        origin={"notes": notes},
+        position_interpolation=rule,
+    )
 
 
 def by_channel(numbers: tuple[float, ...]) -> str:

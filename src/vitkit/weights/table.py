@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import Tensor
 from vitkit.config import nearest
 from vitkit.errors import VitkitError
 from vitkit.models import image_model
+from vitkit.models.build import build_empty
 from vitkit.models.config import BackboneConfig, ModelConfig, RotaryConfig, ViTConfig
 from vitkit.text import pluralize
 from vitkit.weights import model_card
@@ -223,11 +225,6 @@ def renamed(ours: str, theirs: str) -> Row:
     return Row(ours, (theirs,))
 
 
-def reshaped(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
-    """Return the row of a tensor that a file may keep without its axes of length 1."""
-    return Row(ours, (theirs,), lambda tensors: tensors[0].reshape(shape))
-
-
 def folded_position(token: str, positions: str) -> list[Row]:
     """Return the rows of a class token and the positions of patches, where the first position is the token's.
 
@@ -239,38 +236,132 @@ def folded_position(token: str, positions: str) -> list[Row]:
     ]
 
 
-def weight_and_bias(ours: str, theirs: str, names: tuple[str, str] = (".weight", ".bias")) -> list[Row]:
+def weight_and_bias(ours: str, theirs: str, names: tuple[str, str]) -> list[Row]:
     """Return the rows of a layer's weight and bias, whose `names` follow the layer's in the file."""
     pairs = zip(("weight", "bias"), names, strict=True)
     return [renamed(f"{ours}.{part}", f"{theirs}{name}") for part, name in pairs]
 
 
-def bias_or_zeros(ours: str, theirs: str, there: bool) -> Row:
-    """Return the row of a layer's bias; where the file has none, it is read as zeros, and written nowhere."""
-    if there:
-        return renamed(ours, f"{theirs}.bias")
-    return Row(ours, (f"{theirs}.weight",), lambda weight: weight[0].new_zeros(len(weight[0])))
+Names = Mapping[str, str]
+"""The names of a format, by ours, of layers and of parameters that are in none.
+
+Our names are without their numbers, which stand as `#` in the format's. Several of its names, with blanks
+between them, are a single layer here: queries, keys and values, or gates and values. `weight` and `bias`
+follow a name that ends in an underscore without a dot (PyTorch's own attention).
+"""
+NUMBER = re.compile(r"\.(\d+)")
+"""The number of a block, a stage or a unit in our names."""
 
 
-def stacked_biases(ours: str, theirs: Sequence[str], there: Sequence[bool]) -> Row:
-    """Return the row of the biases of layers that vitkit keeps as one; those that are not there are zeros."""
-    if all(there):
-        return stacked(ours, (f"{name}.bias" for name in theirs))
-    names = tuple(
-        f"{name}.{'bias' if is_bias else 'weight'}" for name, is_bias in zip(theirs, there, strict=True)
-    )
+def named_rows(
+    config: ModelConfig, names: Names, unbiased: Collection[str] = (), special: Iterable[Row] = ()
+) -> list[Row]:
+    """Pair every parameter of a model with the tensors where a format of PyTorch keeps it.
+
+    A parameter without a name has no row: `to_file_tensors` and the check of what was read then refuse it.
+
+    Args:
+        config: the model.
+        names: of the format.
+        unbiased: those of `names` whose layers have no bias, which is read as zeros and written nowhere.
+        special: rows that are made in another way.
+    """
+    rows = {row.ours: row for row in special}
+    for ours, parameter in build_empty(config).state_dict().items():
+        part, numbers = NUMBER.sub("", ours), NUMBER.findall(ours)
+        layer, _, kind = part.rpartition(".")
+        if ours in rows:
+            continue
+        if part in names:
+            rows[ours] = Row(ours, (numbered(names[part], *numbers),), partial(_with_axes, parameter.ndim))
+        elif layer in names:
+            layers = names[layer].split()
+            there = [kind == "weight" or name not in unbiased for name in layers]
+            keys = (
+                numbered(
+                    f"{name}{'' if name.endswith('_') else '.'}{kind if is_there else 'weight'}", *numbers
+                )
+                for name, is_there in zip(layers, there, strict=True)
+            )
+            rows[ours] = _joined(ours, tuple(keys), there)
+    return list(rows.values())
+
+
+def numbered(name: str, *numbers: str) -> str:
+    """Write numbers into a name of a format."""
+    for number in numbers:
+        name = name.replace("#", number, 1)
+    return name
+
+
+def _with_axes(axes: int, tensors: list[Tensor]) -> Tensor:
+    """Give a tensor the first axes, of length 1, that a file may leave out."""
+    return tensors[0][(None,) * (axes - tensors[0].ndim)]
+
+
+def _joined(ours: str, theirs: tuple[str, ...], there: Sequence[bool]) -> Row:
+    """Return the row of tensors that vitkit keeps as one, joined along the first axis: q, k and v.
+
+    A bias that is not there is zeros, as many as the weight in its place has rows.
+    """
+    if len(theirs) == 1 and all(there):
+        return renamed(ours, *theirs)
 
     def read(tensors: list[Tensor]) -> Tensor:
         parts = zip(tensors, there, strict=True)
-        return torch.cat([part if is_bias else part.new_zeros(len(part)) for part, is_bias in parts])
+        return torch.cat([part if is_there else part.new_zeros(len(part)) for part, is_there in parts])
 
-    return Row(ours, names, read)
+    return Row(ours, theirs, read, lambda tensor: list(tensor.chunk(len(theirs))))
 
 
-def stacked(ours: str, theirs: Iterable[str]) -> Row:
-    """Return the row of tensors that vitkit keeps as one, joined along the first axis: q, k and v."""
-    names = tuple(theirs)
-    return Row(ours, names, torch.cat, lambda tensor: list(tensor.chunk(len(names))))
+def read_sizes(source: Source, names: Names) -> dict[str, Any]:
+    """Read the fields of a `ViTConfig` that the shapes of its tensors show.
+
+    Raises:
+        VitkitError: the projection of patches or the MLP of the first block are missing, or have other axes.
+    """
+    parts = ("stem", "blocks.mlp.fc1", "blocks.mlp.fc2")
+    keys = [f"{numbered(name, '0')}.weight" for part in parts for name in names[part].split()]
+    if missing := [key for key in keys if key not in source]:
+        raise VitkitError(f"{source.path} holds no whole ViT: absent: {', '.join(missing)}.")
+    check_axes(source, keys[0], 4)
+    check_axes(source, keys[-1], 2)
+    width, channels, *patch = source.shapes[keys[0]]
+    blocks = re.escape(names["blocks.mlp.fc2"].partition("#")[0])
+    return {
+        "width": width,
+        "in_channels": channels,
+        "patch_size": tuple(patch),
+        "depth": count_layers(source, rf"{blocks}(\d+)\."),
+        "mlp_dim": source.shapes[keys[-1]][1],
+    }
+
+
+TEXTS = "the tower for texts: images alone are read here"
+OF_WHOLE_MODELS = (
+    (r"(text_model|text_projection)\.", TEXTS),
+    (r"logit_(scale|bias)", "the scale of comparisons with texts, which are not read here"),
+    (r"decoder[._]", "the decoder of masked image modelling, which nothing here uses"),
+)
+"""Patterns of the names that whole models have beside those of a ViT, and why they are left out."""
+LEFT_OUT = (
+    (r".*(\.position_ids|relative_position_index)$", "numbers of positions, which follow from the sizes"),
+    (r"(.*\.)?mask_token$", "the mask token of masked image modelling, which nothing here uses"),
+)
+"""The same of names in any file; no row names them."""
+
+
+def left_out(source: Source, rows: Iterable[Row], more: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Name the tensors that are left out on purpose, and why, by `LEFT_OUT` and by `more` patterns."""
+    used = {name for row in rows for name in row.theirs}
+    ignored: dict[str, str] = {}
+    for pattern, reason in (*LEFT_OUT, *more):
+        for key in source.shapes:
+            if key not in used and re.match(pattern, key):
+                ignored.setdefault(key, reason)
+    if TEXTS in ignored.values():
+        source.notes.append("its tower for texts is left aside: images alone are read here")
+    return ignored
 
 
 def convolution(ours: str, theirs: str) -> Row:
@@ -283,29 +374,17 @@ def convolution(ours: str, theirs: str) -> Row:
     )
 
 
-PLAIN: Mapping[str, Collection[Any]] = {
-    "backbone": (None,),
-    "stem_channels": ((),),
-    "pool": ("token",),
-    "pool_heads": (None,),
-    "register_tokens": (0,),
-    "class_token_position": (True,),
-    "position": ("learned",),
-    "position_at": ("stem",),
-    "attention": ("full",),
-    "rotary": (None,),
-    "extra_class_token": (False,),
-    "norm": ("layer",),
-    "qk_norm": (False,),
-    "qkv_bias": (True,),
-    "mlp": ("gelu",),
-    "mlp_norm": (False,),
-    "layer_scale": (None,),
-    "norm_before_blocks": (False,),
-    "norm_after_pooling": (False,),
-    "final_norm": (True,),
+ANY_VALUE = {
+    *("in_channels", "stem_strides", "representation_size", "dropout", "attention_dropout", "drop_path"),
+    *("gelu", "norm_eps", "image_mean", "image_std"),
 }
-"""The ViT of the paper's section 3.1, which every format can store: the values of its fields."""
+"""Fields of a ViT that have any value here, and of which each format says itself what it cannot store."""
+PLAIN: Mapping[str, Collection[Any]] = {
+    name: (getattr(ViTConfig, name),)
+    for name in ViTConfig.__dataclass_fields__
+    if hasattr(ViTConfig, name) and name not in ANY_VALUE
+}
+"""The ViT of the paper's section 3.1, which every format can store: the values of its other fields."""
 
 
 def unsupported_values(config: ViTConfig, storable: Mapping[str, Collection[Any]]) -> list[str]:
@@ -395,6 +474,15 @@ def first_axis(source: Source, key: str, axes: int) -> int:
         return 0
     check_axes(source, key, axes)
     return source.shapes[key][0]
+
+
+def count_tokens(source: Source, key: str) -> int:
+    """Count the tokens of a tensor (1, N, D), such as registers; 0 where there is none.
+
+    Raises:
+        VitkitError: it has another number of axes, or nothing along one of them.
+    """
+    return source.shapes[key][1] if first_axis(source, key, 3) else 0
 
 
 def count_outputs(source: Source, layer: str) -> int | None:

@@ -20,12 +20,12 @@ from vitkit.models.config import ViTConfig, height_and_width
 from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields
 from vitkit.weights.formats import timm
-from vitkit.weights.formats.huggingface_families import TEXTS
 
 DINOV2_HEADS = {384: 6, 768: 12, 1024: 16, 1536: 24}
 """Heads by width, of the models that DINOv2 and Franca have."""
-DINOV2_NAMES = {"reg_token": "register_tokens", "mlp.fc1": "mlp.w12", "mlp.fc2": "mlp.w3"}
-"""Names of timm, and DINOv2's for them; those of the MLP where it is gated."""
+DINOV2 = {**timm.NAMES, "register_tokens": "register_tokens"}
+DINOV2_GATED = DINOV2 | {"blocks.mlp.fc1": "blocks.#.mlp.w12", "blocks.mlp.fc2": "blocks.#.mlp.w3"}
+"""The names of DINOv2, with a plain MLP and with a gated one."""
 
 
 def is_dinov2(source: Source) -> bool:
@@ -36,7 +36,8 @@ def is_dinov2(source: Source) -> bool:
 
 def is_training(source: Source) -> bool:
     """Whether it is a checkpoint of DINO's or DINOv2's training: a backbone beside its projection heads."""
-    return "backbone.patch_embed.proj.weight" in source and any(HEADS.match(key) for key in source.shapes)
+    heads = [key for key in source.shapes if not key.startswith("backbone.")]
+    return "backbone.patch_embed.proj.weight" in source and bool(heads) and all(map(HEADS.match, heads))
 
 
 HEADS = re.compile(r"(dino_head|ibot_head|head)\.(mlp|last_layer)\.")
@@ -78,36 +79,26 @@ def _read_training(source: Source, hints: table.Hints) -> table.Translation:
         read = _read_dinov2(backbone, hints)
     else:
         read = _with_own_images(timm.read(backbone, hints), "dinov2", "DINO's")
-    heads = (key for key in source.shapes if HEADS.match(key))
+    heads = source.shapes.keys() - names.values()
     ignored = dict.fromkeys(heads, "the projection head of the training, which nothing here uses")
-    ignored |= {names[key]: reason for key, reason in read.ignored.items() if key in names}
-    rows = [replace(row, theirs=tuple(f"backbone.{name}" for name in row.theirs)) for row in read.rows]
-    return replace(read, rows=rows, ignored=ignored)
+    ignored |= {f"backbone.{key}": reason for key, reason in read.ignored.items()}
+    return replace(read, source=backbone, ignored={**read.ignored, **ignored})
 
 
 def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
-    for key, axes in {"patch_embed.proj.weight": 4, "pos_embed": 3}.items():
-        table.check_axes(source, key, axes)
-    width, channels, *patch = source.shapes["patch_embed.proj.weight"]
     gated = "blocks.0.mlp.w3.weight" in source
-    last = f"blocks.0.mlp.{'w3' if gated else 'fc2'}.weight"
-    table.check_axes(source, last, 2)
-    registers = 0
-    if "register_tokens" in source:
-        table.check_axes(source, "register_tokens", 3)
-        registers = source.shapes["register_tokens"][1]
-    patch_size, count = (patch[0], patch[1]), source.shapes["pos_embed"][1]
+    names = DINOV2_GATED if gated else DINOV2
+    sizes = table.read_sizes(source, names)
+    width, channels = sizes["width"], sizes["in_channels"]
+    registers = table.count_tokens(source, "register_tokens")
     # Of the tokens before the patches the class token alone has a position.
-    size, _ = table.image_size_of(source, patch_size, count, hints.image_size, prefix=1)
+    count = table.count_tokens(source, "pos_embed")
+    size, _ = table.image_size_of(source, sizes["patch_size"], count, hints.image_size, prefix=1)
     config = ViTConfig(
+        **sizes,
         image_size=size,
-        patch_size=patch_size,
-        width=width,
-        depth=table.count_layers(source, r"blocks\.(\d+)\."),
         num_heads=table.require_heads(source, hints.num_heads or DINOV2_HEADS.get(width), width),
-        mlp_dim=source.shapes[last][1],
         num_classes=0,
-        in_channels=channels,
         register_tokens=registers,
         class_token_position=not registers,
         mlp="swiglu" if gated else "gelu",
@@ -117,23 +108,12 @@ def _read_dinov2(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
         image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
-    rows = [_named(row, gated) for row in timm.vit_rows(config)]
-    if registers:
-        placed = table.folded_position("cls_token", "pos_embed")
-        rows = [row for row in rows if row.ours not in {own.ours for own in placed}] + placed
+    placed = table.folded_position("cls_token", "pos_embed") if registers else []
+    rows = table.named_rows(config, names, special=placed)
     # Models with registers resize positions antialiased, those without by the rule of DINO
     # (`dinov2/hub/backbones.py`).
     card = _card(config, "timm" if registers else "dinov2", "DINOv2's")
-    return table.Translation(config, rows, card, {"mask_token": timm.MASK_TOKEN})
-
-
-def _named(row: table.Row, gated: bool) -> table.Row:
-    """Give a row of timm the names of DINOv2."""
-    theirs = list(row.theirs)
-    for name, own in DINOV2_NAMES.items():
-        if gated or "mlp" not in name:
-            theirs = [re.sub(rf"\b{re.escape(name)}\b", own, key) for key in theirs]
-    return replace(row, theirs=tuple(theirs))
+    return table.Translation(config, rows, card, table.left_out(source, rows))
 
 
 def _read_mae(source: Source, hints: table.Hints) -> table.Translation:
@@ -141,8 +121,7 @@ def _read_mae(source: Source, hints: table.Hints) -> table.Translation:
     encoder = source.renamed({key: key for key in source.shapes if key not in aside})
     # `interpolate_pos_embed` of `util/pos_embed.py` is bicubic without antialiasing, as transformers is.
     read = _with_own_images(timm.read(encoder, hints), "huggingface", "MAE's")
-    ignored = dict.fromkeys(aside, "the decoder of masked image modelling, which nothing here uses")
-    return replace(read, ignored=ignored)
+    return replace(read, ignored=table.left_out(source, read.rows, table.OF_WHOLE_MODELS))
 
 
 def _with_own_images(read: table.Translation, rule: models.Interpolation, whose: str) -> table.Translation:
@@ -158,19 +137,9 @@ def _with_own_images(read: table.Translation, rule: models.Interpolation, whose:
 
 
 def _card(config: ViTConfig, rule: models.Interpolation, whose: str) -> model_card.ModelCard:
-    """Make the card of a state dict alone, which the authors' own arithmetic and images are assumed of."""
+    """Make the card of a state dict alone: all these authors evaluate the middle of images, bicubically."""
     preprocessing = Preprocessing(config.image_size, "shortest", 0.875, interpolation="bicubic")
-    return model_card.ModelCard(
-        preprocessing=preprocessing,
-        assumed=(
-            model_card.assumed_statistics(config.image_mean, config.image_std, f"ImageNet's, as {whose} own"),
-            model_card.assumed_resizing(preprocessing, f"as {whose} evaluation does"),
-        ),
-        origin={
-            "notes": [f"a state dict alone: {whose} arithmetic (exact GELU, epsilon {config.norm_eps:g})"]
-        },
-        position_interpolation=rule,
-    )
+    return model_card.card_of_state_dict(config, preprocessing, whose, rule)
 
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -230,11 +199,9 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
     if strange:
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
         raise VitkitError(f"{where}: vision_cfg asks for what models here do not have: {listed}.")
-    stem, hidden = "visual.conv1.weight", "visual.transformer.resblocks.0.mlp.c_fc.weight"
-    table.check_axes(source, stem, 4)
-    table.check_axes(source, hidden, 2)
+    sizes = table.read_sizes(source, OPEN_CLIP)
+    width = sizes["width"]
     table.check_axes(source, "visual.proj", 2)
-    width, channels, *patch = source.shapes[stem]
     if fields.head_width < 1 or width % fields.head_width or fields.width != width:
         raise VitkitError(
             f"{where}: vision_cfg says heads of {fields.head_width} of a width of {fields.width}, and the "
@@ -242,14 +209,10 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         )
     pool = POOLS[fields.pool_type]
     config = ViTConfig(
+        **sizes,
         image_size=height_and_width(fields.image_size),
-        patch_size=(patch[0], patch[1]),
-        width=width,
-        depth=table.count_layers(source, r"visual\.transformer\.resblocks\.(\d+)\."),
         num_heads=width // fields.head_width,
-        mlp_dim=source.shapes[hidden][0],
         num_classes=source.shapes["visual.proj"][1],
-        in_channels=channels,
         pool=pool,
         extra_class_token=pool != "token",
         layer_scale=fields.ls_init_value,
@@ -260,59 +223,36 @@ def _read_open_clip(source: Source, hints: table.Hints) -> table.Translation:
         image_mean=pixels.mean,
         image_std=pixels.std,
     )
-    way, size = pixels.resize_mode, config.image_size
-    border = model_card.border_colour(config.image_mean) if way == "longest" else (0, 0, 0)
-    card = model_card.ModelCard(
-        preprocessing=Preprocessing(size, interpolation=pixels.interpolation)
-        if way == "squash"
-        else Preprocessing(size, way, 1.0, interpolation=pixels.interpolation, border=border),
-        position_interpolation="timm",  # open_clip's own rule is the same (`resize_pos_embed`)
-    )
+    rule = timm.transform(config.image_size, pixels.resize_mode, 1.0, pixels.interpolation, pixels.mean)
+    # open_clip's own rule for positions is the same as timm's (`resize_pos_embed`).
+    card = model_card.ModelCard(preprocessing=rule, position_interpolation="timm")
     source.notes.append(f"its {config.num_classes} outputs are CLIP's projection for comparisons with texts")
-    aside = [key for key in source.shapes if not key.startswith("visual.")]
-    if "token_embedding.weight" in aside or any(key.startswith("text.") for key in aside):
-        source.notes.append(TEXTS)
-    ignored = dict.fromkeys(aside, "the tower for texts: images alone are read here")
-    return table.Translation(config, open_clip_rows(config), card, ignored)
-
-
-OPEN_CLIP_LAYERS = {
-    "norm1": "ln_1",
-    "attention.out": "attn.out_proj",
-    "norm2": "ln_2",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-}
-"""Layers of a block, and open_clip's names for them."""
-
-
-def open_clip_rows(config: ViTConfig) -> list[table.Row]:
-    """Pair every parameter of a ViT with its name in open_clip's tower for images."""
-    width = config.width
-    rows = [
-        table.renamed("stem.weight", "visual.conv1.weight"),
-        table.bias_or_zeros("stem.bias", "visual.conv1", there=False),
-        table.reshaped("class_token", "visual.class_embedding", (1, 1, width)),
-        table.reshaped("positions.0.embedding", "visual.positional_embedding", (1, -1, width)),
+    head = [  # the projection is a bare matrix (D, K)
+        table.Row("head.weight", ("visual.proj",), lambda tensors: tensors[0].T),
+        table.Row("head.bias", ("visual.proj",), lambda tensors: tensors[0].new_zeros(len(tensors[0].T))),
     ]
-    if config.norm_before_blocks:
-        rows += table.weight_and_bias("pre_norm", "visual.ln_pre")
-    for i in range(config.depth):
-        ours, theirs = f"blocks.{i}", f"visual.transformer.resblocks.{i}"
-        fused = (".in_proj_weight", ".in_proj_bias")  # PyTorch's own attention
-        rows += table.weight_and_bias(f"{ours}.attention.qkv", f"{theirs}.attn", fused)
-        for own, name in OPEN_CLIP_LAYERS.items():
-            rows += table.weight_and_bias(f"{ours}.{own}", f"{theirs}.{name}")
-        if config.layer_scale is not None:
-            rows.append(table.renamed(f"{ours}.attention_scale", f"{theirs}.ls_1.gamma"))
-            rows.append(table.renamed(f"{ours}.mlp_scale", f"{theirs}.ls_2.gamma"))
-    rows += table.weight_and_bias("norm", "visual.ln_post")
-    # The projection is a bare matrix (D, K).
-    rows.append(table.Row("head.weight", ("visual.proj",), lambda tensors: tensors[0].T))
-    rows.append(
-        table.Row("head.bias", ("visual.proj",), lambda tensors: tensors[0].new_zeros(len(tensors[0].T)))
-    )
-    return rows
+    rows = table.named_rows(config, OPEN_CLIP, {OPEN_CLIP["stem"]}, head)
+    ignored = table.left_out(source, rows, [*table.OF_WHOLE_MODELS, (r"(?!visual\.)", table.TEXTS)])
+    return table.Translation(config, rows, card, ignored)
+
+
+RESBLOCK = "visual.transformer.resblocks.#."
+OPEN_CLIP: table.Names = {
+    "stem": "visual.conv1",
+    "class_token": "visual.class_embedding",
+    "positions.embedding": "visual.positional_embedding",
+    "pre_norm": "visual.ln_pre",
+    "blocks.norm1": f"{RESBLOCK}ln_1",
+    "blocks.attention.qkv": f"{RESBLOCK}attn.in_proj_",
+    "blocks.attention.out": f"{RESBLOCK}attn.out_proj",
+    "blocks.attention_scale": f"{RESBLOCK}ls_1.gamma",
+    "blocks.norm2": f"{RESBLOCK}ln_2",
+    "blocks.mlp.fc1": f"{RESBLOCK}mlp.c_fc",
+    "blocks.mlp.fc2": f"{RESBLOCK}mlp.c_proj",
+    "blocks.mlp_scale": f"{RESBLOCK}ls_2.gamma",
+    "norm": "visual.ln_post",
+}
+"""The parts of a ViT, and open_clip's names for them in its tower for images."""
 
 
 CHECKPOINT_FORMAT = table.CheckpointFormat(

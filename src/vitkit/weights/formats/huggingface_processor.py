@@ -80,11 +80,8 @@ OF_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "dinov2_with_registers": ("Bit", {"size": 256, **IMAGENET}),
     "dinov3_vit": ("DINOv3ViT", {}),
     "siglip": ("Siglip", {}),
-    "siglip_vision_model": ("Siglip", {}),
     "clip": ("CLIP", {}),
-    "clip_vision_model": ("CLIP", {}),
     "metaclip_2": ("CLIP", {}),
-    "metaclip_2_vision_model": ("CLIP", {}),
 }
 """The processor of each `model_type`, and what its files on the hub say, for folders without one."""
 SHORTEST_EDGE = ("Bit", "CLIP")
@@ -92,8 +89,8 @@ SHORTEST_EDGE = ("Bit", "CLIP")
 
 
 def model_type(source: Source) -> str:
-    """Return the `model_type` of `config.json`."""
-    return str(source.config.get("model_type"))
+    """Return the `model_type` of `config.json`, without the ending of a tower that is stored alone."""
+    return str(source.config.get("model_type")).removesuffix("_vision_model")
 
 
 def processor_of(source: Source) -> Processor:
@@ -247,7 +244,7 @@ def refuse(source: Source, features: Mapping[str, bool]) -> None:
 
 def prefix_of(source: Source, key: str) -> str:
     """Return the prefix of the trunk's names: "vit." under a classifier, nothing in a trunk alone."""
-    if not (names := [name for name in source.shapes if name.endswith(key)]):
+    if not (names := [name for name in source.shapes if re.fullmatch(rf"[\w.-]*{re.escape(key)}", name)]):
         kind = source.config["model_type"]
         raise VitkitError(f"{source.path}: its config.json says {kind}, but no {key} is there.")
     return names[0].removesuffix(key)

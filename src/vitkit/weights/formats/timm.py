@@ -12,7 +12,7 @@ Facts: timm 1.0, `models/vision_transformer.py`, `vision_transformer_hybrid.py`,
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,105 +32,74 @@ from vitkit.weights import model_card, table
 from vitkit.weights.files.source import Source, read_fields, write_folder
 from vitkit.weights.formats.official import absent_from_libraries, has_usual_channels, with_channels
 
-QKV = Literal["fused", "split", "none", "apart"]
-"""Queries, keys and values: weights and biases are a tensor each; the biases are two, as keys have none
-(timm's classes Eva and Beit); there are no biases; or each has a layer, that of the keys without a bias."""
-
 BACKBONE = "patch_embed.backbone."
 """Before the names of a hybrid's ResNet."""
+UNIT = {
+    **{part: part for part in ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")},
+    "proj": "downsample.conv",
+    "proj_norm": "downsample.norm",  # in hybrids alone
+}
+"""The layers of a bottleneck, and timm's names for them."""
+NAMES: table.Names = {
+    "stem": "patch_embed.proj",
+    "stem.projection": "patch_embed.proj",
+    "stem.root": f"{BACKBONE}stem.conv",
+    "stem.root_norm": f"{BACKBONE}stem.norm",
+    **{f"stem.stages.{part}": f"{BACKBONE}stages.#.blocks.#.{name}" for part, name in UNIT.items()},
+    "class_token": "cls_token",
+    "register_tokens": "reg_token",
+    "positions.embedding": "pos_embed",
+    "blocks.norm1": "blocks.#.norm1",
+    "blocks.attention.qkv": "blocks.#.attn.qkv",
+    "blocks.attention.q_norm": "blocks.#.attn.q_norm",
+    "blocks.attention.k_norm": "blocks.#.attn.k_norm",
+    "blocks.attention.relative_bias": "blocks.#.attn.relative_position_bias_table",
+    "blocks.attention.out": "blocks.#.attn.proj",
+    "blocks.attention_scale": "blocks.#.ls1.gamma",
+    "blocks.norm2": "blocks.#.norm2",
+    "blocks.mlp.fc1": "blocks.#.mlp.fc1",
+    "blocks.mlp.norm": "blocks.#.mlp.norm",
+    "blocks.mlp.fc2": "blocks.#.mlp.fc2",
+    "blocks.mlp_scale": "blocks.#.ls2.gamma",
+    "pre_norm": "norm_pre",
+    "norm": "norm",
+    "pooling.probe": "attn_pool.latent",
+    "pooling.attention.out": "attn_pool.proj",
+    "pooling.norm": "attn_pool.norm",
+    "pooling.mlp.fc1": "attn_pool.mlp.fc1",
+    "pooling.mlp.fc2": "attn_pool.mlp.fc2",
+    "pre_logits": "pre_logits.fc",
+    "head": "head",
+}
+"""The parts of ViTs and hybrids, and timm's names for them."""
+APART = "blocks.#.attn.q_proj blocks.#.attn.k_proj blocks.#.attn.v_proj"
+"""Queries, keys and values of timm's class Eva where each has a layer, that of the keys without a bias."""
+GATES = "blocks.#.mlp.fc1_g blocks.#.mlp.fc1_x"
+"""Gates and values of gated MLPs where they are two layers."""
 
 
 def vit_rows(
     config: ViTConfig,
-    *,
-    qkv: QKV = "fused",
-    stem_bias: bool = True,
-    scales: tuple[str, str] = ("ls1.gamma", "ls2.gamma"),
-    gates_apart: bool = False,
+    names: table.Names = NAMES,
+    unbiased: Collection[str] = (),
+    special: Iterable[table.Row] = (),
 ) -> list[table.Row]:
-    """Pair every parameter of a ViT or hybrid of `config` with the tensors where timm keeps it.
-
-    Args:
-        config: the model.
-        qkv: the form of queries, keys and values; biases that are not there are zeros, which is the same.
-        stem_bias: whether the patch projection has a bias; else it is zeros.
-        scales: names of the layer scale of both branches.
-        gates_apart: whether gates and values of a gated MLP are two layers.
-    """
-    rows: list[table.Row] = []
-    if config.backbone:
-        root = f"{BACKBONE}stem." if config.backbone.layers else BACKBONE
-        rows.append(table.renamed("stem.root.weight", f"{root}conv.weight"))
-        rows += table.weight_and_bias("stem.root_norm", f"{root}norm")
-        rows += _stage_rows("stem.", BACKBONE, config.backbone.layers, normed=True)
-    stem, theirs = "stem.projection" if config.backbone else "stem", "patch_embed.proj"
-    rows.append(table.renamed(f"{stem}.weight", f"{theirs}.weight"))
-    rows.append(table.bias_or_zeros(f"{stem}.bias", theirs, stem_bias))
-    if config.class_token:
-        rows.append(table.renamed("class_token", "cls_token"))
-    if config.register_tokens:
-        rows.append(table.renamed("register_tokens", "reg_token"))
-    if config.position == "learned":
-        rows.append(table.renamed("positions.0.embedding", "pos_embed"))
-    for i in range(config.depth):
-        block = f"blocks.{i}"
-        rows += _norm(config, f"{block}.norm1", f"{block}.norm1")
-        apart = [f"{block}.attn.{name}_proj" for name in "qkv"]
-        if qkv == "apart":
-            weights = (f"{name}.weight" for name in apart)
-            rows.append(table.stacked(f"{block}.attention.qkv.weight", weights))
-        else:
-            rows.append(table.renamed(f"{block}.attention.qkv.weight", f"{block}.attn.qkv.weight"))
-        if config.qk_norm:
-            for name in ("q_norm", "k_norm"):
-                rows += _norm(config, f"{block}.attention.{name}", f"{block}.attn.{name}")
-        if config.position == "relative_bias":
-            theirs = f"{block}.attn.relative_position_bias_table"
-            rows.append(table.renamed(f"{block}.attention.relative_bias", theirs))
-        if qkv == "apart":
-            rows.append(table.stacked_biases(f"{block}.attention.qkv.bias", apart, (True, False, True)))
-        elif qkv == "split":
-            names = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
-            rows.append(table.Row(f"{block}.attention.qkv.bias", names, _between_zeros))
-        else:
-            rows.append(
-                table.bias_or_zeros(f"{block}.attention.qkv.bias", f"{block}.attn.qkv", qkv == "fused")
-            )
-        rows += table.weight_and_bias(f"{block}.attention.out", f"{block}.attn.proj")
-        rows += _norm(config, f"{block}.norm2", f"{block}.norm2")
-        for kind in ("weight", "bias") if gates_apart else ():
-            theirs_apart = (f"{block}.mlp.{name}.{kind}" for name in ("fc1_g", "fc1_x"))
-            rows.append(table.stacked(f"{block}.mlp.fc1.{kind}", theirs_apart))
-        if not gates_apart:
-            rows += table.weight_and_bias(f"{block}.mlp.fc1", f"{block}.mlp.fc1")
-        if config.mlp_norm:
-            rows += _norm(config, f"{block}.mlp.norm", f"{block}.mlp.norm")
-        rows += table.weight_and_bias(f"{block}.mlp.fc2", f"{block}.mlp.fc2")
-        if config.layer_scale is not None:
-            rows.append(table.renamed(f"{block}.attention_scale", f"{block}.{scales[0]}"))
-            rows.append(table.renamed(f"{block}.mlp_scale", f"{block}.{scales[1]}"))
-    if config.norm_before_blocks:
-        rows += _norm(config, "pre_norm", "norm_pre")
-    if config.final_norm:
-        rows += _norm(config, "norm", "fc_norm" if config.norm_after_pooling else "norm")
-    if config.pool == "map":
-        rows.append(table.renamed("pooling.probe", "attn_pool.latent"))
-        for part in ("weight", "bias"):  # timm keeps the query's projection apart from the others
-            names = (f"attn_pool.q.{part}", f"attn_pool.kv.{part}")
-            ours = f"pooling.attention.qkv.{part}"
-            rows.append(table.Row(ours, names, torch.cat, lambda qkv: [*qkv.tensor_split([len(qkv) // 3])]))
-        rows += table.weight_and_bias("pooling.attention.out", "attn_pool.proj")
-        rows += _norm(config, "pooling.norm", "attn_pool.norm")
-        rows += table.weight_and_bias("pooling.mlp.fc1", "attn_pool.mlp.fc1")
-        rows += table.weight_and_bias("pooling.mlp.fc2", "attn_pool.mlp.fc2")
-    if config.representation_size:
-        rows += table.weight_and_bias("pre_logits", "pre_logits.fc")
-    return rows + (table.weight_and_bias("head", "head") if config.num_classes else [])
-
-
-def _norm(config: ViTConfig, ours: str, theirs: str) -> list[table.Row]:
-    """Pair a norm's scale, and the shift that LayerNorm alone has."""
-    return table.weight_and_bias(ours, theirs)[: 2 if config.norm == "layer" else 1]
+    """Pair every parameter of a ViT or hybrid with the tensors where timm keeps it, as `table.named_rows`."""
+    names = dict(names)
+    if config.norm_after_pooling:
+        names["norm"] = "fc_norm"
+    if config.backbone and not config.backbone.layers:
+        names |= {"stem.root": f"{BACKBONE}conv", "stem.root_norm": f"{BACKBONE}norm"}
+    pooling = [  # timm keeps the query's projection apart from the others
+        table.Row(
+            f"pooling.attention.qkv.{kind}",
+            (f"attn_pool.q.{kind}", f"attn_pool.kv.{kind}"),
+            torch.cat,
+            lambda qkv: [*qkv.tensor_split([len(qkv) // 3])],
+        )
+        for kind in (("weight", "bias") if config.pool == "map" else ())
+    ]
+    return table.named_rows(config, names, unbiased, [*special, *pooling])
 
 
 def _between_zeros(biases: list[Tensor]) -> Tensor:
@@ -138,33 +107,17 @@ def _between_zeros(biases: list[Tensor]) -> Tensor:
     return torch.cat([biases[0], torch.zeros_like(biases[0]), biases[1]])
 
 
-def _stage_rows(ours: str, theirs: str, layers: tuple[int, ...], normed: bool) -> list[table.Row]:
-    """List the parameters of bottlenecks; the projection (`downsample`) has a norm in hybrids alone."""
-    rows: list[table.Row] = []
-    for s, u in ((s, u) for s, units in enumerate(layers) for u in range(units)):
-        unit, block = f"{ours}stages.{s}.{u}", f"{theirs}stages.{s}.blocks.{u}"
-        for number in (1, 2, 3):
-            rows.append(table.renamed(f"{unit}.conv{number}.weight", f"{block}.conv{number}.weight"))
-            rows += table.weight_and_bias(f"{unit}.norm{number}", f"{block}.norm{number}")
-        if u == 0:
-            rows.append(table.renamed(f"{unit}.proj.weight", f"{block}.downsample.conv.weight"))
-            rows += table.weight_and_bias(f"{unit}.proj_norm", f"{block}.downsample.norm") if normed else []
-    return rows
-
-
 def bit_rows(config: ResNetConfig) -> list[table.Row]:
     """List every parameter of a BiT ResNet with its name in timm, where the head is a 1x1 convolution."""
-    rows = [table.renamed("root.weight", "stem.conv.weight"), *_stage_rows("", "", config.layers, False)]
-    rows += table.weight_and_bias("norm", "norm")
-    if config.num_classes:
-        head = table.Row(
-            "head.weight",
-            ("head.fc.weight",),  # (K, C, 1, 1)
-            lambda tensors: tensors[0].flatten(1),
-            lambda tensor: [tensor[:, :, None, None]],
-        )
-        rows += [head, table.renamed("head.bias", "head.fc.bias")]
-    return rows
+    names = {"root": "stem.conv", "norm": "norm", "head": "head.fc"}
+    names |= {f"stages.{part}": f"stages.#.blocks.#.{name}" for part, name in UNIT.items()}
+    head = table.Row(
+        "head.weight",
+        ("head.fc.weight",),  # (K, C, 1, 1)
+        lambda tensors: tensors[0].flatten(1),
+        lambda tensor: [tensor[:, :, None, None]],
+    )
+    return table.named_rows(config, names, special=[head] if config.num_classes else [])
 
 
 NORM_EPS = 1e-6
@@ -174,7 +127,7 @@ CLIP_NORM_EPS = 1e-5
 LAYER_SCALE = 1e-5
 """First value of layer scale where no argument says it: it matters to new weights alone."""
 GROUP_NORM_EPS = 1e-5
-"""Epsilon of GroupNorm in hybrids and ResNets."""
+"""Epsilon of GroupNorm in hybrids and ResNets; in transformers' BiT too, as the next (`modeling_bit.py`)."""
 STANDARDIZATION_EPS = 1e-8
 """In w / sqrt(var + eps), of hybrids and BiT."""
 USUAL_STANDARDIZATION_EPS = 1e-6
@@ -208,6 +161,10 @@ OTHER_SIZES: tuple[tuple[str, tuple[int, int]], ...] = (
     (r"test_vit\d*", (64, 2)),
 )
 """Names that do not follow the table."""
+SIZED = re.compile(
+    r"(?:vit(?:_pe_(?:core|lang|spatial))?|deit3?|flexivit|eva(?:02)?|beit(?:v2)?)_([a-z0-9]+)(?:_.*)?"
+)
+"""Names that do, with the word."""
 UNBIASED_NAMES = re.compile(
     r"vit_base_patch16_224_miil|vit_(medium|betwixt)_patch16_gap_\d+|vit_so150m2_.*|vit_base_patch16_rpn_224"
 )
@@ -334,9 +291,7 @@ class Settings:
     @property
     def image_size(self) -> tuple[int, int] | None:
         size = self.arguments.img_size or self.pretrained.input_size[1:]
-        if isinstance(size, int):
-            return size, size
-        return (size[0], size[1]) if len(size) == 2 else None
+        return models.height_and_width(size) if isinstance(size, int) or len(size) == 2 else None
 
     @property
     def num_heads(self) -> int | None:
@@ -351,24 +306,8 @@ class Settings:
         for pattern, size in OTHER_SIZES:
             if re.fullmatch(pattern, self.architecture):
                 return size
-        parts = self.architecture.split("_")
-        if parts[:2] == ["vit", "pe"]:
-            parts = parts[2:]  # vit_pe_core_base_... is of the size of vit_base_...
-        firsts = (
-            "vit",
-            "deit",
-            "deit3",
-            "flexivit",
-            "eva",
-            "eva02",
-            "beit",
-            "beitv2",
-            "core",
-            "lang",
-            "spatial",
-        )
-        named = len(parts) > 1 and parts[0] in firsts
-        return SIZES.get(parts[1]) if named else None
+        named = SIZED.fullmatch(self.architecture)
+        return SIZES.get(named[1]) if named else None
 
     @property
     def gelu(self) -> models.Gelu:
@@ -422,12 +361,9 @@ class Settings:
         if not self.has_config:
             fraction = 0.9 if max(size) <= 224 else 1.0
             return Preprocessing(size, "shortest", fraction, interpolation="bicubic")
-        fields, resize = self.pretrained, CROP_MODES[self.pretrained.crop_mode]
-        border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
-        fraction, kind = fields.crop_pct or 0.875, fields.interpolation
-        rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
-        straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
-        return Preprocessing(size, interpolation=kind) if straight else rule
+        fields = self.pretrained
+        resize, fraction = CROP_MODES[fields.crop_mode], fields.crop_pct or 0.875
+        return transform(size, resize, fraction, fields.interpolation, mean)
 
     def statistics(self, channels: int) -> tuple[tuple[float, ...], ...]:
         """Return mean and std of pixels, a value for each channel.
@@ -437,6 +373,16 @@ class Settings:
         defaults = (table.IMAGENET_MEAN, table.IMAGENET_STD) if self.has_config else ((0.5,), (0.5,))
         given = (self.pretrained.mean or defaults[0], self.pretrained.std or defaults[1])
         return tuple(table.by_channel(values, channels) for values in given)
+
+
+def transform(
+    size: tuple[int, int], resize: Resize, fraction: float, kind: Interpolation, mean: tuple[float, ...]
+) -> Preprocessing:
+    """Return an evaluation transform of timm's or open_clip's; squashed to its own size, it is a stretch."""
+    border = model_card.border_colour(mean) if resize == "longest" else (0, 0, 0)
+    rule = Preprocessing(size, resize, fraction, interpolation=kind, border=border)
+    straight = resize == "squash" and (rule.resized(0), rule.resized(1)) == size
+    return Preprocessing(size, interpolation=kind) if straight else rule
 
 
 CLIP_NAME = "vit_base_patch16_clip_224"
@@ -597,12 +543,10 @@ def _unsupported_bit(config: ResNetConfig) -> Iterator[str]:
         yield f"a ResNet of {config.layers} units (only {', '.join(BIT_NAMES.values())})"
 
 
-WRITTEN_FIELDS = frozenset(
-    (
-        *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
-        *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling", "final_norm"),
-    )
-)
+WRITTEN_FIELDS = {
+    *("backbone", "register_tokens", "class_token_position", "extra_class_token", "norm", "qk_norm"),
+    *("qkv_bias", "layer_scale", "norm_before_blocks", "norm_after_pooling", "final_norm"),
+}
 """Fields of `table.PLAIN` of which timm's ViTs have any value. A new field is refused until it is here."""
 
 
@@ -638,10 +582,10 @@ def nearest_transform(rule: Preprocessing, mean: tuple[float, ...]) -> Preproces
     return Preprocessing(size, resize, fraction, interpolation=rule.interpolation, border=border)
 
 
-def _lost_of_a_bit(config: ResNetConfig) -> list[str]:
-    """Name the numerics that timm has no argument for."""
+def lost_of_a_bit(config: ResNetConfig, library: str = "timm") -> list[str]:
+    """Name the numerics that timm and transformers have no argument for."""
     return table.differences(
-        "timm",
+        library,
         ("GroupNorm's epsilon", config.norm_eps, GROUP_NORM_EPS),
         ("weight standardisation's epsilon", config.standardization_eps, STANDARDIZATION_EPS),
         ("max-pooling padded with", config.max_pool_padding, "zeros"),
@@ -667,7 +611,7 @@ def _lost_of_a_vit(config: ViTConfig) -> Iterator[str]:
 
 HOLDINGS = {
     "ViT": table.Holding(partial(_write, _parts_of_a_vit), _unsupported_vit, _lost_of_a_vit),
-    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, _lost_of_a_bit),
+    "ResNet": table.Holding(partial(_write, _parts_of_a_bit), _unsupported_bit, lost_of_a_bit),
 }
 
 
@@ -675,15 +619,14 @@ UNLIKE_NAMES = re.compile(r"rope|relpos|_pe_|_xp_|_rpn_|naflex|samvit|radio|eva0
 """Architectures with other numerics, whose tensors may have the same names and shapes."""
 OTHERS = {
     "naflex": "images of any shape (NaFlex) are not read: load the same model of a fixed size",
-    "radio": "C-RADIO's eight tokens and cropped positions are not read: load DINOv3 or SigLIP 2, which are",
+    "radio": "C-RADIO has eight tokens before the patches, positions that are cropped and no final norm, and "
+    "is not read: load DINOv3 or SigLIP 2 of a fixed size, which are",
 }
 """Words in the names of these that people ask for, and what to load in their place."""
 READ_ARGUMENTS = {
-    *("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio"),
-    *("class_token", "global_pool", "fc_norm", "no_embed_class", "reg_tokens", "pool_include_prefix"),
-    *("act_layer", "norm_layer", "pos_embed", "qkv_bias", "final_norm", "proj_bias"),
-    *("init_values", "qk_norm", "pre_norm", "channels", "stem_chs"),
-    *("padding_same", "proj_drop_rate", "pos_drop_rate", "attn_drop_rate"),
+    *(ModelArguments.__dataclass_fields__.keys() - {"layers", "stem_type", "width_factor"}),
+    *("patch_size", "in_chans", "num_classes", "depth", "mlp_ratio", "class_token", "fc_norm", "reg_tokens"),
+    *("no_embed_class", "proj_bias", "pre_norm"),
 }
 """`model_args` that are understood here, or show in the tensors' names and shapes."""
 HARMLESS_ARGUMENTS = {
@@ -718,12 +661,10 @@ UNKNOWN_PARTS = {
     "decoder_embed": "a decoder (MAE pre-training)",
 }
 """Words in the names of tensors, and the parts they stand for, which models here do not have."""
-MASK_TOKEN = "the mask token of masked image modelling, which nothing here uses"
-"""Why it is left out."""
 OF_EVA = ("gamma_1", "gamma_2", "relative_position_bias_table")
 """Those of them that timm's classes Eva and Beit have, and models here too."""
-GATES = "blocks.0.mlp.fc1_g.weight"
-"""The first gates of gated MLPs whose gates and values are two layers."""
+FIRST_GATES = "blocks.0.mlp.fc1_g.weight"
+"""The first gates where gates and values are two layers."""
 
 
 def recognises(source: Source) -> bool:
@@ -746,17 +687,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     if "stem.conv.weight" in source:
         return _read_bit(source, settings, hints)
     config = _vit_config(source, settings, hints)
-    stem_bias = not config.norm_before_blocks or "patch_embed.proj.bias" in source
-    rows = vit_rows(
-        config,
-        qkv=_qkv(source, settings),
-        stem_bias=stem_bias,
-        scales=("gamma_1", "gamma_2") if settings.is_eva else ("ls1.gamma", "ls2.gamma"),
-        gates_apart=GATES in source,
-    )
-    ignored = {"mask_token": MASK_TOKEN}
-    numbers = (key for key in source.shapes if key.endswith("relative_position_index"))
-    ignored |= dict.fromkeys(numbers, "numbers of offsets, which follow from the sizes")
+    rows = _rows(source, settings, config)
     doubts = []
     if settings.has_config and settings.num_heads is None:
         doubts.append(f"architecture '{settings.architecture}' is not known: timm's usual arithmetic")
@@ -767,7 +698,7 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
     # what has timm's names then (iBOT) resizes positions as DINO does.
     if not settings.has_config and "mask_token" in source:
         card = replace(card, position_interpolation="dinov2")
-    return table.Translation(config, rows, card, ignored)
+    return table.Translation(config, rows, card, table.left_out(source, rows))
 
 
 def _refuse(source: Source, settings: Settings) -> None:
@@ -833,7 +764,7 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
     first, second = (shapes.get(f"blocks.0.mlp.{name}.weight", ()) for name in ("fc1", "fc2"))
     packed = len(first) == len(second) == 2 and first[0] == 2 * second[1]
     if (packed and not PACKED_NAMES.fullmatch(settings.architecture)) or (
-        GATES in shapes and not settings.is_eva
+        FIRST_GATES in shapes and not settings.is_eva
     ):
         raise VitkitError(
             f"{source.path}: this timm model has a gated MLP, and no name in config.json says what its gates "
@@ -853,7 +784,7 @@ def _refuse_shapes(source: Source, settings: Settings) -> None:
 
 def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTConfig:
     shapes, hybrid_root = source.shapes, _hybrid_root(source)
-    axes = {"patch_embed.proj.weight": 4, "pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
+    axes = {"pos_embed": 3, "reg_token": 3, hybrid_root or "": 4}
     axes |= {key: 2 for key in shapes if re.fullmatch(r"blocks\.\d+\.attn\.qkv\.weight", key)}
     for key in axes.keys() & shapes.keys():
         table.check_axes(source, key, axes[key])
@@ -867,18 +798,18 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
             f"{source.path}: pos_embed: missing, and config.json does not say that this model has "
             'no position embeddings ("pos_embed": "none" in model_args).'
         )
-    width, channels, *patch = shapes["patch_embed.proj.weight"]
-    patch_size = (patch[0], patch[1])
-    backbone = _backbone(source)
+    apart = FIRST_GATES in source
+    sizes = table.read_sizes(source, {**NAMES, "blocks.mlp.fc1": GATES} if apart else NAMES)
+    width, backbone = sizes["width"], _backbone(source)
     if hybrid_root:
-        channels = shapes[hybrid_root][1]
+        sizes["in_channels"] = shapes[hybrid_root][1]
     pool, registers = _pooling(source, settings)
     class_token = "cls_token" in source
     prefix = class_token + registers
     if "pos_embed" in source:
         count, recorded = shapes["pos_embed"][1], settings.image_size
         image_size, inside = table.image_size_of(
-            source, patch_size, count, hints.image_size, backbone, prefix, recorded
+            source, sizes["patch_size"], count, hints.image_size, backbone, prefix, recorded
         )
     elif (given := settings.image_size or hints.image_size) is not None:
         image_size, inside = given, True
@@ -900,21 +831,14 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
         raise VitkitError(
             f"{source.path}: this timm model has absolute and relative positions; ViTs here, one."
         )
-    hidden = shapes.get("blocks.0.mlp.fc2.weight", ())
-    mlp_dim = hidden[1] if len(hidden) == 2 else 4 * width
-    first = tuple(shapes.get("blocks.0.mlp.fc1.weight", ()))
-    gated = GATES in source or first[:1] == (2 * mlp_dim,)
+    gated = apart or shapes["blocks.0.mlp.fc1.weight"][:1] == (2 * sizes["mlp_dim"],)
     has_layer_scale = {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} & shapes.keys()
-    arguments, (mean, std) = settings.arguments, settings.statistics(channels)
+    arguments, (mean, std) = settings.arguments, settings.statistics(sizes["in_channels"])
     return ViTConfig(
+        **sizes,
         image_size=image_size,
-        patch_size=patch_size,
-        width=width,
-        depth=table.count_layers(source, r"blocks\.(\d+)\."),
         num_heads=table.require_heads(source, settings.num_heads or hints.num_heads, width, where),
-        mlp_dim=mlp_dim,
         num_classes=table.first_axis(source, "head.weight", 2),
-        in_channels=channels,
         backbone=backbone,
         pool=pool,
         register_tokens=registers,
@@ -942,18 +866,30 @@ def _vit_config(source: Source, settings: Settings, hints: table.Hints) -> ViTCo
     )
 
 
-def _qkv(source: Source, settings: Settings) -> QKV:
-    """Find the form of queries, keys and values, the same in all blocks."""
-    if settings.is_eva and "blocks.0.attn.q_proj.weight" in source:
-        return "apart"
-    if settings.is_eva and "blocks.0.attn.q_bias" in source:
-        return "split"
+def _rows(source: Source, settings: Settings, config: ViTConfig) -> list[table.Row]:
+    """Pair the parameters with the tensors, by the forms of layers in the file, the same in all blocks."""
+    names, unbiased, special = {**NAMES}, set[str](), list[table.Row]()
+    if config.norm_before_blocks and "patch_embed.proj.bias" not in source:
+        unbiased.add(NAMES["stem"])
+    if settings.is_eva:
+        names |= {"blocks.attention_scale": "blocks.#.gamma_1", "blocks.mlp_scale": "blocks.#.gamma_2"}
+    if FIRST_GATES in source:
+        names["blocks.mlp.fc1"] = GATES
     has_bias = settings.arguments.qkv_bias
     if not settings.has_config or settings.is_eva:
         has_bias = any(re.fullmatch(r"blocks\.\d+\.attn\.qkv\.bias", key) for key in source.shapes)
     elif has_bias is None:
         has_bias = UNBIASED_NAMES.fullmatch(settings.architecture) is None
-    return "fused" if has_bias else "none"
+    if settings.is_eva and "blocks.0.attn.q_proj.weight" in source:
+        names["blocks.attention.qkv"] = APART
+        unbiased.add(APART.split()[1])
+    elif settings.is_eva and "blocks.0.attn.q_bias" in source:  # keys have none
+        for block in (f"blocks.{i}" for i in range(config.depth)):
+            biases = (f"{block}.attn.q_bias", f"{block}.attn.v_bias")
+            special.append(table.Row(f"{block}.attention.qkv.bias", biases, _between_zeros))
+    elif not has_bias:
+        unbiased.add(NAMES["blocks.attention.qkv"])
+    return vit_rows(config, names, unbiased, special)
 
 
 def _pooling(source: Source, settings: Settings) -> tuple[PoolKind, int]:

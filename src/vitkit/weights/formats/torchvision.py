@@ -19,12 +19,30 @@ from vitkit.models.config import ViTConfig
 from vitkit.models.image_model import ImageModel
 from vitkit.weights import table
 from vitkit.weights.files.source import Source
-from vitkit.weights.model_card import ModelCard, assumed_resizing, assumed_statistics, fraction_of
+from vitkit.weights.model_card import card_of_state_dict, fraction_of
 
 NORM_EPS = 1e-6
 """Epsilon of every LayerNorm of torchvision's ViTs."""
 HEADS = {768: 12, 1024: 16, 1280: 16}
 """Heads by width, of the five models that torchvision names."""
+BLOCK = "encoder.layers.encoder_layer_#."
+NAMES = {
+    "stem": "conv_proj",
+    "class_token": "class_token",
+    "positions.embedding": "encoder.pos_embedding",
+    "blocks.norm1": f"{BLOCK}ln_1",
+    "blocks.attention.qkv": f"{BLOCK}self_attention.in_proj_",
+    "blocks.attention.out": f"{BLOCK}self_attention.out_proj",
+    "blocks.norm2": f"{BLOCK}ln_2",
+    "blocks.mlp.fc1": f"{BLOCK}mlp.0",
+    "blocks.mlp.fc2": f"{BLOCK}mlp.3",
+    "norm": "encoder.ln",
+    "pre_logits": "heads.pre_logits",
+    "head": "heads.head",
+}
+"""The parts of a ViT, and torchvision's names for them."""
+OLD_NAMES = NAMES | {"blocks.mlp.fc1": f"{BLOCK}mlp.linear_1", "blocks.mlp.fc2": f"{BLOCK}mlp.linear_2"}
+"""The same before its release 0.13."""
 
 
 def recognises(source: Source) -> bool:
@@ -43,40 +61,24 @@ def read(source: Source, hints: table.Hints) -> table.Translation:
             f"{source.path}: expected one convolution that cuts patches, conv_proj.weight (D, C, p, p), "
             "found none: ViTs with a stem of several convolutions are not read."
         )
-    table.check_axes(source, "conv_proj.weight", 4)
-    table.check_axes(source, "encoder.pos_embedding", 3)
-    width, channels, *patch = source.shapes["conv_proj.weight"]
-    patch_size = (patch[0], patch[1])
-    positions = source.shapes["encoder.pos_embedding"][1] - 1
+    names = OLD_NAMES if "encoder.layers.encoder_layer_0.mlp.linear_1.bias" in source else NAMES
+    sizes = table.read_sizes(source, names)
+    width, channels, patch_size = sizes["width"], sizes["in_channels"], sizes["patch_size"]
+    positions = table.count_tokens(source, "encoder.pos_embedding") - 1
     given = None if math.isqrt(max(positions, 0)) ** 2 == positions else hints.image_size
-    old = f"{_layer(0)}.mlp.linear_1.bias" in source
-    first_bias = f"{_layer(0)}.mlp.{_mlp_names(old)[0]}.bias"
     config = ViTConfig(
+        **sizes,
         image_size=table.image_size_of(source, patch_size, positions, given)[0],
-        patch_size=patch_size,
-        width=width,
-        depth=table.count_layers(source, r"encoder\.layers\.\D*(\d+)\."),
         num_heads=table.require_heads(source, hints.num_heads or HEADS.get(width), width),
-        mlp_dim=table.first_axis(source, first_bias, 1) or 4 * width,
         num_classes=table.first_axis(source, "heads.head.bias", 1),
-        in_channels=channels,
         representation_size=table.first_axis(source, "heads.pre_logits.bias", 1) or None,
         gelu="erf",
         norm_eps=NORM_EPS,
         image_mean=table.by_channel(table.IMAGENET_MEAN, channels),
         image_std=table.by_channel(table.IMAGENET_STD, channels),
     )
-    preprocessing = preprocessing_for(config)
-    card = ModelCard(
-        preprocessing=preprocessing,
-        assumed=(
-            assumed_statistics(config.image_mean, config.image_std, "ImageNet's, as torchvision's weights"),
-            assumed_resizing(preprocessing, "as torchvision's weights of this size"),
-        ),
-        origin={"notes": ["a state dict alone: torchvision's arithmetic (exact GELU)"]},
-        position_interpolation="torchvision",
-    )
-    return table.Translation(config, name_table(config, old), card)
+    card = card_of_state_dict(config, preprocessing_for(config), "torchvision's", "torchvision")
+    return table.Translation(config, table.named_rows(config, names), card)
 
 
 def preprocessing_for(config: ViTConfig) -> Preprocessing:
@@ -96,7 +98,7 @@ def write(model: ImageModel, path: Path, notes: list[str]) -> Path:
     """Write a `.pth`, a dictionary of tensors that torchvision's models load with `load_state_dict`."""
     config: ViTConfig = model.config
     path = path if path.suffix == ".pth" else path.with_name(path.name + ".pth")
-    tensors = table.to_file_tensors(model.state_dict(), name_table(config))
+    tensors = table.to_file_tensors(model.state_dict(), table.named_rows(config, NAMES))
     replace_file(path, _pth_chunks(tensors, path.parent))
     return path
 
@@ -146,32 +148,3 @@ HOLDINGS = {"ViT": table.Holding(write, unsupported, lost_numerics)}
 CHECKPOINT_FORMAT = table.CheckpointFormat(
     "torchvision", recognises, read, HOLDINGS, others=" of this kind", is_folder=False
 )
-
-
-def _layer(number: int) -> str:
-    return f"encoder.layers.encoder_layer_{number}"
-
-
-def _mlp_names(old: bool) -> tuple[str, str]:
-    """Return the names of the two dense layers; `old` is torchvision before 0.13."""
-    return ("linear_1", "linear_2") if old else ("0", "3")
-
-
-def name_table(config: ViTConfig, old: bool = False) -> list[table.Row]:
-    """List every parameter of a ViT with its name in torchvision."""
-    fc1, fc2 = _mlp_names(old)
-    rows = [*table.weight_and_bias("stem", "conv_proj"), table.renamed("class_token", "class_token")]
-    rows.append(table.renamed("positions.0.embedding", "encoder.pos_embedding"))
-    for i in range(config.depth):
-        ours, theirs = f"blocks.{i}", _layer(i)
-        rows += table.weight_and_bias(f"{ours}.norm1", f"{theirs}.ln_1")
-        rows.append(table.renamed(f"{ours}.attention.qkv.weight", f"{theirs}.self_attention.in_proj_weight"))
-        rows.append(table.renamed(f"{ours}.attention.qkv.bias", f"{theirs}.self_attention.in_proj_bias"))
-        rows += table.weight_and_bias(f"{ours}.attention.out", f"{theirs}.self_attention.out_proj")
-        rows += table.weight_and_bias(f"{ours}.norm2", f"{theirs}.ln_2")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc1", f"{theirs}.mlp.{fc1}")
-        rows += table.weight_and_bias(f"{ours}.mlp.fc2", f"{theirs}.mlp.{fc2}")
-    rows += table.weight_and_bias("norm", "encoder.ln")
-    if config.representation_size:
-        rows += table.weight_and_bias("pre_logits", "heads.pre_logits")
-    return rows + (table.weight_and_bias("head", "heads.head") if config.num_classes else [])
