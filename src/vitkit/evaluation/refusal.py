@@ -20,6 +20,7 @@ from vitkit.errors import VitkitError
 from vitkit.evaluation.ridge import solve_head
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.models.config import Refusal
+from vitkit.text import pluralize
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -185,11 +186,14 @@ class OthersRefused:
     refused: int
     share: float
     """The share of the model's own images that may be refused."""
+    unreadable: int = 0
+    """Files that could not be read, which are not counted."""
 
     def sentence(self) -> str:
         """Say how many are refused."""
         rate = describe_rate(self.refused, self.images)
-        return f"{rate} of {self.images:,} images in {self.name} as none of the classes"
+        left_out = f" ({pluralize(self.unreadable, 'file')} could not be read)" if self.unreadable else ""
+        return f"{rate} of {self.images:,} images in {self.name} as none of the classes{left_out}"
 
 
 def judge_halves(scores: Floats, share: float) -> NDArray[np.bool_]:

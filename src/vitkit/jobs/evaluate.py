@@ -282,7 +282,8 @@ def measure_others(
         pixels = decode(named[row].content(), rule)
         accepted.append((predicted[row].name, f"{guess.name} {guess.probability:.1%}", pixels))
     count = len(readable) - len(missed)
-    return OthersRefused(Path(others).name, len(readable), count, predictor.refuse), accepted
+    unreadable = len(predicted) - len(readable)
+    return OthersRefused(Path(others).name, len(readable), count, predictor.refuse, unreadable), accepted
 
 
 def choose_split(data: ImageData, split: str | None, given: bool, trained_on: bool) -> tuple[ImageData, str]:
@@ -445,16 +446,20 @@ def keep_with_page(
     Args:
         evaluation: the numbers and the images.
         out: file for the page of the numbers and the mistakes; left out, one is written below the run folder
-            where the images are not the run's own, and its report links it.
+            where the images are not the run's own, or others were measured, and its report links it.
         listener: hears why it cannot be kept.
 
     Returns:
         The same, with its folder and its page; the page of the run's own images is the report.
     """
     folder = keep_evaluation(evaluation, listener)
-    if out is None and (folder is None or evaluation.trained_on):
+    others = evaluation.others
+    if out is None and (folder is None or (evaluation.trained_on and others is None)):
         return replace(evaluation, folder=folder)
-    path = Path(out or Path(folder or "") / f"{'all' if evaluation.whole else evaluation.split}.html")
+    name = "all" if evaluation.whole else evaluation.split
+    if evaluation.trained_on and others is not None:  # beside the report, which links it
+        name = f"others/{others.name}"
+    path = Path(out or Path(folder or "") / f"{name}.html")
     from vitkit.report.template import write_page  # it imports jinja2, for which no evaluation waits
 
     try:
