@@ -142,7 +142,7 @@ class Evaluation(Result):
 
 def evaluate(
     path: StrPath,
-    data: str | None = None,
+    data: StrPath | None = None,
     *,
     split: str | None = None,
     others: StrPath | None = None,
@@ -181,7 +181,7 @@ def evaluate(
         VitkitError: the model names no classes; the data is not there, has classes that the model lacks, or
             has no such split.
     """
-    listener = hushed(listener, quiet)
+    listener, data = hushed(listener, quiet), None if data is None else str(data)
     world, place = processes.join_processes(listener.warn), kind_of(path)
     listener = listener if world.writes else SILENT  # process 0 speaks
     processes.divide_threads(world)
