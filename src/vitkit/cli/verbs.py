@@ -352,7 +352,7 @@ TRY_TEXT = (
     "folders, files, addresses, names or patterns; left out, the published starts on this disk and a small "
     "one of each family."
 )
-FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk, without asking.")
+FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk.")
 SHARED = {"photos", "starts", "download"}
 """Parameters of the job of --try that have an option of their own here, or a place."""
 TRYING = tuple(option for option in TRY.options if option.path not in SHARED)
@@ -367,8 +367,7 @@ def _starts(arguments: list[str]) -> None:
         filters = {name: given.pop(name) for name in ("model", "data") if name in given}
         if filters:
             names = (*names, *(start.name for start in published.starts(**filters)))
-        # The job fetches what may be fetched, and leaves out the others.
-        console.print_result(TRY.call(given, starts=names, ask=train.allows), given)
+        console.print_result(TRY.call(given, starts=names), given)
         return
     if of_try := [option.name for option in OF_TRY if option.path in given]:
         raise VitkitError(f"{of_try[0]} belongs to --try DATA: give that too, or leave {of_try[0]} out.")
