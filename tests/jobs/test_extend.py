@@ -176,7 +176,7 @@ def test_after_random_additions_and_removals_the_head_is_the_first_one_again(
     assert vitkit.extend(model, without=more).removed > 5
     assert head(model) == head(made)
     first, again = (vitkit.extend(folder) for folder in (made, model))
-    assert first.images_hash == again.images_hash and len(again.changes) > 6
+    assert first.changes[-1].images_hash == again.changes[-1].images_hash and len(again.changes) > 6
 
 
 def test_a_photo_of_another_class_is_moved_where_it_is_taken_out_in_the_same_command(
@@ -230,8 +230,8 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(
     model: Path, made: Path, photos: Path, start: str, tmp_path: Path
 ) -> None:
     refused("no class of the model", vitkit.extend, model, without="violet")
-    refused("is not in: nothing was changed", vitkit.extend, model, without=photos / "more/red/12.png")
-    refused("holds no photo that is in|is not in", vitkit.extend, model, without=photos / "more")
+    refused("is in: nothing was changed", vitkit.extend, model, without=photos / "more/red/12.png")
+    refused("is in: nothing was changed", vitkit.extend, model, without=photos / "more")
     refused("two classes, and one is left", vitkit.extend, model, without=["red", "green"])
     refused("--freeze backbone made", vitkit.extend, tmp_path)
     refused("--freeze backbone", vitkit.extend, start)

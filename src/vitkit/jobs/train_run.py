@@ -178,10 +178,6 @@ def _complete(
     if is_ridge:
         require_locked(folder)
         _finish(plan, _solve_head(plan, parts, listener), recorded, "head", listener)
-        full = f"{shlex.join(['vitkit', 'finetune', run.start.start, run.data])}, then vitkit compare"
-        listener.show(
-            [("compare", ["the backbone stays as it is, which may cost accuracy; to measure it:", full])]
-        )
         return
     sharding = planning.choose_sharding(model.config, run, parts.device, world)
     if world.size == 1 and run.training.sharding not in ("auto", "replicas"):
@@ -244,11 +240,8 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     run, data, train = plan.run, parts.data, parts.data.splits["train"]
     backbone, unseen = closed_form.backbone_images(plan.start or find_start(run.start), listener)
     workers = worker_count(train, run.loading)
-    extract = partial(closed_form.make_extractor, parts.model, parts.device, workers)
-    images, rejects, twice = closed_form.compute_images(train, extract, listener)
+    images, rejects = closed_form.compute_images(train, parts.model, parts.device, workers, listener)
     parts.rejects.of_split["train"].update(rejects)
-    if twice:
-        listener.warn(closed_form.describe_twice(twice))
     counts = zip(data.class_names, images.counts(len(data.class_names)), strict=True)
     if empty := [name for name, count in counts if not count]:
         raise VitkitError(
@@ -261,7 +254,9 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     parts.model.card = replace(card_of(parts.model), levels=levels)
     model = closed_form.with_head(parts.model, head, images, data.class_names)
     closed_form.keep(parts.folder, model, images, len(images))
-    listener.show([("head", [closed_form.describe_head(head, len(images))])])
+    right = f"left out in turn, {head.right / len(images):.2%} are right"
+    chosen = f"penalty {head.penalty:g}, temperature {1 / head.scale:.3g}"
+    listener.show([("head", [f"of {pluralize(len(images), 'image')}; {right}; {chosen}"])])
     if model.card.refusal is not None:
         refusal.measure_head(parts.folder, model, images, head, listener)
     return replace(parts, model=model.to(parts.device))
