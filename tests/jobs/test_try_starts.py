@@ -209,7 +209,7 @@ def test_whoever_cannot_be_tried_is_left_out_by_name_and_costs_the_others_nothin
     assert reasons[NAME].startswith("not on this disk (about 120 MB at hf:timm/vit_small_patch16_224.")
     (facts,) = (block for block in result.blocks() if isinstance(block, Facts))
     assert len(facts.rows[0][1]) == 4
-    refused("No start is left to try. nowhere: No checkpoint", vitkit.try_starts, photos, ["nowhere"])
+    refused("No start could be tried. nowhere: No checkpoint", vitkit.try_starts, photos, ["nowhere"])
 
 
 def test_cheap_starts_go_first_and_the_time_leaves_out_the_dear_ones(
@@ -283,11 +283,6 @@ def test_a_start_is_fetched_with_permission_alone(photos: str, starts: list[str]
     assert len(mirror) > 0 and not result.left_out
     licences = {each.start: each.licence.partition(" ")[0] for each in result.models}
     assert licences == {starts[1]: "", NAME: "Apache-2.0", "vit-b16-mae-in1k": "CC-BY-NC-4.0"}
-    mirror.clear()
-    free = vitkit.try_starts(photos, given, download=True, commercial=True, **QUICK)
-    assert len(mirror) > 0 and not [address for address in mirror if "mae" in address]
-    assert [each.start for each in free.models] == [NAME]
-    assert set(free.left_out.values()) == {"licence not known", "CC-BY-NC-4.0 (no commercial use)"}
 
 
 def test_nothing_is_fetched_for_images_that_are_not_there(mirror: list[str]) -> None:

@@ -164,11 +164,10 @@ def fit_scale(scores: Floats, labels: Integers) -> float:
     # The cross entropy is convex in the factor.
     for bound, side in ((LEAST_POWER, 1), (MOST_POWER, -1)):
         if side * slope(bound) >= 0:
-            return 10.0**bound
+            return float(10**bound)
     from scipy.optimize import brentq  # slow to import
 
-    power: float = brentq(slope, LEAST_POWER, MOST_POWER)
-    return 10.0**power
+    return float(10 ** brentq(slope, LEAST_POWER, MOST_POWER))
 
 
 def _cross_entropy(logits: Floats, labels: Integers) -> float:

@@ -386,7 +386,7 @@ def open_shared(
             same = trained_model.is_training_data(card, data)
             trained_on.append(replace(card.data, spec=paths.absolute_spec(data)) if same else card.data)
         max_pixels.append(model_card.fit_preprocessing(card.preprocessing, config).decode.max_pixels)
-    return protocol.open_fewshot_data(data, trained_on, world), min(max_pixels)
+    return protocol.open_fewshot_data(data, trained_on, world), min(max_pixels, default=0)
 
 
 def load_extractor(

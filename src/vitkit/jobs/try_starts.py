@@ -28,7 +28,7 @@ from vitkit.evaluation import features, statistics
 from vitkit.evaluation.fewshot import methods as protocol
 from vitkit.evaluation.fewshot.config import Learning, Method
 from vitkit.jobs import fewshot
-from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names, require_at_least
+from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, Listener, hushed
 from vitkit.models import measure
 from vitkit.models.config import Precision
@@ -36,7 +36,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.result import Cell, Facts, Number, Section, Text, table_of, unreadable
 from vitkit.runs import machine, processes
 from vitkit.runs.plan import free_memory
-from vitkit.tasks.page import points, shown_p
+from vitkit.tasks.page import fraction_cell, interval_cell, points, shown_p
 from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
 from vitkit.weights import published
 from vitkit.weights.files.download import fetch_any, is_local
@@ -54,6 +54,8 @@ SHOTS = 25
 pictures of animals, and was far behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
 MOST_TEST_IMAGES = 1000
 """Of more test images, a part with the same proportions of the classes is taken."""
+MOST_IMAGES = 32
+"""Images at a time; fewer where the memory is short."""
 PROBED = 8
 """Images by which a start's pace is measured before it computes all features: a second or so on a CPU."""
 
@@ -102,10 +104,6 @@ class Tournament(fewshot.FewShot):
     left_out: Mapping[str, str]
     """The reason for each start that was not tried, or not to the end."""
 
-    def heading(self) -> str:
-        """Name the images."""
-        return f"Starts for {self.data_name}"
-
     @property
     def cheaper(self) -> Tried | None:
         """The start of the fewest FLOPs from which the best was not found to differ, where it is another one.
@@ -141,8 +139,9 @@ class Tournament(fewshot.FewShot):
         """Return the table of the starts, and the reasons of those that were left out."""
         columns: dict[str, Callable[[Tried], Cell]] = {
             "start": lambda each: each.name,
-            "accuracy": lambda each: Number(f"{each.accuracy:.1%} ({_ends(each.interval)})", each.accuracy),
-            "less the best, points": self._gap,
+            "accuracy": lambda each: fraction_cell(each.accuracy),
+            "95 % interval": lambda each: interval_cell(each.interval),
+            "less the best": self._gap,
             "p": lambda each: "" if each.adjusted_p is None else shown_p(each.adjusted_p),
             "GFLOPs": lambda each: Number(f"{each.gflops:.3g}", each.gflops),
             "ms": lambda each: Number(f"{each.milliseconds:.3g}", each.milliseconds),
@@ -150,21 +149,16 @@ class Tournament(fewshot.FewShot):
         }
         explained = (
             f"All learn from the same {pluralize(self.seeds, 'draw')} of {self.shots[0]:,} images a class. "
-            "95 % intervals, in parentheses, cover the draws and the test images; p by Holm over all pairs. "
-            "GFLOPs and ms are of one image."
+            "Intervals cover the draws and the test images, p all pairs (Holm); GFLOPs and ms are an image's."
         )
         reasons = Facts((("left out", [f"{name}: {reason}" for name, reason in self.left_out.items()]),))
         table = replace(table_of(self.models, columns), left=(0, -1))
         return (Section("", (table, Text(explained), *unreadable(self.rejects, "were left out"), reasons)),)
 
     def _gap(self, tried: Tried) -> Cell:
-        """Write the difference to the best start with its interval, in points."""
-        if (difference := tried.to_best) is None:
-            return ""
-        gap, low, high = (
-            points(self.test_images, value, signed=True) for value in (difference.mean, *difference.interval)
-        )
-        return Number(f"{gap} ({low} to {high})", difference.mean)
+        """Write the difference to the best start, in points."""
+        gap = None if tried.to_best is None else tried.to_best.mean
+        return "" if gap is None else Number(points(self.test_images, gap, signed=True), gap)
 
     def following(self) -> Sequence[str]:
         """Return the commands that fine-tune the best start, or a cheaper one."""
@@ -173,22 +167,15 @@ class Tournament(fewshot.FewShot):
         return [commands[0], *(f"{command}   (cheaper)" for command in commands[1:])]
 
 
-def _ends(interval: tuple[float, float]) -> str:
-    """Write the ends of an interval in per cent, without the sign: "67.3 to 73.8"."""
-    return " to ".join(f"{100 * end:.1f}" for end in interval)
-
-
 def try_starts(
     photos: StrPath,
     starts: StrPaths = (),
     *,
     minutes: float = 10.0,
     download: bool = False,
-    commercial: bool = False,
     shots: int = SHOTS,
     seeds: int = 5,
     method: Method = "ridge",
-    batch_size: int = 32,
     workers: int = 0,
     device: str = "auto",
     threads: int | None = None,
@@ -208,11 +195,9 @@ def try_starts(
         minutes: minutes for all starts together, without fetching them: they are tried in rising order of
             cost, and those that would take longer are left out.
         download: fetch the starts that are not on this disk; else they are left out.
-        commercial: leave out starts whose licence is not known to allow commercial use.
         shots: images of each class to learn from.
         seeds: number of times the shots are drawn: with the seeds 0, 1, 2 and so on.
         method: ridge (the paper's few-shot accuracy), knn (nearest neighbours) or logistic (regression).
-        batch_size: the most images that are computed at a time; fewer where the memory is short.
         workers: processes that decode images; with 0 the main process decodes.
         device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
         threads: CPU threads; left out, as many as PyTorch chooses.
@@ -236,7 +221,6 @@ def try_starts(
         raise VitkitError("Which images? Give a path, or digits for the built-in ones.")
     if not 0 < minutes < math.inf:
         raise VitkitError(f"minutes is a number above 0, found {minutes:g}.")
-    require_at_least(1, batch_size=batch_size)
     learning, data = Learning((shots,), seeds, (method,)), str(photos)
     if data != "digits":
         paths.existing_path(data)  # before anything is fetched
@@ -245,25 +229,20 @@ def try_starts(
     names, left_out, described = list(dict.fromkeys(_expand(as_names(starts)))), dict[str, str](), []
     for start, name in zip(names, distinct_ends(names), strict=True):
         try:
-            _fetch(start, download, commercial, listener)
+            _fetch(start, download, listener)
             with listener.progress(f"looking at {start}"):
                 described.append(fewshot.identify(start, name, data, LoadOptions(**load)))
-            if commercial:
-                _require_free(published.find_published_origin(start, described[-1][1].card))
         except VitkitError as error:
             # Which of the addresses did not answer, without what to do then, which is the same for all.
             reason = str(error).removeprefix(f"{start} is not on this machine. ")
             left_out[name] = reason.partition(" Nothing was changed.")[0]
-    described = [(model, identity) for model, identity in described if model.name not in left_out]
-    if not described:
-        raise VitkitError(f"No start is left to try. {_listed(left_out)}")
     opened, max_pixels = fewshot.open_shared(data, [identity for _, identity in described])
     opened = _with_fewer(opened, MOST_TEST_IMAGES)
     end, tried, result = time.monotonic() + 60 * minutes, list[Tried](), None
     # The cheapest first, so that an hour's start does not use up the minutes of all others.
     for model, identity in sorted(described, key=lambda each: measure.forward_flops(each[1].config)):
         try:
-            images = choose_batch_size(identity.config, batch_size, free_memory(place))
+            images = choose_batch_size(identity.config, MOST_IMAGES, free_memory(place))
             extractor = fewshot.load_extractor(
                 model.start, max_pixels, place, precision, images, workers, **load
             )
@@ -295,7 +274,8 @@ def try_starts(
             )
         )
     if result is None:
-        raise VitkitError(f"No start could be tried. {_listed(left_out)}")
+        reasons = (f"{name}: {reason.rstrip('.')}." for name, reason in left_out.items())
+        raise VitkitError(f"No start could be tried. {' '.join(reasons)}")
     return Tournament(**{**vars(result), "models": tuple(rank(tried))}, left_out=left_out)
 
 
@@ -360,15 +340,13 @@ def _expand(names: Sequence[str]) -> Iterator[str]:
         yield from CANDIDATES
 
 
-def _fetch(name: str, download: bool, commercial: bool, listener: Listener) -> None:
+def _fetch(name: str, download: bool, listener: Listener) -> None:
     """Fetch a start that is not on this disk, where that is allowed.
 
     Raises:
-        VitkitError: it may not be fetched or used, or cannot be fetched.
+        VitkitError: it may not be fetched, or cannot.
     """
     start = published.find_start_named(name)
-    if start is not None and commercial:
-        _require_free(start)
     if not published.is_address(name) or is_local(name):
         return
     if not download:
@@ -376,17 +354,6 @@ def _fetch(name: str, download: bool, commercial: bool, listener: Listener) -> N
         raise VitkitError(f"not on this disk{size}; --yes fetches it")
     with listener.progress(f"fetching {name}", unit="bytes") as progress:
         fetch_any(name, progress)
-
-
-def _require_free(origin: published.PublishedStart | None) -> None:
-    """Refuse a start whose licence is not known to allow commercial use."""
-    if origin is None or origin.licence not in published.FREE_LICENCES:
-        raise VitkitError(published.describe_licence("" if origin is None else origin.licence))
-
-
-def _listed(left_out: Mapping[str, str]) -> str:
-    """Write the starts that were left out, each with its reason."""
-    return " ".join(f"{name}: {reason.rstrip('.')}." for name, reason in left_out.items())
 
 
 def _with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
