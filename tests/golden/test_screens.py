@@ -63,7 +63,7 @@ bench ViT-16x1x1/4 --sizes 8 --minutes 0.01 --precision float32 --threads 1
 models ViT-Ti/16 ViT-Ti/16-gap BiT-R50x1 R50+ViT-B/16 --image-size 384 --num-classes 10
 starts vit-ti16-deit-in1k vit-ti16-augreg-in21k
 starts vit-s16-dinov3 vit-b16-mae-in1k
-starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3 --threads 1
+starts run start nowhere vit-ti16-deit-in1k --try photos --shots 2 --seeds 3
 starts run --minutes 3
 recipes
 completion tcsh

@@ -14,7 +14,6 @@ from tests.helpers.fewshot import class_folders, save_start, write_image
 from tests.helpers.refusals import refused
 from tests.jobs.hearing import Hearing
 from vitkit.evaluation import statistics
-from vitkit.evaluation.features import FeatureExtractor
 from vitkit.evaluation.fewshot.methods import FewShotScore, open_fewshot_data
 from vitkit.jobs import try_starts as job
 from vitkit.jobs.try_starts import Tournament, Tried, accuracy_interval, compare, rank
@@ -79,7 +78,7 @@ def test_accuracies_are_those_of_fewshot_and_differences_those_of_its_prediction
     assert best.to_best is None and best.accuracy == max(each.accuracy for each in result.models)
     for each in others:
         assert each.to_best is not None
-        paired = statistics.paired_difference(best.right.astype(float), each.right.astype(float))
+        paired = statistics.paired_difference(best.best.right.astype(float), each.best.right.astype(float))
         assert replace(each.to_best, interval=paired.interval, p=paired.p) == paired
         assert each.to_best.interval[0] <= paired.interval[0] < paired.interval[1] <= each.to_best.interval[1]
         assert each.to_best.mean == pytest.approx(each.accuracy - best.accuracy)
@@ -93,7 +92,7 @@ def test_a_difference_is_adjusted_over_all_pairs_because_the_best_was_chosen_by_
     rights = [rng.random((5, 60)) < level for level in (0.75, 0.7, 0.35)]
     ranked = rank([make_tried(f"start {number}", right) for number, right in enumerate(rights)])
     assert [each.accuracy for each in ranked] == sorted((right.mean() for right in rights), reverse=True)
-    first, second, third = (each.right for each in ranked)
+    first, second, third = (each.best.right for each in ranked)
     pairs = ((first, second), (first, third), (second, third))
     adjusted = statistics.holm([compare(*pair).p for pair in pairs])
     assert [each.adjusted_p for each in ranked] == [None, *adjusted[:2]]
@@ -226,33 +225,14 @@ def test_cheap_starts_go_first_and_the_time_leaves_out_the_dear_ones(
     assert reason.startswith("time: its features take about ") and "of minutes are left" in reason
 
 
-def test_stored_features_take_no_time(photos: str, starts: list[str]) -> None:
-    first = vitkit.try_starts(photos, starts, **QUICK)
-    again = vitkit.try_starts(photos, starts, minutes=1e-9, **QUICK)
-    assert [each.best.accuracies for each in again.models] == [each.best.accuracies for each in first.models]
-    refused("No start could be tried.*time: ", vitkit.try_starts, photos, starts, minutes=1e-9, cache=False)
-
-
-def test_memory_makes_the_batches_smaller_and_then_leaves_out(
+def test_what_would_take_too_long_or_too_much_memory_is_left_out(
     photos: str, starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = list[int]()
-    original = FeatureExtractor.compute
-
-    def compute(self: Any, *arguments: Any) -> Any:
-        sizes.append(self.batch_size)
-        return original(self, *arguments)
-
-    monkeypatch.setattr(FeatureExtractor, "compute", compute)
-    config = vitkit.load_model(starts[1]).config
-
-    def needed(images: int) -> int:
-        memory = inference_memory(config, images)
-        return memory.peak + memory.weights
-
-    monkeypatch.setattr(job, "free_memory", lambda device: needed(8))
+    refused("No start could be tried.*time: ", vitkit.try_starts, photos, starts, minutes=1e-9)
+    memory = inference_memory(vitkit.load_model(starts[1]).config, job.BATCH)
+    monkeypatch.setattr(job, "free_memory", lambda device: memory.peak + memory.weights)
     result = vitkit.try_starts(photos, starts, **QUICK)
-    assert set(sizes) == {8} and len(result.models) == 2
+    assert len(result.models) == 2
     assert next(iter(result.left_out.values())).startswith("memory: its features take ")
 
 
@@ -338,6 +318,3 @@ def test_the_verb_prints_the_table_and_the_numbers(photos: str, starts: list[str
     assert [len(each["scores"][0]["accuracies"]) for each in numbers["models"]] == [2, 2]
     assert "right" not in numbers["models"][0]["scores"][0] and numbers["models"][1]["to_best"]["seeds"] == 2
     assert "--minutes belongs to --try DATA" in cli(["starts", "--minutes", "3"], 1).text
-    assert "minutes is a number above 0" in cli([*line, "--minutes", "0"], 1).text.replace(
-        "--minutes", "minutes"
-    )

@@ -353,9 +353,8 @@ TRY_TEXT = (
     "one of each family."
 )
 FETCH = replace(train.YES, text="fetch the starts to --try that are not on this disk.")
-SHARED = {"photos", "starts", "download"}
-"""Parameters of the job of --try that have an option of their own here, or a place."""
-TRYING = tuple(option for option in TRY.options if option.path not in SHARED)
+# Photos, starts and download have an option of their own here, or a place.
+TRYING = (option for option in TRY.options if option.path not in {"photos", "starts", "download"})
 OF_TRY = (Option("--try", "photos", "DATA", TRY_TEXT, names_images=True), FETCH, *TRYING)
 
 
@@ -364,8 +363,7 @@ def _starts(arguments: list[str]) -> None:
     given = STARTS.parse(arguments)
     if "photos" in given:
         names = given.pop("patterns", ())
-        filters = {name: given.pop(name) for name in ("model", "data") if name in given}
-        if filters:
+        if filters := {name: given.pop(name) for name in ("model", "data") if name in given}:
             names = (*names, *(start.name for start in published.starts(**filters)))
         console.print_result(TRY.call(given, starts=names), given)
         return
@@ -398,15 +396,13 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         "GFLOPs": [f"{start.gflops:,.1f}" for start in listed],
         "pixels": [str(start.image_size) for start in listed],
         "trained on": [start.data for start in listed],
-        "by": [start.training for start in listed],
         "classes": [f"{start.classes:,}" if start.classes else "no head" for start in listed],
-        "parameters": [f"{start.parameters:,}" for start in listed],
     }
     # A narrow terminal would break names: drop columns that repeat a part of a start's name or its size.
-    for spare in ("parameters", "by", "classes", "trained on", "pixels", "model"):
+    for spare in ("classes", "trained on", "pixels", "model"):
         if sum(max(map(len, (name, *cells))) + 2 for name, cells in columns.items()) - 2 > console.out.width:
             del columns[spare]
-    numbers = ("MB", "GFLOPs", "pixels", "classes", "parameters")
+    numbers = ("MB", "GFLOPs", "pixels", "classes")
     texts = [number for number, name in enumerate(columns) if name not in numbers]
     console.print_table(columns, zip(*columns.values(), strict=True), left=texts)
     for terms in dict.fromkeys(start.terms for start in listed):

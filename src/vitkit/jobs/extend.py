@@ -2,7 +2,7 @@
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -16,40 +16,31 @@ from vitkit.data.config import Splits
 from vitkit.data.layouts.image_paths import find_images
 from vitkit.data.layouts.repeats import content_digest
 from vitkit.errors import VitkitError
-from vitkit.evaluation.ridge import RidgeHead
 from vitkit.evaluation.statistics import binomial_interval
 from vitkit.jobs.options import StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, Listener, hushed
-from vitkit.result import Facts, Number, Result, Section, Table, unreadable
+from vitkit.result import Cell, Facts, Result, Section, table_of, unreadable
 from vitkit.runs import closed_form, machine
 from vitkit.runs.closed_form import Change, LearnedImages, as_keys
-from vitkit.runs.folder import beside, kind_of, lock_folder, refuse_taken
+from vitkit.runs.folder import kind_of, lock_folder
+from vitkit.tasks.page import count_cell, fraction_cell
 from vitkit.text import join_names, pluralize
-from vitkit.weights import loading
 from vitkit.weights.model_card import card_of, preprocessing_of
 
 CHANGES_SHOWN = 5
 """The last changes of a model that a terminal lists; `--json` has all."""
 
 
-@dataclass(frozen=True)
-class LearnedClass:
-    """A class, and how well its images are told by a head that was solved without them."""
-
-    name: str
-    images: int
-    right: int
-    """Images whose class the head without them says."""
-
-
 @dataclass(frozen=True, repr=False)
 class Extended(Result):
     """A head in closed form: what it learned from, and what changed."""
 
-    out: Path
-    """The folder of the model."""
+    model: str
     images: int
-    classes: tuple[LearnedClass, ...]
+    classes: dict[str, int]
+    """The number of images of each class."""
+    right: dict[str, int]
+    """Images of each class whose class the head without them says."""
     added: int
     removed: int
     present: int
@@ -60,8 +51,6 @@ class Extended(Result):
     """The fraction of images whose class the head without them says."""
     accuracy_before: float
     """The same before the change, on the images that were in then."""
-    penalty: float
-    temperature: float
     difference: float
     """The largest difference of the stored head before the change from the solution of the images that were
     in, over its largest weight; 0: all bits are equal."""
@@ -74,10 +63,10 @@ class Extended(Result):
     def headline(self) -> Sequence[str]:
         """Say what is in, how accurate the head is, and that it is exact."""
         classes = pluralize(len(self.classes), "class", "classes")
-        low, high = binomial_interval(sum(each.right for each in self.classes), self.images)
+        low, high = binomial_interval(sum(self.right.values()), self.images)
         exact = "all bits are equal" if not self.difference else f"difference {self.difference:.1g}"
         return (
-            f"{pluralize(self.images, 'image')} of {classes} in {self.out}: {self.added:,} added, "
+            f"{pluralize(self.images, 'image')} of {classes} in {self.model}: {self.added:,} added, "
             f"{self.removed:,} taken out.",
             f"Left out in turn, {self.accuracy:.2%} are right (95 % interval {low:.1%} to {high:.1%}), "
             f"before {self.accuracy_before:.2%}.",
@@ -86,10 +75,11 @@ class Extended(Result):
 
     def sections(self) -> Sequence[Section]:
         """Return the classes, the changes, the photos that were looked up, and what could not be read."""
-        rows = tuple(
-            (each.name, Number(f"{each.images:,}", each.images), f"{each.right / each.images:.1%}")
-            for each in self.classes
-        )
+        columns: dict[str, Callable[[str], Cell]] = {
+            "class": lambda name: name,
+            "images": lambda name: count_cell(self.classes[name]),
+            "right when left out": lambda name: fraction_cell(self.right[name] / self.classes[name]),
+        }
         changes = [
             f"{change.date}: {change.added:,} added, {len(change.removed):,} taken out, {change.images:,} in"
             for change in self.changes[-CHANGES_SHOWN:]
@@ -98,18 +88,16 @@ class Extended(Result):
             "new classes": [join_names(self.new_classes)] if self.new_classes else [],
             "classes gone": [join_names(self.removed_classes)] if self.removed_classes else [],
             "in already": [pluralize(self.present, "image")] if self.present else [],
-            "head": [f"penalty {self.penalty:g}, temperature {self.temperature:.3g}"],
             "changes": changes,
             "images": [f"hash of their hashes and classes: {self.changes[-1].images_hash}"],
             "looked up": [f"{name}: {state}" for name, state in self.looked_up.items()],
         }
-        table = Table(("class", "images", "right when left out"), rows)
         unread = unreadable(self.rejects, "were left out")
-        return (Section("", (table, Facts(tuple(facts.items())), *unread)),)
+        return (Section("", (table_of(self.classes, columns), Facts(tuple(facts.items())), *unread)),)
 
     def following(self) -> Sequence[str]:
         """Return the commands that use the model."""
-        quoted = shlex.quote(str(self.out))
+        quoted = shlex.quote(self.model)
         return f"vitkit predict {quoted} IMAGE", f"vitkit evaluate {quoted} DATA   (images it never saw)"
 
 
@@ -119,7 +107,6 @@ def extend(
     *,
     without: StrPaths = (),
     check: StrPaths = (),
-    out: StrPath | None = None,
     workers: int = 0,
     device: str = "auto",
     quiet: bool = False,
@@ -137,7 +124,6 @@ def extend(
         without: what is taken out: photos, folders or archives of photos, whose files are handed in again, or
             the name of a class. A class goes with its last image.
         check: photos that are looked up: whether each is in.
-        out: folder for the new model; left out, it takes the place of the old one, at one instant.
         workers: processes that decode images; with 0 the main process decodes.
         device: where features are computed: auto (a GPU if there is one), cpu, gpu or cuda:1.
         quiet: print nothing but warnings.
@@ -155,17 +141,10 @@ def extend(
     """
     listener, place = hushed(listener, quiet), kind_of(model)
     folder, leaving = place.path, as_names(without)
-    if not (folder / "model.json").is_file():
-        raise VitkitError(
-            f"{model} is no folder of a model with {closed_form.FILE}: expected one that vitkit finetune "
-            "START DATA --freeze backbone made."
-        )
-    if out is not None:
-        refuse_taken(Path(out))
-    with lock_folder(folder) if out is None and (data or leaving) else nullcontext():
+    with lock_folder(folder) if data or leaving else nullcontext():
         with listener.progress("reading the model"):
-            before = loading.load(folder).model
-            images, names = closed_form.read_images(folder, before), before.card.class_names
+            before, images = closed_form.read_model(folder)
+            names = before.card.class_names
             former = closed_form.refit(images, len(names))
         difference = closed_form.difference_of(before, former)
         if difference > closed_form.TOLERANCE:
@@ -184,9 +163,8 @@ def extend(
             opened = sources.open_data(str(data), splits, rule, names, new_classes=True)
             if (samples := opened.splits.get("train")) is None:
                 raise VitkitError(f"{data} has only {join_names([*opened.splits])}, no images to learn from.")
-            labels = dict(zip(as_keys(left.hashes).tolist(), left.labels.tolist(), strict=True))
             place_of = machine.find_device(device)
-            new, rejects = closed_form.compute_images(samples, before, place_of, workers, listener, labels)
+            new, rejects = closed_form.compute_images(samples, before, place_of, workers, listener, left)
             present, all_names = len(samples) - len(new) - len(rejects), opened.class_names
         # A class goes with its last image, and the others move up.
         after = left.add(new)
@@ -198,23 +176,17 @@ def extend(
             head = closed_form.refit(after, len(now_names))
             if now_names != names:  # its splits have other classes, and evaluating it would not find them
                 before.card = replace(card_of(before), data=None)
-            made = closed_form.with_head(before, head, after, now_names)
+            if place.config is not None:  # they are of the former head
+                shutil.rmtree(folder / "evaluation", ignore_errors=True)
+                (folder / "report.html").unlink(missing_ok=True)
             removed = images.take(gone).hashes
-            if out is not None:
-                with beside(Path(out)) as temporary:
-                    after = closed_form.keep(temporary / "model", made, after, len(new), removed)
-                    (temporary / "model").rename(out)
-            else:
-                if place.config is not None:  # they are of the former head
-                    shutil.rmtree(folder / "evaluation", ignore_errors=True)
-                    (folder / "report.html").unlink(missing_ok=True)
-                after = closed_form.keep(folder, made, after, len(new), removed)
-        elif out is not None:
-            raise VitkitError(f"Nothing is added or taken out, so that {out} would be a copy of {folder}.")
+            _, after = closed_form.write_model(folder, before, head, after, now_names, len(new), removed)
+    right = after.take(head.logits_without.argmax(1) == head.labels).counts(len(now_names))
     return Extended(
-        out=folder if out is None else Path(out),
+        model=str(model),
         images=len(after),
-        classes=_count_classes(head, now_names),
+        classes=dict(zip(now_names, after.counts(len(now_names)), strict=True)),
+        right=dict(zip(now_names, right, strict=True)),
         added=len(new),
         removed=int(gone.sum()),
         present=present,
@@ -222,20 +194,11 @@ def extend(
         removed_classes=tuple(name for name in names if name not in now_names),
         accuracy=head.right / len(after),
         accuracy_before=former.right / len(images),
-        penalty=head.penalty,
-        temperature=1 / head.scale,
         difference=difference,
         changes=after.record.changes,
         looked_up=_look_up(after, now_names, as_names(check)),
         rejects=rejects,
     )
-
-
-def _count_classes(head: RidgeHead, names: Sequence[str]) -> tuple[LearnedClass, ...]:
-    """Count the images of each class, and those that are right when they are left out."""
-    right = head.logits_without.argmax(1) == head.labels
-    counts, rights = (np.bincount(head.labels, weights, len(names)) for weights in (None, right))
-    return tuple(map(LearnedClass, names, map(int, counts), map(int, rights)))
 
 
 def _hash_photos(name: str) -> dict[str, bytes]:
@@ -271,13 +234,11 @@ def _choose(images: LearnedImages, names: Sequence[str], leaving: Sequence[str])
 
 def _look_up(images: LearnedImages, names: Sequence[str], photos: Sequence[str]) -> dict[str, str]:
     """Say of each photo whether it is in, or when it was taken out."""
-    labels = dict(zip(as_keys(images.hashes).tolist(), images.labels.tolist(), strict=True))
-    removed = {row: change.date for change in images.record.changes for row in change.removed}
-    states = {}
-    for path, key in (pair for name in photos for pair in _hash_photos(name).items()):
-        if key in labels:
-            states[path] = f"is in, as {names[labels[key]]}"
-        else:
-            on = f", and was taken out on {removed[key.hex()]}" if key.hex() in removed else ""
-            states[path] = f"is not in{on}"
-    return states
+    states = {
+        bytes.fromhex(row): f"is not in, and was taken out on {change.date}"
+        for change in images.record.changes
+        for row in change.removed
+    }
+    states |= {key: f"is in, as {names[label]}" for key, label in images.classes_by_hash().items()}
+    hashes = (pair for name in photos for pair in _hash_photos(name).items())
+    return {path: states.get(key, "is not in") for path, key in hashes}

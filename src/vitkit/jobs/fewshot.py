@@ -1,6 +1,6 @@
 """Measure the few-shot accuracy of checkpoints: classes are learned from a few images by frozen features."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -413,7 +413,6 @@ def measure(
     cached: bool,
     listener: Listener,
     world: World = ALONE,
-    before: Callable[[int], None] = lambda images: None,
 ) -> FewShot:
     """Measure a checkpoint.
 
@@ -425,7 +424,6 @@ def measure(
         cached: whether stored features are used, and features stored.
         listener: hears the progress.
         world: the processes that compute them together.
-        before: called with the number of images before features are computed.
     """
     data = data.decoded_by(extractor.preprocessing.decode)
     cache = features.FeatureCache(cache_folder() / "features", listener.note) if cached else None
@@ -433,7 +431,6 @@ def measure(
 
     def compute(samples: sources.Samples, indices: NDArray[np.int64], which: str) -> features.Features:
         def anew() -> features.Features:
-            before(len(indices))
             with listener.progress(f"features of {which}, {model.name}", len(indices)) as progress:
                 return extractor.compute(samples, indices, progress, world)
 

@@ -252,8 +252,7 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     head = closed_form.refit(images, len(data.class_names))
     levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
     parts.model.card = replace(card_of(parts.model), levels=levels)
-    model = closed_form.with_head(parts.model, head, images, data.class_names)
-    closed_form.keep(parts.folder, model, images, len(images))
+    model, _ = closed_form.write_model(parts.folder, parts.model, head, images, data.class_names, len(images))
     right = f"left out in turn, {head.right / len(images):.2%} are right"
     chosen = f"penalty {head.penalty:g}, temperature {1 / head.scale:.3g}"
     listener.show([("head", [f"of {pluralize(len(images), 'image')}; {right}; {chosen}"])])

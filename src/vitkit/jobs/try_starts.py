@@ -26,7 +26,7 @@ from vitkit.data.listing import class_numbers
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features, statistics
 from vitkit.evaluation.fewshot import methods as protocol
-from vitkit.evaluation.fewshot.config import Learning, Method
+from vitkit.evaluation.fewshot.config import Learning
 from vitkit.jobs import fewshot
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, Listener, hushed
@@ -34,14 +34,13 @@ from vitkit.models import measure
 from vitkit.models.config import Precision
 from vitkit.models.zoo import ModelConfig
 from vitkit.result import Cell, Facts, Number, Section, Text, table_of, unreadable
-from vitkit.runs import machine, processes
+from vitkit.runs import machine
 from vitkit.runs.plan import free_memory
 from vitkit.tasks.page import fraction_cell, interval_cell, points, shown_p
 from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
 from vitkit.weights import published
 from vitkit.weights.files.download import fetch_any, is_local
 from vitkit.weights.format_names import LoadOptions
-from vitkit.world import ALONE
 
 CANDIDATES = (
     *("vit-ti16-augreg-in21k", "vit-s16-augreg-in21k", "vit-b16-augreg-in21k", "vit-s14-dinov2"),
@@ -54,10 +53,8 @@ SHOTS = 25
 pictures of animals, and was far behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
 MOST_TEST_IMAGES = 1000
 """Of more test images, a part with the same proportions of the classes is taken."""
-MOST_IMAGES = 32
-"""Images at a time; fewer where the memory is short."""
-PROBED = 8
-"""Images by which a start's pace is measured before it computes all features: a second or so on a CPU."""
+BATCH = 8
+"""Images at a time: a second or so on a CPU, by which a start's pace is measured first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +79,6 @@ class Tried(fewshot.FewShotModel):
     def accuracy(self) -> float:
         """The mean over the draws."""
         return self.best.mean
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """`(S, N)`, whether each prediction is right."""
-        right: NDArray[np.bool_] = self.best.right
-        return right
 
     @property
     def differs(self) -> bool:
@@ -131,7 +122,7 @@ class Tournament(fewshot.FewShot):
         if (cheaper := self.cheaper) is not None:
             sentences.append(
                 f"The cheapest that may be as good is {cheaper.name}, with {cheaper.gflops:.3g} GFLOPs an "
-                f"image in place of {best.gflops:.3g}. Its licence is {cheaper.licence or 'not known'}."
+                f"image in place of {best.gflops:.3g}."
             )
         return (*sentences, *fewshot.remarks(self))
 
@@ -175,10 +166,8 @@ def try_starts(
     download: bool = False,
     shots: int = SHOTS,
     seeds: int = 5,
-    method: Method = "ridge",
     workers: int = 0,
     device: str = "auto",
-    threads: int | None = None,
     precision: Precision = "auto",
     cache: bool = True,
     quiet: bool = False,
@@ -197,10 +186,8 @@ def try_starts(
         download: fetch the starts that are not on this disk; else they are left out.
         shots: images of each class to learn from.
         seeds: number of times the shots are drawn: with the seeds 0, 1, 2 and so on.
-        method: ridge (the paper's few-shot accuracy), knn (nearest neighbours) or logistic (regression).
         workers: processes that decode images; with 0 the main process decodes.
         device: where to compute: "auto" (a GPU if there is one), "cpu", "gpu" or "cuda:1".
-        threads: CPU threads; left out, as many as PyTorch chooses.
         precision: number format of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has
             it, else float32.
         cache: keep the features of images in the user's cache folder, and use the features that are there.
@@ -219,13 +206,10 @@ def try_starts(
     """
     if not photos:
         raise VitkitError("Which images? Give a path, or digits for the built-in ones.")
-    if not 0 < minutes < math.inf:
-        raise VitkitError(f"minutes is a number above 0, found {minutes:g}.")
-    learning, data = Learning((shots,), seeds, (method,)), str(photos)
+    learning, data = Learning((shots,), seeds, ("ridge",)), str(photos)
     if data != "digits":
         paths.existing_path(data)  # before anything is fetched
     listener, place = hushed(listener, quiet), machine.find_device(device)
-    processes.divide_threads(ALONE, threads)
     names, left_out, described = list(dict.fromkeys(_expand(as_names(starts)))), dict[str, str](), []
     for start, name in zip(names, distinct_ends(names), strict=True):
         try:
@@ -242,22 +226,16 @@ def try_starts(
     # The cheapest first, so that an hour's start does not use up the minutes of all others.
     for model, identity in sorted(described, key=lambda each: measure.forward_flops(each[1].config)):
         try:
-            images = choose_batch_size(identity.config, MOST_IMAGES, free_memory(place))
+            require_memory(identity.config, free_memory(place))
             extractor = fewshot.load_extractor(
-                model.start, max_pixels, place, precision, images, workers, **load
+                model.start, max_pixels, place, precision, BATCH, workers, **load
             )
             pace = measure_pace(extractor, opened.decoded_by(extractor.preprocessing.decode).test)
-
-            def require_time(images: int, pace: float = pace) -> None:
-                if (takes := pace * images) > (left := max(end - time.monotonic(), 0.0)):
-                    needs, has = format_duration(takes), format_duration(left)
-                    raise VitkitError(
-                        f"time: its features take about {needs}, and {has} of --minutes are left"
-                    )
-
-            measured = fewshot.measure(
-                learning, model, opened, extractor, cache, listener, before=require_time
-            )
+            takes = pace * (len(opened.test) + min(len(opened.pool), seeds * shots * opened.classes))
+            if takes > (left := max(end - time.monotonic(), 0.0)):
+                needs, has = format_duration(takes), format_duration(left)
+                raise VitkitError(f"time: its features take about {needs}, and {has} of --minutes are left")
+            measured = fewshot.measure(learning, model, opened, extractor, cache, listener)
             if result is not None and measured.test_images != result.test_images:
                 raise VitkitError("it cannot read all the images that the others read")
         except (VitkitError, MemoryError, torch.OutOfMemoryError) as error:
@@ -323,7 +301,7 @@ def rank(tried: Sequence[Tried]) -> list[Tried]:
         tried: at least one start.
     """
     ranked = sorted(tried, key=lambda each: (-each.accuracy, each.gflops))
-    differences = [compare(first.right, second.right) for first, second in combinations(ranked, 2)]
+    differences = [compare(first.best.right, second.best.right) for first, second in combinations(ranked, 2)]
     adjusted = statistics.holm([difference.p for difference in differences])
     # The first pairs are those with the best start.
     others = zip(ranked[1:], differences, adjusted, strict=False)
@@ -365,29 +343,18 @@ def _with_fewer(data: protocol.FewShotData, most: int) -> protocol.FewShotData:
     return replace(data, data=replace(data.data, splits=splits, same={}))
 
 
-def choose_batch_size(config: ModelConfig, most: int, free: int | None) -> int:
-    """Choose the largest batch that the free memory has room for, halving it while it is too large.
-
-    Args:
-        config: of the model.
-        most: images.
-        free: bytes; None if unknown.
-
-    Raises:
-        VitkitError: there is no room for a single image.
-    """
-    for images in (most >> halvings for halvings in range(most.bit_length())):
-        memory = measure.inference_memory(config, images)
-        needed = memory.peak + memory.weights  # of the file and of the model, while it is loaded
-        if free is None or needed <= free:
-            return images
-    needs, has = format_bytes(needed), format_bytes(free or 0)
-    raise VitkitError(f"memory: its features take {needs}, and {has} are free")
+def require_memory(config: ModelConfig, free: int | None) -> None:
+    """Refuse a start whose features take more than the free memory, in bytes; None if unknown."""
+    memory = measure.inference_memory(config, BATCH)
+    needed = memory.peak + memory.weights  # of the file and of the model, while it is loaded
+    if free is not None and needed > free:
+        needs, has = format_bytes(needed), format_bytes(free)
+        raise VitkitError(f"memory: its features take {needs}, and {has} are free")
 
 
 def measure_pace(extractor: features.FeatureExtractor, samples: sources.Samples) -> float:
     """Return the seconds that the features of an image take, after a first batch that warms up."""
-    indices, seconds = np.arange(min(PROBED, len(samples))), math.inf
+    indices, seconds = np.arange(min(BATCH, len(samples))), math.inf
     for _ in range(2):
         began = time.monotonic()
         with suppress(VitkitError):  # images that cannot be read are told of later

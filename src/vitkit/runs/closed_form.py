@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -106,6 +105,10 @@ class LearnedImages:
         counts: list[int] = np.bincount(self.labels, minlength=classes).tolist()
         return counts
 
+    def classes_by_hash(self) -> dict[bytes, int]:
+        """Return the number of each image's class by its hash."""
+        return dict(zip(as_keys(self.hashes).tolist(), self.labels.tolist(), strict=True))
+
     def hash(self, class_names: Sequence[str]) -> str:
         """Hash the set of images with their classes by name."""
         digest = hashlib.sha256()
@@ -119,10 +122,10 @@ class LearnedImages:
 
     def add(self, others: "LearnedImages") -> "LearnedImages":
         """Return these images and others, in the order of the hashes."""
-        rows = np.concatenate([self.rows, others.rows])
-        hashes = np.concatenate([self.hashes, others.hashes])
-        labels = np.concatenate([self.labels, others.labels])
-        return replace(self, rows=rows, hashes=hashes, labels=labels).take(np.argsort(as_keys(hashes)))
+        names = ("rows", "hashes", "labels")
+        arrays: Any = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in names}
+        both = replace(self, **arrays)
+        return both.take(np.argsort(as_keys(both.hashes)))
 
 
 def as_keys(hashes: Hashes) -> NDArray[np.void]:
@@ -155,7 +158,7 @@ def compute_images(
     device: torch.device,
     workers: int,
     listener: Listener,
-    present: Mapping[bytes, int] = MappingProxyType({}),
+    others: LearnedImages | None = None,
 ) -> tuple[LearnedImages, dict[str, str]]:
     """Hash images and compute their features, each once; an image in two classes is left out of both.
 
@@ -168,7 +171,7 @@ def compute_images(
         device: where.
         workers: processes that decode images.
         listener: hears the progress, and the names of images in two classes.
-        present: the classes of images that are in already, by hash: they are passed over.
+        others: images that are in already, which are passed over.
 
     Returns:
         The images; name and reason of each that cannot be read.
@@ -183,6 +186,7 @@ def compute_images(
         else:
             copies.setdefault(digest, []).append(index)
     classes = {key: set(labels[indices].tolist()) for key, indices in copies.items()}
+    present = {} if others is None else others.classes_by_hash()
     if moved := [key for key, those in classes.items() if not {present.get(key)} <= {None, *those}]:
         raise VitkitError(
             f"{pluralize(len(moved), 'image is', 'images are')} in already under another class, the first "
@@ -244,7 +248,7 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
     return as_hashes(sorted(hashes)), tuple(unseen)
 
 
-def with_head(
+def _with_head(
     model: ImageModel, head: RidgeHead, images: LearnedImages, class_names: Sequence[str]
 ) -> ImageModel:
     """Return a model with another head, `Novelty` and card, and the same backbone; `model` is used up."""
@@ -296,24 +300,34 @@ def difference_of(model: ImageModel, head: RidgeHead) -> float:
     return float(np.abs(_stored(model) - solution).max() / np.abs(solution).max())
 
 
-def keep(
-    folder: Path, model: ImageModel, images: LearnedImages, added: int, removed: Hashes = NOTHING
-) -> LearnedImages:
-    """Write a model and the images of its head into a folder, together where it replaces another.
+def write_model(
+    folder: Path,
+    model: ImageModel,
+    head: RidgeHead,
+    images: LearnedImages,
+    class_names: Sequence[str],
+    added: int,
+    removed: Hashes = NOTHING,
+) -> tuple[ImageModel, LearnedImages]:
+    """Write a model with another head and the images of that into a folder, together where it replaces
+    another.
 
     Args:
         folder: locked, or new.
-        model: with its head and card.
-        images: what the head was solved from, with the record of the former ones.
+        model: the backbone and the card; it is used up.
+        head: its new head.
+        images: what that was solved from, with the record of the former ones.
+        class_names: of the images' labels.
         added: the number of images that are new.
         removed: the hashes of images that were taken out.
 
     Returns:
-        The images with their record.
+        The new model, and the images with their record.
     """
+    model = _with_head(model, head, images, class_names)
     out = tuple(row.tobytes().hex() for row in removed)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    change = Change(now, added, out, len(images), images.hash(model.card.class_names))
+    change = Change(now, added, out, len(images), images.hash(class_names))
     record = replace(images.record, head=head_hash(model), changes=(*images.record.changes, change))
     arrays = {name: getattr(images, name) for name in ("rows", "hashes", "labels", "backbone")}
     arrays["record"] = np.frombuffer(json_bytes(to_json(record)), np.uint8)
@@ -324,22 +338,23 @@ def keep(
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / FILE, chunks)
         loading.save_model(model, folder)
-    return replace(images, record=record)
+    return model, replace(images, record=record)
 
 
-def read_images(folder: Path, model: ImageModel) -> LearnedImages:
-    """Read what the head of the model in a folder was solved from, which anybody may have made.
+def read_model(folder: Path) -> tuple[ImageModel, LearnedImages]:
+    """Read the model in a folder, and what its head was solved from, which anybody may have made.
 
     Raises:
-        VitkitError: there is no such file, it is damaged, or it belongs to another head.
+        VitkitError: there are no such images, they are damaged, or they belong to another head.
     """
     present = [path for path in (folder / FILE, waiting(folder / FILE)) if path.is_file()]
     if not present:
         raise VitkitError(
-            f"{folder} has no {FILE}: its head was trained by gradient descent, or its images were left "
-            "behind, so that none can be added or taken out. Make a model that can: vitkit finetune "
-            f"{folder} DATA --freeze backbone."
+            f"{folder} has no {FILE}: it is no folder of a model, its head was trained by gradient descent, or "
+            "its images were left behind, so that none can be added or taken out. Make a model that can: vitkit "
+            "finetune START DATA --freeze backbone."
         )
+    model = loading.load(folder).model
     classes, width = model.state_dict()["head.weight"].shape
     hashes, of_image = ("uint8", (32,)), {"rows": ("float32", (width,)), "labels": ("int64", ())}
     of_image["hashes"] = hashes
@@ -362,7 +377,7 @@ def read_images(folder: Path, model: ImageModel) -> LearnedImages:
             }
             damage = [problem for problem, is_there in problems.items() if is_there]
             if not damage:
-                return images
+                return model, images
         raise VitkitError(f"{path} is damaged: it has {join_names(damage)}. Put the original file back.")
     raise VitkitError(
         f"{folder / FILE} belongs to another head than model.safetensors beside it. Put back both from the "
@@ -404,5 +419,4 @@ def is_complete(folder: Path) -> bool:
     """
     if not (folder / "model.json").exists():
         return False
-    changes = read_images(folder, loading.load(folder).model).record.changes
-    return len(changes) > 1 or (folder / "report.html").exists()
+    return len(read_model(folder)[1].record.changes) > 1 or (folder / "report.html").exists()
