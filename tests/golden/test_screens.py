@@ -83,8 +83,8 @@ OF_RECIPES = ((r"^.*the paper's Table \d.*\n(?: {30,}.*\n)*", ""),)
 
 OF_HEADS = ((r"penalty [\d.]+, temperature [\d.]+", "penalty N, temperature N"),)
 """The start of a head in closed form has other weights each time."""
-OF_STARTS = ((r" +\S+ +\d+\.\d(?=  (?:not known|Apache))", "  TIMES"), (r"ms +min", "ms  min"))
-"""Masks of a tournament: milliseconds of an image and minutes, in two columns of the table."""
+OF_STARTS = ((r"(?<=e-05) +\S+(?=  not known)", "  TIME"), (r" +ms  licence", "  ms  licence"))
+"""Masks of a tournament: milliseconds of an image."""
 
 LENGTH = 72
 """The letters of the working folder's path: those of a temporary folder, and as many as are missing."""

@@ -214,7 +214,7 @@ def test_unreadable_images_are_named_and_left_out(model: Path, made: Path, tmp_p
 
 
 def test_what_cannot_be_done_is_refused_and_changes_nothing(
-    model: Path, made: Path, photos: Path, start: str, tmp_path: Path
+    model: Path, made: Path, photos: Path, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused("no class of the model", vitkit.extend, model, without="violet")
     refused("is in: nothing was changed", vitkit.extend, model, without=photos / "more/red/12.png")
@@ -222,6 +222,9 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(
     refused("two classes, and one is left", vitkit.extend, model, without=["red", "green"])
     refused("no folder of a model", vitkit.extend, tmp_path)
     refused("--freeze backbone", vitkit.extend, start)
+    monkeypatch.chdir(tmp_path)
+    refused("--freeze backbone", vitkit.extend, "vit-ti16-augreg-in21k", photos / "more")
+    assert not Path("vit-ti16-augreg-in21k").exists()
     assert head(model) == head(made)
 
 

@@ -71,7 +71,7 @@ def small_model(classes: int = 3, names: tuple[str, ...] = ("a", "b", "c")) -> I
 
 
 def write_model(folder: Path, images: LearnedImages) -> ImageModel:
-    closed_form.write_model(folder, small_model(), refit(images, 3), images, ("a", "b", "c"), len(images))
+    closed_form.write_model(folder, small_model(), refit(images, 3), images, len(images))
     return loading.load(folder).model
 
 

@@ -373,13 +373,9 @@ def _starts(arguments: list[str]) -> None:
     if not given.get("json"):
         print_starts(listed)
         return
-    records = [
-        asdict(start)
-        | {"source": [SOURCES[key] for key in start.source]}
-        | {"accuracy_source": SOURCES.get(start.accuracy_source, "")}
-        for start in listed
-    ]
-    console.print_json(records)
+    console.print_json(
+        [asdict(start) | {"source": [SOURCES[key] for key in start.source]} for start in listed]
+    )
 
 
 STARTS = Verb("starts", "weights.published:starts", *OF_TRY, LONG, main=_starts)
@@ -420,7 +416,7 @@ def print_starts(listed: Sequence[PublishedStart]) -> None:
         lines.append(pinned_to if start.is_pinned else UNPINNED)
         lines += (f"published also as {address}" for address in start.other_addresses)
         if accuracy := _published_accuracy(start):
-            lines.append(f"ImageNet-1k: {accuracy}, according to {SOURCES[start.accuracy_source]}")
+            lines.append(f"ImageNet-1k: {accuracy}, according to {start.accuracy_source}")
         lines += (f"according to {SOURCES[key]}" for key in start.source)
         console.print_lines("\n" + "\n  ".join(lines))
     name = listed[0].name if len(listed) == 1 else "START"

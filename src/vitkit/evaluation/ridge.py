@@ -54,8 +54,7 @@ class Ridge:
     def __init__(self, features: Floats, labels: Integers, classes: int) -> None:
         self.mean, self.std = statistics(features)
         x = np.pad((features - self.mean) / self.std, ((0, 0), (0, 1)), constant_values=BIAS)  # (N, D + 1)
-        self.targets = np.full((len(labels), classes), -1.0)
-        self.targets[np.arange(len(labels)), labels] = 1.0
+        self.targets = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
         # The hat matrix is U (F / (E + l2)) U', with U `_rotated`, F `_above` and E the eigenvalues.
         if x.shape[0] >= x.shape[1]:
             self._eigenvalues, self._left = np.linalg.eigh(x.T @ x)  # (X'X + l2)^-1 X'Y
@@ -152,8 +151,7 @@ def fit_scale(scores: Floats, labels: Integers) -> float:
         labels: `(N,)`
     """
     count, classes = scores.shape
-    smoothed = np.full(scores.shape, 1 / (count + classes))
-    smoothed[np.arange(count), labels] = (count + 1) / (count + classes)
+    smoothed = np.where(labels[:, None] == np.arange(classes), count + 1, 1) / (count + classes)
 
     def slope(power: float) -> float:
         """Subtract the mean score of the targets from that under softmax, at the factor 10^power."""

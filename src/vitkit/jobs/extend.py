@@ -80,15 +80,14 @@ class Extended(Result):
             "images": lambda name: count_cell(self.classes[name]),
             "right when left out": lambda name: fraction_cell(self.right[name] / self.classes[name]),
         }
-        changes = [
-            f"{change.date}: {change.added:,} added, {len(change.removed):,} taken out, {change.images:,} in"
-            for change in self.changes[-CHANGES_SHOWN:]
-        ]
         facts = {
             "new classes": [join_names(self.new_classes)] if self.new_classes else [],
             "classes gone": [join_names(self.removed_classes)] if self.removed_classes else [],
             "in already": [pluralize(self.present, "image")] if self.present else [],
-            "changes": changes,
+            "changes": [
+                f"{each.date}: {each.added:,} added, {len(each.removed):,} taken out, {each.images:,} in"
+                for each in self.changes[-CHANGES_SHOWN:]
+            ],
             "images": [f"hash of their hashes and classes: {self.changes[-1].images_hash}"],
             "looked up": [f"{name}: {state}" for name, state in self.looked_up.items()],
         }
@@ -141,7 +140,7 @@ def extend(
     """
     listener, place = hushed(listener, quiet), kind_of(model)
     folder, leaving = place.path, as_names(without)
-    with lock_folder(folder) if data or leaving else nullcontext():
+    with lock_folder(folder) if folder.is_dir() and (data or leaving) else nullcontext():
         with listener.progress("reading the model"):
             before, images = closed_form.read_model(folder)
             names = before.card.class_names
@@ -174,13 +173,14 @@ def extend(
         head = former
         if len(new) or gone.any():
             head = closed_form.refit(after, len(now_names))
-            if now_names != names:  # its splits have other classes, and evaluating it would not find them
-                before.card = replace(card_of(before), data=None)
+            # Splits of other classes are not its own any more, and evaluating it would not find them.
+            card = card_of(before) if now_names == names else replace(card_of(before), data=None)
+            before.card = replace(card, class_names=now_names)
             if place.config is not None:  # they are of the former head
                 shutil.rmtree(folder / "evaluation", ignore_errors=True)
                 (folder / "report.html").unlink(missing_ok=True)
             removed = images.take(gone).hashes
-            _, after = closed_form.write_model(folder, before, head, after, now_names, len(new), removed)
+            _, after = closed_form.write_model(folder, before, head, after, len(new), removed)
     right = after.take(head.logits_without.argmax(1) == head.labels).counts(len(now_names))
     return Extended(
         model=str(model),

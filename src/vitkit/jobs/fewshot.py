@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitkit.analysis import figures
 from vitkit.config import write
 from vitkit.data import paths, sources
+from vitkit.data.config import Preprocessing
 from vitkit.durable import refuse_link
 from vitkit.errors import VitkitError
 from vitkit.evaluation import features
@@ -21,6 +21,7 @@ from vitkit.evaluation.fewshot.config import L2, METHODS, SHOTS, Learning, Metho
 from vitkit.jobs.options import LoadingOptions, StrPath, StrPaths, as_names
 from vitkit.listener import AUTOMATIC, SILENT, Listener, hushed
 from vitkit.models.config import Precision
+from vitkit.models.image_model import ImageModel
 from vitkit.report.template import write_page
 from vitkit.result import Block, Caption, Cell, Number, Plot, Result, Section, Table, Text, unreadable
 from vitkit.runs import machine, processes, trained_model
@@ -302,9 +303,9 @@ def fewshot(
         measured = []
         for each, _ in described:
             with prepared_together(world):
-                extractor = load_extractor(
-                    each.start, max_pixels, place, precision, batch_size, workers, **load
-                )
+                model = load_model(each.start, **load).to(place)
+                rule = limited(model, max_pixels)
+                extractor = features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
             # All processes learn from the same features, since they could only wait meanwhile, and need no
             # message for the result; one reports an error.
             with prepared_together(world):
@@ -389,20 +390,10 @@ def open_shared(
     return protocol.open_fewshot_data(data, trained_on, world), min(max_pixels, default=0)
 
 
-def load_extractor(
-    start: str,
-    max_pixels: int,
-    place: torch.device,
-    precision: Precision,
-    batch_size: int,
-    workers: int,
-    **load: Unpack[LoadingOptions],
-) -> features.FeatureExtractor:
-    """Load a checkpoint to compute features of images with so many pixels at most."""
-    model = load_model(start, **load).to(place)
+def limited(model: ImageModel, max_pixels: int) -> Preprocessing:
+    """Return a model's preprocessing, for images with so many pixels at most."""
     rule = model_card.preprocessing_of(model)
-    rule = replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
-    return features.FeatureExtractor(model, rule, place, precision, batch_size, workers)
+    return replace(rule, decode=replace(rule.decode, max_pixels=max_pixels))
 
 
 def measure(

@@ -251,8 +251,8 @@ def _solve_head(plan: planning.Plan, parts: build.Parts, listener: Listener) -> 
     images = replace(images, backbone=backbone, record=closed_form.Record(unseen=unseen))
     head = closed_form.refit(images, len(data.class_names))
     levels = Levels((None,) * len(tree_levels(data.class_names))) if run.splits.levels else None
-    parts.model.card = replace(card_of(parts.model), levels=levels)
-    model, _ = closed_form.write_model(parts.folder, parts.model, head, images, data.class_names, len(images))
+    parts.model.card = replace(card_of(parts.model), class_names=data.class_names, levels=levels)
+    model, _ = closed_form.write_model(parts.folder, parts.model, head, images, len(images))
     right = f"left out in turn, {head.right / len(images):.2%} are right"
     chosen = f"penalty {head.penalty:g}, temperature {1 / head.scale:.3g}"
     listener.show([("head", [f"of {pluralize(len(images), 'image')}; {right}; {chosen}"])])

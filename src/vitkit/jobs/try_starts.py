@@ -36,6 +36,7 @@ from vitkit.models.zoo import ModelConfig
 from vitkit.result import Cell, Facts, Number, Section, Text, table_of, unreadable
 from vitkit.runs import machine
 from vitkit.runs.plan import free_memory
+from vitkit.runs.start import load_model
 from vitkit.tasks.page import fraction_cell, interval_cell, points, shown_p
 from vitkit.text import distinct_ends, format_bytes, format_duration, join_names, pluralize
 from vitkit.weights import published
@@ -72,18 +73,8 @@ class Tried(fewshot.FewShotModel):
     """95 % interval of its mean accuracy, over other draws and other test images."""
     to_best: statistics.PairedDifference | None = None
     """Its accuracy less that of the best start; None for the best."""
-    adjusted_p: float | None = None
+    adjusted_p: float = 1.0
     """The p of that difference, by Holm over all pairs of starts: the best was chosen by the same numbers."""
-
-    @property
-    def accuracy(self) -> float:
-        """The mean over the draws."""
-        return self.best.mean
-
-    @property
-    def differs(self) -> bool:
-        """Whether it differs from the best start."""
-        return self.adjusted_p is not None and self.adjusted_p < statistics.SURE
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -95,45 +86,32 @@ class Tournament(fewshot.FewShot):
     left_out: Mapping[str, str]
     """The reason for each start that was not tried, or not to the end."""
 
-    @property
-    def cheaper(self) -> Tried | None:
-        """The start of the fewest FLOPs from which the best was not found to differ, where it is another one.
-
-        FLOPs and not milliseconds: the same command must say the same every time.
-        """
-        cheapest = min((each for each in self.models if not each.differs), key=lambda each: each.gflops)
-        return None if cheapest.gflops == self.models[0].gflops else cheapest
-
     def headline(self) -> Sequence[str]:
-        """Name the best start with its lead, its licence, and a cheaper one that may be as good."""
+        """Name the best start with its lead, its licence, and others that may be as good, with their cost."""
         (best, *others), images = self.models, pluralize(self.shots[0], "image")
         low, high = best.interval
         sentences = [
-            f"Best is {best.name}: from {images} of each class it is right on {best.accuracy:.1%} of "
+            f"Best is {best.name}: from {images} of each class it is right on {best.best.mean:.1%} of "
             f"{self.tested} (95 % interval {low:.1%} to {high:.1%}).",
             f"Its licence is {best.licence or 'not known: no published start is on record as its origin'}.",
         ]
         if others:
-            gap = points(self.test_images, best.accuracy - others[0].accuracy)
+            gap = points(self.test_images, best.best.mean - others[0].best.mean)
             p = f"p {shown_p(others[0].adjusted_p)} by Holm over all pairs"
             sentences.append(f"It is {gap} points ahead of {others[0].name} ({p}).")
-        if equals := [each.name for each in others if not each.differs]:
-            sentences.append(f"No difference found from {join_names(equals)}.")
-        if (cheaper := self.cheaper) is not None:
-            sentences.append(
-                f"The cheapest that may be as good is {cheaper.name}, with {cheaper.gflops:.3g} GFLOPs an "
-                f"image in place of {best.gflops:.3g}."
-            )
+        if equals := [each for each in others if each.adjusted_p >= statistics.SURE]:
+            cost = join_names([f"{each.name} ({each.gflops:.3g} GFLOPs)" for each in equals])
+            sentences.append(f"No difference found from {cost}; {best.name} has {best.gflops:.3g} GFLOPs.")
         return (*sentences, *fewshot.remarks(self))
 
     def sections(self) -> Sequence[Section]:
         """Return the table of the starts, and the reasons of those that were left out."""
         columns: dict[str, Callable[[Tried], Cell]] = {
             "start": lambda each: each.name,
-            "accuracy": lambda each: fraction_cell(each.accuracy),
+            "accuracy": lambda each: fraction_cell(each.best.mean),
             "95 % interval": lambda each: interval_cell(each.interval),
             "less the best": self._gap,
-            "p": lambda each: "" if each.adjusted_p is None else shown_p(each.adjusted_p),
+            "p": lambda each: "" if each.to_best is None else shown_p(each.adjusted_p),
             "GFLOPs": lambda each: Number(f"{each.gflops:.3g}", each.gflops),
             "ms": lambda each: Number(f"{each.milliseconds:.3g}", each.milliseconds),
             "licence": lambda each: re.split(r" \(|, of ", each.licence)[0] or "not known",
@@ -152,10 +130,8 @@ class Tournament(fewshot.FewShot):
         return "" if gap is None else Number(points(self.test_images, gap, signed=True), gap)
 
     def following(self) -> Sequence[str]:
-        """Return the commands that fine-tune the best start, or a cheaper one."""
-        starts = [self.models[0], *([self.cheaper] if self.cheaper else [])]
-        commands = [shlex.join(["vitkit", "finetune", each.start, self.data]) for each in starts]
-        return [commands[0], *(f"{command}   (cheaper)" for command in commands[1:])]
+        """Return the command that fine-tunes the best start."""
+        return (shlex.join(["vitkit", "finetune", self.models[0].start, self.data]),)
 
 
 def try_starts(
@@ -227,10 +203,10 @@ def try_starts(
     for model, identity in sorted(described, key=lambda each: measure.forward_flops(each[1].config)):
         try:
             require_memory(identity.config, free_memory(place))
-            extractor = fewshot.load_extractor(
-                model.start, max_pixels, place, precision, BATCH, workers, **load
-            )
-            pace = measure_pace(extractor, opened.decoded_by(extractor.preprocessing.decode).test)
+            net = load_model(model.start, **load).to(place)
+            rule = fewshot.limited(net, max_pixels)
+            extractor = features.FeatureExtractor(net, rule, place, precision, BATCH, workers)
+            pace = measure_pace(extractor, opened.decoded_by(rule.decode).test)
             takes = pace * (len(opened.test) + min(len(opened.pool), seeds * shots * opened.classes))
             if takes > (left := max(end - time.monotonic(), 0.0)):
                 needs, has = format_duration(takes), format_duration(left)
@@ -300,7 +276,7 @@ def rank(tried: Sequence[Tried]) -> list[Tried]:
     Args:
         tried: at least one start.
     """
-    ranked = sorted(tried, key=lambda each: (-each.accuracy, each.gflops))
+    ranked = sorted(tried, key=lambda each: (-each.best.mean, each.gflops))
     differences = [compare(first.best.right, second.best.right) for first, second in combinations(ranked, 2)]
     adjusted = statistics.holm([difference.p for difference in differences])
     # The first pairs are those with the best start.

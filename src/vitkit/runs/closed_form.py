@@ -248,11 +248,10 @@ def backbone_images(model: Described, listener: Listener) -> tuple[Hashes, tuple
     return as_hashes(sorted(hashes)), tuple(unseen)
 
 
-def _with_head(
-    model: ImageModel, head: RidgeHead, images: LearnedImages, class_names: Sequence[str]
-) -> ImageModel:
+def _with_head(model: ImageModel, head: RidgeHead, images: LearnedImages) -> ImageModel:
     """Return a model with another head, `Novelty` and card, and the same backbone; `model` is used up."""
-    card, config = card_of(model), replace(model.config, num_classes=len(class_names))
+    card, class_names = card_of(model), model.card.class_names
+    config = replace(model.config, num_classes=len(class_names))
     tensors = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     weights, bias = (torch.from_numpy(part.astype(np.float32)) for part in (head.weights, head.bias))
     tensors |= {"head.weight": weights, "head.bias": bias}
@@ -275,7 +274,7 @@ def _with_head(
         # Every so many: the order of the hashes says nothing of the images.
         some = calibrated.scores[:: -(-len(images) // MOST_HELD_OUT)]
         refuses = Refusal("train", tuple(np.sort(some).tolist()))
-    made.card = replace(card, class_names=tuple(class_names), origin=origin, refusal=refuses)
+    made.card = replace(card, origin=origin, refusal=refuses)
     if card.levels is not None:
         logits = head.logits_without.astype(np.float32)
         made.card, _ = answering_of(made.card).learn_levels(logits, images.labels, made.card, "train")
@@ -305,7 +304,6 @@ def write_model(
     model: ImageModel,
     head: RidgeHead,
     images: LearnedImages,
-    class_names: Sequence[str],
     added: int,
     removed: Hashes = NOTHING,
 ) -> tuple[ImageModel, LearnedImages]:
@@ -314,20 +312,19 @@ def write_model(
 
     Args:
         folder: locked, or new.
-        model: the backbone and the card; it is used up.
+        model: the backbone, and the card with the new class names; it is used up.
         head: its new head.
         images: what that was solved from, with the record of the former ones.
-        class_names: of the images' labels.
         added: the number of images that are new.
         removed: the hashes of images that were taken out.
 
     Returns:
         The new model, and the images with their record.
     """
-    model = _with_head(model, head, images, class_names)
+    model = _with_head(model, head, images)
     out = tuple(row.tobytes().hex() for row in removed)
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    change = Change(now, added, out, len(images), images.hash(class_names))
+    change = Change(now, added, out, len(images), images.hash(model.card.class_names))
     record = replace(images.record, head=head_hash(model), changes=(*images.record.changes, change))
     arrays = {name: getattr(images, name) for name in ("rows", "hashes", "labels", "backbone")}
     arrays["record"] = np.frombuffer(json_bytes(to_json(record)), np.uint8)
@@ -350,9 +347,9 @@ def read_model(folder: Path) -> tuple[ImageModel, LearnedImages]:
     present = [path for path in (folder / FILE, waiting(folder / FILE)) if path.is_file()]
     if not present:
         raise VitkitError(
-            f"{folder} has no {FILE}: it is no folder of a model, its head was trained by gradient descent, or "
-            "its images were left behind, so that none can be added or taken out. Make a model that can: vitkit "
-            "finetune START DATA --freeze backbone."
+            f"{folder} has no {FILE}: it is no folder of a model, its head was trained by gradient descent, "
+            "or its images were left behind, so that none can be added or taken out. Make a model that can: "
+            "vitkit finetune START DATA --freeze backbone."
         )
     model = loading.load(folder).model
     classes, width = model.state_dict()["head.weight"].shape

@@ -92,7 +92,7 @@ class PublishedStart:
     accuracy_by: str
     """How it was measured: own head, linear (a probe), fine-tuned (another file), zero-shot."""
     accuracy_source: str
-    """The key of `SOURCES` of the accuracy."""
+    """The public file of `SOURCES` that has the accuracy; "" where there is none."""
     source: tuple[str, ...]
     """Keys of `SOURCES`."""
     addresses: tuple[str, ...]
@@ -228,6 +228,7 @@ def table() -> tuple[PublishedStart, ...]:
         row["original_mib"] = int(row["original_mib"]) if row["original_mib"] else None
         row["gflops"] = float(row["gflops"])
         row["accuracy"] = float(row["accuracy"]) if row["accuracy"] else None
+        row["accuracy_source"] = row["accuracy_source"] and SOURCES[row["accuracy_source"]]
     return tuple(PublishedStart(**row) for row in rows)
 
 
