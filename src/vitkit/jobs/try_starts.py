@@ -53,7 +53,7 @@ SHOTS = 25
 """Images of each class to learn from: with 10, a start whose last blocks were destroyed came first on
 pictures of animals, and was far behind once fine-tuned; with 25 it came third (docs/results/accuracy.md)."""
 MOST_TEST_IMAGES = 1000
-"""Of more test images, a part with the same proportions of the classes is taken."""
+"""Test images; where there are more, a part with the same proportions of the classes is taken."""
 BATCH = 8
 """Images at a time: a second or so on a CPU, by which a start's pace is measured first."""
 
